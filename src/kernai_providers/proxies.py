@@ -1,7 +1,7 @@
-"""`proxy_for`: the proxy that the environment names for a host.
+"""`proxy_for`: the proxy for a host, from the environment.
 
 `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, or the settings of macOS and Windows, as
-`urllib.request` reads them; looked up for each request. This machine itself is never reached through a proxy.
+`urllib.request` reads them, for each request. This machine is never reached through a proxy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proxy:
-    """A proxy. `url` may hold its password, and `authorization` is made of it: neither belongs into a message."""
+    """A proxy. `url` and `authorization` may contain its password: neither belongs in a message."""
 
     scheme: str
     host: str
@@ -39,7 +39,7 @@ class Proxy:
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
-    """The proxy for this origin, or None. Raises `TransportError` when the environment's value is not a URL."""
+    """The proxy for this origin, or None. `TransportError` if the environment's value is not a URL."""
     if _is_this_machine(host):
         return None
     proxies = urllib.request.getproxies()
@@ -50,7 +50,7 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
 
 
 def proxy_secrets() -> list[str]:
-    """What the proxies of the environment are told of who asks, in each form in which one may repeat it."""
+    """Credentials of the environment's proxies, in each form in which a proxy may echo them."""
     secrets: list[str] = []
     for url in urllib.request.getproxies().values():
         with suppress(TransportError):
@@ -80,7 +80,7 @@ def _parsed(url: str, scheme: str) -> Proxy:
         if not host:
             raise ValueError("no host")
     except (KeyError, ValueError):
-        # the value may hold a password, so it is not shown, not even in the exception this one comes from
+        # the value may contain a password, so it is not shown, not even as the cause
         raise TransportError(
             f"the proxy that the environment names for {scheme} is not a URL like http://host:port", "protocol"
         ) from None

@@ -1,10 +1,10 @@
-"""`LineDecoder` and `SseDecoder`: JSON lines and server-sent events from bytes that are cut anywhere.
+"""`LineDecoder` and `SseDecoder`: JSON lines and server-sent events from chunks that are split anywhere.
 
-Both stand on `ByteLines` and follow one rule: a line ends at LF, CR LF or CR alone. In UTF-8 neither byte is ever part
+Both use `ByteLines` and follow one rule: a line ends at LF, CR LF or CR alone. In UTF-8 neither byte is ever part
 of a character, and in JSON neither is inside a string; so lines are found first and decoded whole. What looks like a
 line break elsewhere (U+2028, U+0085, a form feed) is text.
 
-Each byte is searched once and copied a fixed number of times, whatever the sizes of chunks and lines.
+Each byte is searched once and copied a fixed number of times, whatever the size of chunks and lines.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 BOM = b"\xef\xbb\xbf"
-# as numbers, for a look that is one call of memchr
+# as numbers: `in` is then a single memchr
 _LF, _CR = b"\n\r"
 
 
 class ByteLines:
-    """Feed it a body; it gives the lines as bytes, without their ends, empty ones too. It never raises.
+    """Takes a body in chunks and returns its lines as bytes, without line ends, empty lines too. It never raises.
 
     A byte order mark at the start is dropped.
     """
@@ -25,9 +25,9 @@ class ByteLines:
     __slots__ = ("_after_cr", "_begun", "_line")
 
     def __init__(self) -> None:
-        self._line: list[bytes] = []  # the pieces of the line that has not ended
-        self._begun = False  # whether a line was given: the first one may have a mark
-        self._after_cr = False  # the last byte was a CR: an LF that comes now belongs to it
+        self._line: list[bytes] = []  # the pieces of the current line
+        self._begun = False  # whether a line was returned: the first one may have a byte order mark
+        self._after_cr = False  # the last byte was a CR, so an LF now belongs to it
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that end in these bytes."""
@@ -49,7 +49,7 @@ class ByteLines:
         return lines
 
     def flush(self) -> list[bytes]:
-        """At the end of the body: the last line where nothing ends it, else none. It begins anew then."""
+        """At the end of the body: the last line, if it has no line end. Resets the decoder."""
         rest = b"".join(self._line)
         if not self._begun:
             rest = rest.removeprefix(BOM)
@@ -58,7 +58,7 @@ class ByteLines:
         return [rest] if rest else []
 
     def _with_plain_ends(self, data: bytes) -> bytes:
-        """CR and CR LF become LF. A CR ends its line at once: whether an LF follows may be known much later."""
+        """CR and CR LF become LF. A CR ends its line at once, since the next byte may arrive much later."""
         if self._after_cr:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
@@ -67,9 +67,9 @@ class ByteLines:
 
 
 class LineDecoder:
-    """Feed it a body; it gives the lines as text, without those that are empty. It never raises.
+    """Takes a body in chunks and returns its lines as text, without the empty ones. It never raises.
 
-    Bytes that are no UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8 decode").
+    Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8 decode").
     """
 
     __slots__ = ("_lines",)
@@ -82,9 +82,9 @@ class LineDecoder:
         return [line.decode("utf-8", "replace") for line in self._lines.feed(data) if line]
 
     def flush(self) -> list[str]:
-        """At the end of the body: the last line where nothing ends it, else none. The decoder is as new then.
+        """At the end of the body: the last line, if it has no line end. Resets the decoder.
 
-        Nothing tells such a line from one that was cut: where it is no JSON, the stream was.
+        Such a line may have been cut off. If it is not JSON, it was.
         """
         return [line.decode("utf-8", "replace") for line in self._lines.flush()]
 
@@ -102,20 +102,20 @@ class ServerEvent(NamedTuple):
 
 
 class SseDecoder:
-    """Feed it a body; it gives the events (WHATWG HTML, "Interpreting an event stream"). It never raises.
+    """Takes a body in chunks and returns its events (WHATWG HTML, "Interpreting an event stream"). It never raises.
 
     Of the fields only `event` and `data` are kept; `id` and `retry` are for a browser that reconnects. Three rules are
     relaxed on purpose: see `flush`; a field ``error: DATA``, which llama.cpp's server sent until the end of 2025, is an
     event `error`; and so is a bare JSON object between events that contains an error, with which Gemini ends a stream.
 
-    An event is given as soon as its blank line is there. Bytes that are no UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8
-    decode"). Time is linear in the bytes, whatever the chunks.
+    An event is returned as soon as its blank line has arrived. Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding,
+    "UTF-8 decode"). Time is linear in the bytes, whatever the chunks.
     """
 
     __slots__ = ("_bare", "_data", "_event", "_lines")
 
     def __init__(self) -> None:
-        self._bare: list[bytes] = []  # the lines of what may be a bare object
+        self._bare: list[bytes] = []  # lines that may be a bare object
         self._lines = ByteLines()
         self._event: str | None = None
         self._data: list[str] = []
@@ -125,12 +125,11 @@ class SseDecoder:
         return self._events(self._lines.feed(data))
 
     def flush(self) -> list[ServerEvent]:
-        """At the end of the body: the event that no blank line ends, if it has data. The decoder is as new then.
+        """At the end of the body: the event without a blank line, if it has data. Resets the decoder.
 
-        The specification drops it, for it may have been cut. But servers are about that end their last event with one
-        line break or with none, and dropping it would make each of their answers a cut one. The data of these streams
-        tell by themselves whether they are whole: JSON that was cut is no JSON. So the event is given, and whoever
-        parses it finds out.
+        The specification drops it, since it may have been cut off. But some servers end their last event with one line
+        break or none, and would seem to cut off every answer. These streams carry JSON, and JSON that was cut off does
+        not parse, so the event is returned and the parser decides.
         """
         return self._events([*self._lines.flush(), b""])
 
@@ -157,7 +156,7 @@ class SseDecoder:
         return [ServerEvent("error", text)] if '"error"' in text else []
 
     def _field(self, line: bytes) -> None:
-        if line[:1] in (_FURTHER if self._bare else _FIRST):  # no field that is known begins so
+        if line[:1] in (_FURTHER if self._bare else _FIRST):  # no known field begins like this
             self._bare.append(line)
             return
         name, _, value = line.decode("utf-8", "replace").partition(":")  # a comment is a field whose name is empty

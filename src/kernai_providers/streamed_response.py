@@ -1,7 +1,7 @@
 """`StreamedResponse`: what the synchronous responses of all transports share, and `ContentDecoder`.
 
-Guarantees: the connection is given up exactly once, to the pool or closed; `close` may come from any thread, and the
-one that reads stops waiting; while one thread is inside a read, only that thread touches the connection.
+Guarantees: the connection is released exactly once, to the pool or closed. `close` may be called from any thread, and
+unblocks the reader. While a thread reads, only that thread touches the connection.
 Assumes: one thread at a time iterates.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 
 from kernai_providers.transport import TransportError
 
-#: what `finish` spends at most to keep a connection: seconds, and bytes that nobody wants
+#: the most that `finish` spends to keep a connection: seconds, and unread bytes
 DRAIN_SECONDS: Final = 0.1
 DRAIN_BYTES: Final = 64 * 1024
 #: No Content, Not Modified
@@ -31,7 +31,7 @@ GZIP_START: Final = 0x1F
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names in lower case; the values of a repeated one joined by a comma (RFC 9110 section 5.3)."""
+    """Names in lower case; values of a repeated name joined by a comma (RFC 9110 section 5.3)."""
     result: dict[str, str] = {}
     for name, value in headers:
         key = name.lower()
@@ -40,16 +40,16 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
-    """Whether another answer may follow on the connection.
+    """Whether another response may follow on the connection.
 
-    Not after an answer that says twice how long it is (RFC 9112 section 6.3), nor after one that has no body whatever
-    it says: servers are about that send one all the same, and it would be taken for the next answer.
+    Not after a response with two lengths (RFC 9112 section 6.3), nor after one that must not have a body: some servers
+    send one anyway, and it would be taken for the next response.
     """
     return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
 class StreamedResponse(ABC):
-    """A `Response`. A transport says how bytes are read, and how the connection is kept and closed."""
+    """A `Response`. A transport adds how to read bytes, and how to keep or close the connection."""
 
     def __init__(self, status: int, headers: Mapping[str, str], peer: str, max_bytes: int | None) -> None:
         self.status = status
@@ -71,13 +71,13 @@ class StreamedResponse(ABC):
         self._decoder.end()
 
     def finish(self) -> None:
-        """Keeps the connection when what is left of the body comes at once; else closes it. Raises nothing."""
+        """Keeps the connection if the rest of the body arrives at once; else closes it. Raises nothing."""
         with suppress(TransportError):
             self._drain()
         self._release(keep=self._ended)
 
     def close(self) -> None:
-        """Closes the connection; whoever iterates gets a `TransportError`."""
+        """Closes the connection; an iteration in progress gets a `TransportError`."""
         with self._lock:
             self._closed = True
             if self._released:
@@ -89,19 +89,19 @@ class StreamedResponse(ABC):
 
     @abstractmethod
     def _pull(self) -> bytes:
-        """The next bytes of the body, still encoded; none at its end. `TransportError` when it breaks off."""
+        """The next bytes of the body, still encoded; none at its end. `TransportError` if the body is cut off."""
 
     @abstractmethod
     def _hurry(self, seconds: float) -> None:
-        """From now on no read shall wait longer than that."""
+        """From now on no read may wait longer than that."""
 
     @abstractmethod
     def _stop_waiting(self) -> None:
-        """Has a read end that goes on in another thread."""
+        """Unblocks a read in another thread."""
 
     @abstractmethod
     def _give_up(self, *, keep: bool) -> None:
-        """Called once: nothing more is read here. `keep`: the body has ended and the connection is in order."""
+        """Releases the connection; called once. `keep`: the body has ended and the connection is in order."""
 
     def _read(self) -> bytes:
         with self._lock:
@@ -143,7 +143,7 @@ class StreamedResponse(ABC):
                 return
             self._released = True
             keep = keep and not self._closed
-            # of a body that was not read to its end nothing can be read any more
+            # the rest of a body that was not read to its end is lost
             self._closed = not keep
         self._give_up(keep=keep)
 
@@ -154,26 +154,26 @@ class StreamedResponse(ABC):
 class ContentDecoder:
     """Undoes the `Content-Encoding` of one body while its bytes arrive (RFC 9110 section 8.4.1, RFC 1950 to 1952).
 
-    It gives bounded pieces, however much a few compressed bytes unfold to, so that whoever counts bytes can stop in
-    time; and it takes no more than a bound, since what comes in may unfold to nothing. `codings` is the header's value,
-    `peer` the host that errors name, `max_bytes` what may come in.
+    It returns bounded pieces, however much a few compressed bytes expand to, so a caller that counts bytes can stop in
+    time. It also limits its input, since that may expand to nothing. `codings` is the header's value, `peer` the host
+    for error messages, `max_bytes` the limit.
 
-    Raises `TransportError` of kind ``protocol`` for a coding that is not known and for bytes that are not what the
-    header says, of kind ``closed`` where the compressed body ends early, and of kind ``too_large``.
+    Raises `TransportError` of kind ``protocol`` for an unknown coding and for bytes in another coding than the header
+    says, of kind ``closed`` if the compressed body ends early, and of kind ``too_large``.
     """
 
     def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
         self._left = max_bytes
         names = [name for name in (part.strip().lower() for part in codings.split(",")) if name not in ("", "identity")]
         if len(names) > MAX_CODINGS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
-            # the name is not shown: it is the other side's text
+            # the name is not shown: it comes from the server
             raise TransportError(f"{peer} answered in a Content-Encoding other than gzip and deflate", "protocol")
-        # the last one named was applied last
+        # the last coding in the header was applied last
         self._layers = [_Layer(gzip=name != "deflate") for name in reversed(names)]
         self._peer = peer
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """What can be read with these bytes, in order; take all of it before the next call."""
+        """What these bytes decode to, in order. Consume all of it before the next call."""
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -187,7 +187,7 @@ class ContentDecoder:
             raise TransportError(f"{self._peer} sent a body that cannot be decompressed", "protocol") from error
 
     def end(self) -> None:
-        """The body has ended: raises when its compressed form has not."""
+        """At the end of the body: raises if its compressed form has not ended."""
         if any(layer.unfinished for layer in self._layers):
             raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
 
@@ -221,13 +221,13 @@ class _Layer:
                 more = bool(data)
             else:
                 data = self._member.unconsumed_tail
-                # a full piece may have a rest that zlib holds back although it has read all there was
+                # after a full piece zlib may hold back output although it has read all input
                 more = bool(data) or len(piece) == PIECE
 
     def _begin(self, data: bytes) -> bool:
         """Whether a new compressed stream starts here."""
         if self._members and not (self._gzip and data[0] == GZIP_START):
-            return False  # padding behind the end
+            return False  # padding after the end
         if self._gzip:
             self._member = zlib.decompressobj(wbits=31)
         elif len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes

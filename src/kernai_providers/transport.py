@@ -5,9 +5,9 @@
     provider → exchange → Transport.send(Request) → Response
                           AsyncTransport.asend(Request) → AsyncResponse
 
-A transport knows nothing of vendors, of retries or of JSON. It does not follow redirects, decodes `Content-Encoding`,
-gives the bytes as they arrive, and raises `TransportError` for whatever goes wrong on the way: at `send`, or while the
-body is iterated. Wherever it waits, it looks now and then whether the answer is still wanted. It is shared by threads.
+A transport knows nothing of vendors, retries or JSON. It does not follow redirects. It decodes `Content-Encoding`,
+returns bytes as they arrive, and raises `TransportError` for every failure, in `send` or while the body is iterated.
+Wherever it waits, it checks now and then whether the response is still wanted. Threads may share it.
 `HttpTransport` is the default, `MemoryTransport` the one for tests, and `HttpxTransport` the one that is asynchronous
 too; `tests/providers/test_transports.py` holds all of them to this page.
 """
@@ -21,7 +21,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds: how long connecting may take; how long the other side may be silent, and take for an answer's head."""
+    """Seconds: how long connecting may take, and how long the server may be silent or take for a response's head."""
 
     connect: float = 10.0
     read: float = 120.0
@@ -29,10 +29,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """One HTTP request. `url` is absolute, http or https; header names are given as they are to be sent.
+    """One HTTP request. `url` is absolute, http or https; header names are sent as given.
 
-    `max_bytes`: an answer whose content is larger, as it comes over the wire, is an error. `unwanted()`, asked now and
-    then, becomes true when nobody waits for the answer any more: because the run was cancelled, or its time is up.
+    `max_bytes`: a response with more content, as transferred, is an error. `unwanted()` is called now and then; it
+    returns true once nobody waits for the response, because the run was cancelled or its time is up.
     """
 
     method: str
@@ -44,17 +44,17 @@ class Request:
     unwanted: Callable[[], bool] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        # neither headers nor body: keys and conversations are nobody's business
+        # neither headers nor body: they contain keys and conversations
         return f"Request({self.method} {self.url.partition('?')[0]}, {len(self.body)} bytes)"
 
 
 class TransportError(Exception):
-    """The request did not get through, or its answer broke off.
+    """The request failed, or its response was cut off.
 
-    `kind` is ``connect`` (nothing was sent), ``timeout``, ``closed`` (the other side closed or reset the connection,
-    or the body ended early), ``tls`` (no trusted certificate; trying again does not help), ``protocol`` (what came is
-    not HTTP), ``too_large`` or ``unwanted`` (see `Request`). The message names the host, never a header, a query, a
-    proxy's password or a body.
+    `kind` is ``connect`` (nothing was sent), ``timeout``, ``closed`` (the server closed or reset the connection, or the
+    body ended early), ``tls`` (no trusted certificate; a retry does not help), ``protocol`` (the response is not HTTP),
+    ``too_large`` or ``unwanted`` (see `Request`). The message contains the host, never a header, a query, a proxy's
+    password or a body.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -63,32 +63,32 @@ class TransportError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may get through later."""
+        """Whether the same request may succeed later."""
         return self.kind in ("connect", "timeout", "closed")
 
 
 @runtime_checkable
 class Response(Protocol):
-    """What came back. Iterate it once; then `finish` or `close` it, whatever happened."""
+    """A response. Iterate it once; then `finish` or `close` it, whatever happened."""
 
     @property
     def status(self) -> int: ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Names in lower case; of a repeated one the values are joined by a comma."""
+        """Names in lower case; values of a repeated name are joined by a comma."""
         ...
 
     def __iter__(self) -> Iterator[bytes]:
-        """The body as it arrives, content decoded. `TransportError` when it ends before its length says so."""
+        """The body as it arrives, content decoded. `TransportError` if it ends before its length."""
         ...
 
     def finish(self) -> None:
-        """Nothing more is wanted. Keeps the connection for the next request where that costs next to no time."""
+        """No more is wanted. Keeps the connection for the next request if that takes next to no time."""
         ...
 
     def close(self) -> None:
-        """Closes the connection; from any thread, at any time, also twice. Whoever waits for bytes stops waiting."""
+        """Closes the connection; from any thread, at any time, also twice. Unblocks a reader."""
         ...
 
 
