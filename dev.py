@@ -41,7 +41,7 @@ WAITING = CORES + CORES // 2  # workers for tests that wait a quarter of the tim
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
 #: left out altogether: what takes seconds to import, and what changes of the core seldom break
-NOT_FAST = ("mcp", "mcp_serving", "providers", "scenarios", "viewer")
+NOT_FAST = ("mcp", "mcp_serving", "postgres", "providers", "scenarios", "viewer")
 #: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript
 MEASURED = "not process and not browser"
 LEAST_BRANCHES = 95  # percent; coverage's own bar, in pyproject.toml, is of lines and branches together

@@ -20,7 +20,7 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
-    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer",
+    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer", "postgres",
     "command_line", "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
@@ -32,6 +32,7 @@ FOREIGN = {
     "otel": {"opentelemetry"},
     # no extra: pytest itself loads the module that needs it
     "testing": {"pytest"},
+    "postgres": {"psycopg", "psycopg_pool", "procrastinate"},
     # no extra: they are in the same wheel, and the program brings the two together
     "command_line": {"kernai_providers"},
 }
@@ -73,6 +74,7 @@ ON_DEMAND = {
     "kernai.durable": "only a run that outlives its process has a store",
     "kernai.command_line": "the program `kernai`",
     "kernai.mcp": "an adapter, never imported by the core",
+    "kernai.postgres": "an adapter, never imported by the core",
     "kernai.viewer": "for looking at a run, never imported by one",
     "kernai_providers": "another package, which builds on this one",
 }

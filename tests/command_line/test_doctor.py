@@ -172,7 +172,7 @@ def test_without_a_key_or_a_server_it_suggests_how_to_reach_a_model(
 def test_the_extras_are_those_of_the_project() -> None:
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     given = {
-        extra: tuple(one.partition(">")[0] for one in requirements)
+        extra: tuple(one.partition(">")[0].partition("[")[0] for one in requirements)
         for extra, requirements in project["optional-dependencies"].items()
     }
     assert given == EXTRAS

@@ -46,6 +46,7 @@ EXTRAS = {
     "mcp": ("mcp", "PyYAML", "jsonschema"),
     "otel": ("opentelemetry-sdk",),
     "prices": ("genai-prices",),
+    "postgres": ("psycopg", "psycopg-pool", "procrastinate"),
     "local": ("xllamacpp",),
 }
 #: what many MCP servers are started with

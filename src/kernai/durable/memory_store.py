@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -90,11 +91,15 @@ class MemoryStore(LeasedStore):
     def _now(self) -> float:
         return time.monotonic() + _SINCE
 
-    def _wait_for_news(self, run_id: str, from_seq: int, seconds: float) -> None:
-        with self._news:
-            run = self._runs.get((self._tenant, run_id))
-            if run is None or len(run.texts) <= from_seq:
-                self._news.wait(seconds)
+    @contextmanager
+    def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
+        def wait(from_seq: int, seconds: float) -> None:
+            with self._news:
+                run = self._runs.get((self._tenant, run_id))
+                if run is None or len(run.texts) <= from_seq:
+                    self._news.wait(seconds)
+
+        yield wait
 
 
 class _Run:

@@ -7,7 +7,10 @@ own, and keeps what became of it.
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic, sleep
@@ -20,6 +23,7 @@ from kernai.durable.store import (
     ABANDONED,
     BLOCKED,
     RUNNING,
+    Codec,
     Entry,
     RunFilter,
     RunInfo,
@@ -30,12 +34,13 @@ from kernai.durable.store import (
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
 from kernai.events import ApprovalGivenRow, InFlightRow, stamp
+from kernai.jsonio.json_data import dumps_data
+from kernai.values.media import Media
 
 if TYPE_CHECKING:
     from typing import Self
 
     from kernai.durable.approvals import Decision
-    from kernai.values.media import Media
     from kernai.values.result import PendingCall
 
 T = TypeVar("T")
@@ -175,6 +180,41 @@ class LeasedStore(NotCopied):
 
     _HOLDS = "locks and connections; open another store, or copy a run with fork"
     _tenant = ""
+    _codec: Codec | None = None
+
+    def _sealed(self, text: str) -> str:
+        """A JSON text as it is stored: with a codec it is no JSON, and begins with ``=``."""
+        if self._codec is None:
+            return text
+        return "=" + b64encode(self._codec.encode(text.encode("ascii"))).decode("ascii")
+
+    def _opened(self, text: str) -> Any:
+        """The data of a stored text. `ValueError` where it holds none."""
+        if text.startswith("="):
+            text = self._needed_codec().decode(b64decode(text[1:])).decode("ascii")
+        return json.loads(text)
+
+    def _needed_codec(self) -> Codec:
+        if self._codec is None:
+            raise KernaiError("the run was stored with a codec: open the store with that one, codec=...")
+        return self._codec
+
+    def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
+        """What is stored of media: a text, which has the path or URL in it, and a payload."""
+        data = None if isinstance(media.data, bytes) else media.data
+        payload = media.data if isinstance(media.data, bytes) else media.payload
+        about = self._sealed(dumps_data({
+            "kind": media.kind, "mime_type": media.mime_type, "source": media.source, "data": data,
+            "metadata": dict(media.metadata),
+        }))
+        return about, payload if payload is None or self._codec is None else self._codec.encode(payload)
+
+    def _opened_media(self, about: str, payload: bytes | None) -> Media:
+        found = self._opened(about)
+        if payload is not None and about.startswith("="):
+            payload = self._needed_codec().decode(payload)
+        data = found.pop("data")
+        return Media(data=payload or b"", **found) if data is None else Media(data=data, payload=payload, **found)
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
         """In one transaction: gives `change` the run's head, and keeps it as it is then."""
@@ -184,10 +224,11 @@ class LeasedStore(NotCopied):
         """The first runs in the order of `runs` that `wanted` is about, behind `after`."""
         raise NotImplementedError
 
-    def _wait_for_news(self, run_id: str, from_seq: int, seconds: float) -> None:
-        """Waits until entry `from_seq` may be there, at most so long."""
-        del run_id, from_seq
-        sleep(min(seconds, POLL))
+    @contextmanager
+    def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
+        """While somebody watches a run: a function that waits until entry `from_seq` may be there, at most so long."""
+        del run_id
+        yield lambda from_seq, seconds: sleep(min(seconds, POLL))  # noqa: ARG005 - it only looks now and then
 
     def tenant(self, name: str) -> Self:
         """The same store for one tenant: it sees and makes no runs but that tenant's. Closing it closes the store."""
@@ -307,17 +348,18 @@ class LeasedStore(NotCopied):
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
         """See `RunStore.watch`."""
         check_run_id(run_id)
-        until = None if timeout is None else monotonic() + timeout
-        while True:
-            found = self.load(run_id, from_seq)
-            yield from found
-            from_seq += len(found)
-            if found:
-                until = None if timeout is None else monotonic() + timeout
-            elif until is not None and monotonic() >= until:
-                return
-            else:
-                self._wait_for_news(run_id, from_seq, LONGEST_WAIT if until is None else max(until - monotonic(), 0.0))
+        last = monotonic()
+        with self._news_of(run_id) as wait:
+            while True:
+                found = self.load(run_id, from_seq)
+                yield from found
+                from_seq += len(found)
+                last = monotonic() if found else last
+                left = LONGEST_WAIT if timeout is None else last + timeout - monotonic()
+                if not found and left <= 0:
+                    return
+                if not found:
+                    wait(from_seq, left)
 
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,

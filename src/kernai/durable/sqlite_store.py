@@ -22,6 +22,7 @@ import time
 from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -29,7 +30,7 @@ from weakref import WeakSet
 
 from kernai.durable.lease import Lease
 from kernai.durable.run_head import Claim, Head, LeasedStore
-from kernai.durable.store import ABANDONED, RUNNING, Entry, RunFilter, RunInfo, check_append, check_run_id, kept
+from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, RunInfo, check_append, check_run_id, kept
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
@@ -101,17 +102,21 @@ _NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragm
 class SqliteStore(LeasedStore):
     """Keeps runs in the SQLite file at `path`, which is made where there is none, with mode 0600.
 
-    `durability` says what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death of
-    the process. One store serves all threads; it survives a fork. Close it, or use it as a context manager.
+    `durability` says what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death
+    of the process. `codec` encrypts entries and media. One store serves all threads; it survives a fork. Close it, or
+    use it as a context manager.
 
     `KernaiError` for a file that cannot be opened, holds something else, or was written by a newer kernai.
     """
 
-    def __init__(self, path: str | os.PathLike[str], durability: Durability = "power") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], durability: Durability = "power", *, codec: Codec | None = None
+    ) -> None:
         if durability not in _PRAGMAS:
             raise ValueError(f"durability must be 'power' or 'process', got {durability!r}")
         self.path = _absolute(path)
         self.durability = durability
+        self._codec = codec
         self._file = _File(self.path, durability)
         self._file.perform("open the store", lambda _: None, "BEGIN")
 
@@ -123,8 +128,11 @@ class SqliteStore(LeasedStore):
         """See `RunStore.append`."""
         check_append(run_id, entries)
         key = self._key(run_id)
-        rows = [(key, seq, *_summed(dumps_data(entry))) for seq, entry in enumerate(entries, first_seq)]
-        brought = [_media_row(key, kept(one)) for one in media]
+        rows = [(key, seq, *_summed(self._sealed(dumps_data(entry)))) for seq, entry in enumerate(entries, first_seq)]
+        brought = []
+        for one in media:
+            about, payload = self._sealed_media(kept(one))
+            brought.append((key, one.id, about, payload, _media_checksum(about.encode("ascii"), payload)))
 
         def work(connection: sqlite3.Connection) -> Lease | None:
             head = self._file.latest(connection, key)
@@ -153,7 +161,7 @@ class SqliteStore(LeasedStore):
                     for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq)):
                         if seq != from_seq + len(found):
                             return _DamageError("it is missing")
-                        found.append(_intact(text, checksum))
+                        found.append(_data(self._opened, _intact(text, checksum)))
                     count = max(_head(connection, key).entries - from_seq, 0)
             except _DamageError as damage:
                 return damage
@@ -183,7 +191,8 @@ class SqliteStore(LeasedStore):
                     query = (_MEDIA, (key,)) if wanted is None else (_SOME_MEDIA, (key, wanted))
                     for media_id, about, payload, checksum in connection.execute(*query):
                         try:
-                            found.append(_media(about, payload, checksum))
+                            text = _intact(about, checksum, partial(_media_checksum, payload=payload))
+                            found.append(_data(self._opened_media, text, payload))
                         except _DamageError as damage:
                             lost.append(f"{media_id} ({damage})")
                     # by id: a damaged index may lead twice to one row
@@ -365,7 +374,7 @@ def _head(connection: sqlite3.Connection, key: str) -> Head:
 
 
 def _head_of(key: str, text: object, checksum: object) -> Head:
-    data = _intact(text, checksum)
+    data = _data(json.loads, _intact(text, checksum))
     if isinstance(data[0], str):  # of a file in format 1
         run_id, agent, status, updated_at, entries, media = data
         data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
@@ -582,33 +591,21 @@ def _summed(text: str) -> tuple[str, int]:
     return text, crc32(text.encode("ascii"))
 
 
-def _media_row(run_id: str, media: Media) -> tuple[str, str, str, bytes | None, int]:
-    """A path or a URL is a part of what is told of the media: as JSON, for it may hold what is no Unicode."""
-    data = None if isinstance(media.data, bytes) else media.data
-    payload = media.data if isinstance(media.data, bytes) else media.payload
-    about = dumps_data({
-        "kind": media.kind, "mime_type": media.mime_type, "source": media.source, "data": data,
-        "metadata": dict(media.metadata),
-    })
-    return run_id, media.id, about, payload, _media_checksum(about.encode("ascii"), payload)
-
-
 def _media_checksum(about: bytes, payload: bytes | None) -> int:
     return crc32(about if payload is None else payload, crc32(about))
 
 
-def _media(about: object, payload: bytes | None, checksum: object) -> Media:
-    told = _intact(about, checksum, lambda text: _media_checksum(text, payload))
-    data = told.pop("data")
-    return Media(data=payload or b"", **told) if data is None else Media(data=data, payload=payload, **told)
-
-
-def _intact(text: object, checksum: object, actual: Callable[[bytes], int] = crc32) -> Any:
-    """The data of a JSON text that is what was written."""
+def _intact(text: object, checksum: object, actual: Callable[[bytes], int] = crc32) -> str:
+    """A text that is what was written."""
     if not isinstance(text, bytes) or actual(text) != checksum:
         raise _DamageError("its checksum is wrong: the file is damaged, or was changed by another program")
+    return text.decode("ascii")
+
+
+def _data(read: Callable[..., T], *given: Any) -> T:
+    """What a text holds."""
     try:
-        return json.loads(text)
+        return read(*given)
     except ValueError as error:
         raise _DamageError(str(error)) from error
 

@@ -232,6 +232,15 @@ class RunFilter:
         )
 
 
+class Codec(Protocol):
+    """Encrypts what a store keeps of entries and media. What `runs` lists is kept in the clear, so that it can be
+    found.
+    """
+
+    def encode(self, data: bytes) -> bytes: ...
+    def decode(self, data: bytes) -> bytes: ...
+
+
 class RunPage:
     """The runs that were asked for, newest first. They are fetched while you iterate; `page` fetches some."""
 

@@ -1,0 +1,285 @@
+"""A server that is down, wrong, full, or cut off: a clear error, nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import kernai
+from kernai import KernaiError, MemoryStore, RunConflictError, Skill
+from kernai.postgres import PostgresStore, store
+from kernai.testing.contracts import at_once
+from kernai.testing.run_store_rules import started
+from kernai.testing.store_rules import entry
+from tests.durable.durable_cases import WAYS, Way, command, provider, way_id
+from tests.postgres.server import Server
+
+SCRIPT = {"go": [command("act"), command("act"), "<final>done</final>"]}
+
+
+def acting(act: Callable[..., Any]) -> kernai.Agent:
+    return kernai.Agent(instructions="x", skills=[Skill("act", execute=act, inputs={})], provider=provider(SCRIPT))
+
+
+@pytest.fixture
+def own_server(server: Server) -> Iterator[Server]:
+    """A server that can be stopped without harm to others; `server` says why there may be none."""
+    with Server(durable=True) as own:
+        yield own
+
+
+@pytest.fixture
+def kept(server: Server, schema: str) -> Iterator[PostgresStore]:
+    with PostgresStore(server.dsn, schema=schema, create=True) as made:
+        yield made
+
+
+def opened(server: Server, **options: Any) -> PostgresStore:
+    return PostgresStore(server.dsn, create=True, **options)
+
+
+def test_a_server_that_is_down_at_the_start_is_an_error_at_once(own_server: Server) -> None:
+    own_server.stop()
+    with pytest.raises(KernaiError, match=r"(?s)cannot open the store in /tmp/kernai-pg-.*\(kernai\): connection .*\(is the server running"):
+        opened(own_server)
+
+
+def test_no_password_is_shown() -> None:
+    with pytest.raises(KernaiError) as caught:
+        PostgresStore("postgresql://ann:s3cret@/nowhere?host=/tmp/kernai-nowhere")
+    assert "s3cret" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("given", [{"conninfo": "://no address"}, {"conninfo": "dbname=x", "pool_size": 0}])
+def test_an_address_that_is_none_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"no address of a database|pool_size must be at least 1"):
+        PostgresStore(**given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
+def test_a_run_survives_a_server_that_is_killed_and_started_again(own_server: Server, way: Way) -> None:
+    calls: list[int] = []
+
+    def act() -> None:
+        calls.append(len(calls))
+        own_server.kill()
+        threading.Thread(target=own_server.start).start()
+
+    with opened(own_server) as kept:
+        assert way.execute(acting(act), "go", store=kept, run_id="r").text == "done"
+        assert calls == [0, 1]
+        with kernai.isolated():
+            whole = MemoryStore()
+            way.execute(acting(lambda: None), "go", store=whole, run_id="r")
+        assert [one["event"] for one in kept.load("r")] == [one["event"] for one in whole.load("r")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
+def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(own_server: Server, way: Way) -> None:
+    calls: list[int] = []
+
+    def act() -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            own_server.kill()
+
+    with opened(own_server) as kept:
+        with pytest.raises(KernaiError, match=r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may be over"):
+            way.execute(acting(act), "go", store=kept, run_id="r", lease=0.5)
+        own_server.start()
+        assert calls == [0]
+        assert way.resume(acting(act), "r", store=kept, in_flight="skip", wait=20).text == "done"
+        assert calls == [0, 1]
+
+
+class Cut:
+    """Cuts a connection behind a commit: what was done is done, and nobody hears of it."""
+
+    def __init__(self, kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self.cuts = 0
+        perform = PostgresStore._perform
+
+        def cut_off(own: PostgresStore, doing: str, work: Callable[..., Any], *given: Any) -> Any:
+            def and_cut(connection: Any) -> Any:
+                made = work(connection)
+                if doing.startswith("append") and self.left > 0:
+                    self.left, self.cuts = self.left - 1, self.cuts + 1
+                    raise psycopg.OperationalError("the connection was cut")
+                return made
+
+            return perform(own, doing, and_cut, *given)
+
+        monkeypatch.setattr(PostgresStore, "_perform", cut_off)
+
+
+@pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
+def test_a_connection_that_is_cut_behind_a_commit_loses_and_doubles_nothing(
+    kept: PostgresStore, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    cut, calls = Cut(kept, monkeypatch), list[int]()
+
+    def act() -> None:
+        calls.append(len(calls))
+        cut.left = 2
+
+    cut.left = 1
+    assert way.execute(acting(act), "go", store=kept, run_id="r").text == "done"
+    assert (cut.cuts, calls) == (5, [0, 1])
+    whole = MemoryStore()
+    way.execute(acting(lambda: None), "go", store=whole, run_id="r")
+    assert [one["event"] for one in kept.load("r")] == [one["event"] for one in whole.load("r")]
+
+
+def test_tables_that_are_missing_older_or_newer_are_refused_with_what_to_do(server: Server, schema: str) -> None:
+    with pytest.raises(KernaiError, match=f"schema '{schema}' has no tables of kernai's: make them with `kernai store migrate`"):
+        PostgresStore(server.dsn, schema=schema)
+    PostgresStore(server.dsn, schema=schema, create=True).close()
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"UPDATE {schema}.meta SET version = 99")
+        with pytest.raises(KernaiError, match=r"a newer kernai \(version 99, not \d+\): upgrade kernai"):
+            PostgresStore(server.dsn, schema=schema, create=True)
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+        connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.meta AS SELECT 0 AS version")
+    with pytest.raises(KernaiError, match=r"an older kernai \(version 0, not \d+\): run `kernai store migrate`"):
+        PostgresStore(server.dsn, schema=schema)
+
+
+def test_processes_that_make_the_tables_at_once_make_them_once(server: Server, schema: str) -> None:
+    assert at_once(lambda number: PostgresStore(server.dsn, schema=schema, create=True).close(), 6) == []
+
+
+def test_a_role_without_rights_is_told_what_it_lacks(server: Server, schema: str) -> None:
+    with opened(server, schema=schema) as kept:
+        kept.append("r", 0, [started()], [])
+    role = f"poor_{schema}"
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN")
+    poor = server.dsn.replace("kernai@", f"{role}@")
+    with pytest.raises(KernaiError, match=rf"permission denied|schema '{schema}' has no tables"):
+        PostgresStore(poor, schema=schema)
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    with PostgresStore(poor, schema=schema) as reader:
+        assert [one.run_id for one in reader.runs()] == ["r"]
+        with pytest.raises(KernaiError, match=r"cannot append entries 1 to 1 of run 'r' in .*permission denied.*\(GRANT USAGE"):
+            reader.append("r", 1, [entry()], [])
+        assert len(reader.load("r")) == 1
+
+
+def test_a_pool_that_is_used_up_says_so_and_leases_are_renewed_all_the_same(
+    server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PATIENCE", 0.2)
+    with opened(server, schema=schema, pool_size=1) as kept:
+        lease = kept.append("r", 0, [started()], [], claim=("first", 60))
+        assert lease is not None
+        errors: list[BaseException] = []
+
+        def others() -> None:
+            try:
+                kept.load("r")
+            except KernaiError as error:
+                errors.append(error)
+            renewed.append(kept.renew(lease).token)
+
+        renewed: list[int] = []
+        with kept.transaction():
+            thread = threading.Thread(target=others)
+            thread.start()
+            thread.join()
+        assert [str(one).partition(": ")[2] for one in errors] == [
+            "all 1 connections are in use: pass a larger pool_size, or let fewer threads use the store"]
+        assert renewed == [lease.token]
+
+
+def test_a_store_that_is_closed_says_so(kept: PostgresStore) -> None:
+    kept.append("r", 0, [started()], [])
+    kept.close()
+    kept.close()
+    for act in (lambda: kept.load("r"), lambda: kept.append("r", 1, [entry()], []), lambda: list(kept.runs())):
+        with pytest.raises(KernaiError, match="the store is closed"):
+            act()
+
+
+def test_what_a_transaction_holds_is_written_together_or_not_at_all(kept: PostgresStore) -> None:
+    with pytest.raises(ZeroDivisionError), kept.transaction():
+        kept.append("r", 0, [started()], [])
+        kept.append("s", 0, [started()], [])
+        raise ZeroDivisionError
+    assert list(kept.runs()) == []
+    with kept.transaction():
+        kept.append("r", 0, [started()], [])
+        with pytest.raises(RunConflictError):
+            kept.append("r", 3, [entry()], [])
+        kept.append("r", 1, [entry()], [])
+    assert len(kept.load("r")) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_store_can_be_used_on_both_sides_of_a_fork(kept: PostgresStore) -> None:
+    kept.append("r", 0, [entry(data="parent")], [])
+    kept.cancel_requests(["r"])  # which has a connection of its own
+    child = os.fork()
+    if child == 0:
+        try:
+            for seq in range(1, 20):
+                kept.append("c", seq - 1, [entry(data=seq)], [])
+            os._exit(len(kept.load("r")) != 1)
+        finally:
+            os._exit(2)
+    for seq in range(1, 20):
+        kept.append("r", seq, [entry(data=seq)], [])
+        assert [one["data"] for one in kept.load("r", seq)] == [seq]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 1)
+    assert [one["data"] for one in kept.load("c")] == list(range(1, 20))
+    assert len(kept.load("r")) == 20
+
+
+def test_payloads_are_shared_and_go_with_the_last_run_that_has_them(kept: PostgresStore) -> None:
+    picture = kernai.Media.from_bytes(b"x" * 1000, mime_type="image/png")
+    for run_id in ("r", "s"):
+        kept.append(run_id, 0, [started()], [picture])
+    with kept.transaction() as connection:
+        assert connection.execute("SELECT count(*) FROM payloads").fetchone() == (1,)
+    kept.delete("r")
+    assert kept.load_media("s") == [picture]
+    kept.delete("s")
+    with kept.transaction() as connection:
+        assert connection.execute("SELECT count(*) FROM payloads").fetchone() == (0,)
+
+
+class Reversed:
+    """No cipher, but not readable either."""
+
+    def encode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+    def decode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+
+def test_what_is_kept_with_a_codec_is_unreadable_without_it(server: Server, schema: str) -> None:
+    picture = kernai.Media.from_bytes(b"a secret picture", mime_type="image/png")
+    link = kernai.Media.from_url("https://example.org/?token=secret")
+    with opened(server, schema=schema, codec=Reversed()) as kept:
+        kept.append("r", 0, [started(), entry(data="a secret text")], [picture, link])
+        assert kept.load("r")[1]["data"] == "a secret text"
+        assert [one.data for one in kept.load_media("r")] == [picture.data, link.data]
+    with psycopg.connect(server.dsn) as connection:
+        for table in ("entries", "media", "payloads"):
+            for row in connection.execute(f"SELECT * FROM {schema}.{table}").fetchall():
+                assert not any("secret" in str(one) for one in row)
+    with PostgresStore(server.dsn, schema=schema) as kept:
+        assert [one.agent for one in kept.runs()] == ["clerk"]
+        for act in (lambda: kept.load("r"), lambda: kept.load_media("r")):
+            with pytest.raises(KernaiError, match="stored with a codec"):
+                act()
