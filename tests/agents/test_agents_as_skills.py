@@ -309,7 +309,7 @@ def test_the_depth_limit_is_the_callers_choice(way: Way, depth: int) -> None:
 def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: Way) -> None:
     one, _ = _friends(3)
     recorder = Recorder()
-    result = way(one, recorder=recorder, limits=Limits(max_depth=100_000))
+    result = way(one, recorder=recorder, limits=Limits(max_depth=100_000, max_calls=100_000))
     assert recorder.entries[-1].type == "result"
     assert recorder.entries[-1].scope == ""
     assert result.stop_reason in ("final", "error", "max_steps")

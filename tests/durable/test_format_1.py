@@ -19,6 +19,7 @@ from tests.durable.format_1.world import RUN, replayed, resumed, store_of
 FILE = Path(__file__).with_name("format_1") / "recordings.jsonl.gz"
 COUNT = 200
 PER_TEST = 10
+STRIDE = 8
 #: cuts after which the older version forgot a `Stop` beside a call that waited
 FORGOTTEN = {(60, length) for length in range(14, 30)}
 
@@ -71,10 +72,8 @@ def test_a_whole_recording_of_format_1_is_replayed_as_ever() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
 def test_a_recording_of_format_1_that_is_cut_anywhere_is_resumed_as_ever(first: int) -> None:
-    cuts = 0
+    """One cut in `STRIDE`, from another start in each recording: 200 recordings still cut each kind of event."""
     for case in cases(range(first, first + PER_TEST)):
         check_replay(case)
-        for length in range(1, len(case["entries"]) + 1):
+        for length in range(1 + case["number"] % STRIDE, len(case["entries"]) + 1, STRIDE):
             check_cut(case, length)
-            cuts += 1
-    print(f"recordings {first} to {first + PER_TEST - 1}: {cuts} cuts resumed and replayed")

@@ -33,7 +33,7 @@ class LlmResponse(Value):
     is in dollars, if it is known better than by the price of the run's model. `model` is the id of the model that
     answered, if it was not the run's.
 
-    Of a [native call](models.md#native-calls) `blocks` are the calls, in order, and `content` is the prose with their
+    Of a native call `blocks` are the calls, in order, and `content` is the prose with their
     markup (`written` makes it), which is not parsed again; None means that `content` is to be parsed. If `content` is
     replaced, the blocks no longer count. `ends_turn` says whether the model ended its turn: then prose is the answer.
     """

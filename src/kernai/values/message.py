@@ -28,7 +28,7 @@ class Message(Replaceable):
     `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
     is data that a vendor wants returned with the assistant's text, unchanged; it is not sent to other vendors.
 
-    After [native calls](models.md#native-calls) an assistant's message has its calls as `blocks`: dicts with `type`,
+    After native calls an assistant's message has its calls as `blocks`: dicts with `type`,
     `name`, `content` and the vendor's `id`, all of them in `content` too. `answers` says of a message of the runtime
     which of these blocks it answers, by its index.
 
