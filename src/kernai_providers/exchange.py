@@ -29,8 +29,8 @@ from kernai_providers.failures import failure
 from kernai_providers.transport import Request, TransportError
 
 if TYPE_CHECKING:
+    from kernai_providers.failures import RetryPolicy
     from kernai_providers.reader import Reader
-    from kernai_providers.retries import RetryPolicy
 
 OK = 200
 #: bytes of an error's body that are read

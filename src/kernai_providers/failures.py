@@ -1,30 +1,35 @@
-"""What a vendor's failure says: from a status, headers and a body to one `ProviderError`.
+"""Errors of vendors: `failure` makes a `ProviderError` from a response, and `RetryPolicy` decides whether to retry.
 
-Every vendor has a shape of its own for errors, and in front of each stand proxies with theirs. So nothing here depends
-on which vendor it is: whatever a body holds in a known place is used, and a body that holds nothing known is shown.
-Whatever came from outside becomes one line, without secrets, of bounded length.
+Vendors, and the proxies in front of them, report errors in many shapes. Nothing here depends on the vendor: every known
+field is used, and a body without any is shown. Text from outside becomes one line of limited length, without secrets.
+
+Retries follow the vendor's hints exactly (RFC 9110, section 10.2.3, and Google's `RetryInfo`); without a hint, they use
+exponential backoff with jitter. Nothing here waits or looks at a clock.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import math
+import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
 from kernai import ProviderError
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
-from kernai_providers.retries import retry_after_of
+from kernai.values.value import Value
 
 RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 HIDDEN = "[hidden]"
-#: characters: of a vendor's own message, of a body without one, of a code
+#: the longest message of a vendor, body without a message, and code that are shown, in characters
 MAX_MESSAGE, MAX_RAW, MAX_CODE = 1000, 300, 100
-#: of a page: what is read to find its text; and what can be a secret at all, and not some everyday syllable
+#: how much of an HTML page is searched for text; shorter secrets may be ordinary syllables
 MAX_PAGE, SHORTEST_SECRET = 32_768, 6
 LARGEST_NUMBER = 10**9
 
@@ -32,16 +37,16 @@ _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _RATE_LIMITED = 400, 401, 403, 429
 _OWN_REASONS = {520: "Unknown Origin Error", 522: "Origin Timed Out", 524: "Origin Timed Out", 529: "Overloaded"}
 _REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
 
-# a 429 that waiting does not mend: said in plain words, whatever the code
+# a 429 that waiting does not cure, whatever its code
 _MONEY = re.compile(
     r"insufficient[ _-]?(quota|funds|balance|credit)|credit[ _-]?balance|spend(ing)?[ _-]?(limit|cap)|out of credits"
     r"|credits? (are|is|have been|has been) (depleted|exhausted|used up)|hard[ _-]limit|usage_limit_reached",
     re.IGNORECASE,
 )
-# the same in words that ordinary rate limits use too, in a friendly hint ("check your plan and billing details")
+# the same, but ordinary rate limits mention these too ("check your plan and billing details")
 _BILLING = re.compile(r"billing|payment", re.IGNORECASE)
 _RATE = re.compile(r"rate[ _-]?limit|RESOURCE_EXHAUSTED", re.IGNORECASE)
-# in a stream there is no status to go by: what a second try cannot mend
+# errors in a stream have no status; these words mean that a retry cannot help
 _FINAL = re.compile(
     r"invalid|authentic|permission|forbidden|not[ _]?found|billing|payment|insufficient|too[ _]large|unsupported"
     r"|context[ _]length|content[ _](filter|policy)|failed_precondition|out_of_range|unimplemented",
@@ -52,7 +57,7 @@ _STATUS_NUMBER = re.compile(r"[345]\d\d", re.ASCII)
 
 _PAGE = re.compile(r"\s*(<!doctype|<html|<head|<body|<\?xml|<!--|<h\d|<p\b|<center)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
-# each runs to the end of the text where it is not closed: a second look at the same text would make it quadratic
+# each alternative runs to the end of the text if it is not closed; backtracking would make this quadratic
 _MARKUP = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1[^>]*>?|\Z)|<[^>]*(?:>|\Z)", re.IGNORECASE | re.DOTALL
 )
@@ -61,7 +66,7 @@ _SPACES = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a body says. `words` are all of its words for the failure, the one that serves as the code first."""
+    """The contents of an error's body. `words` are its codes and types, the one used as the code first."""
 
     message: str = ""
     words: tuple[str, ...] = ()
@@ -83,11 +88,11 @@ def failure(
     key_hint: str | None = None,
     secrets: Sequence[str] = (),
 ) -> ProviderError:
-    """The error for a response with another status than 200. Never raises, whatever the body holds.
+    """The error for a response with a status other than 200. Never raises, whatever the body contains.
 
-    `now` is in seconds since 1970, for a `retry-after` that is a date. `key_hint` names the variable that holds the
-    key, for the advice after a 401 or 403. Each of `secrets` is replaced by ``[hidden]``, in whatever way it is
-    escaped; those of fewer than 6 characters are not looked for.
+    `now` is in seconds since 1970, for a `retry-after` that is a date. `key_hint` is the variable that should contain
+    the key, for the advice after a 401 or 403. Each of `secrets` is replaced by ``[hidden]``, however it is escaped,
+    unless it has fewer than 6 characters.
     """
     redact = redactor(secrets)
     given = {name.lower(): value for name, value in headers.items()}
@@ -116,15 +121,15 @@ def failure(
 
 
 def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ()) -> ProviderError:
-    """The error for an error object that came in a stream, after status 200. `data` is JSON data, or text.
+    """The error for an error object in a stream, after status 200. `data` is JSON data, or text.
 
-    An overloaded or failing vendor may answer at the next try, and so may one whose word is unknown; what is wrong
-    with the request, the key or the account stays so.
+    An overloaded or failing vendor is retried, and so is an unknown error. Errors in the request, the key or the
+    account are not.
     """
     redact = redactor(secrets)
     said = _said(data) if isinstance(data, (dict, list)) else _Said(data if isinstance(data, str) else "")
     code = one_line(said.code or "", redact, MAX_CODE) or None
-    message = one_line(said.message, redact, MAX_MESSAGE) or "no more was said"
+    message = one_line(said.message, redact, MAX_MESSAGE) or "without a message"
     return ProviderError(
         f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(said.request_id, redact)}",
         status=200,
@@ -136,12 +141,12 @@ def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ())
 
 
 def _redirect(status: int, headers: Mapping[str, str], vendor: str, redact: Redactor) -> ProviderError:
-    # a query or a user part may carry a key; and a redirect that is followed would take ours to another host
+    # a query or user part may contain a key. Redirects are not followed: they would send our key to another host
     target = re.split(r"[?#]", headers.get("location", "").strip(), maxsplit=1)[0]
     target = one_line(re.sub(r"^([^/]*//)[^/]*@", r"\1", target), redact, MAX_RAW)
     return ProviderError(
-        f"{vendor}: HTTP {status} {_reason(status)}, to {target or 'no named target'}: redirects are not followed; "
-        "set base_url to the address that answers itself",
+        f"{vendor}: HTTP {status} {_reason(status)}, to {target or 'nowhere'}: redirects are not followed; "
+        "set base_url to the final address",
         status=status,
         vendor=vendor,
     )
@@ -151,11 +156,11 @@ def _numbered(request_id: str, redact: Redactor) -> str:
     return f" (request id {one_line(request_id, redact, MAX_CODE)})" if request_id else ""
 
 
-# ---------------------------------------------------------------------------------------------- what a body says
+# ------------------------------------------------------------------------------------------------- error bodies
 
 
 def _parsed(text: str) -> Any:
-    """The body's JSON data; None where it is none. The bounds are those for a model's JSON."""
+    """The body as JSON data, or None. The limits are those for a model's JSON."""
     try:
         return loads(text)
     except (ValueError, RecursionError):
@@ -163,7 +168,7 @@ def _parsed(text: str) -> Any:
 
 
 def _said(data: object) -> _Said:
-    """Reads the shapes that are about.
+    """Reads the known shapes.
 
     `{"error": {...}}`, also alone in a list, with `message` and one or more of `code`, `type` and `status`;
     `{"error": "text"}`; and the same fields at the top.
@@ -187,14 +192,14 @@ def _said(data: object) -> _Said:
 def _message(error: Mapping[str, Any]) -> str:
     given = next(filter(None, (error.get(name) for name in ("message", "Message", "detail", "msg"))), "")
     message = _text(given) or _as_json(given)
-    # a router's own message may say no more than that somebody else failed; what that one said stands beside it
+    # a router's own message may only say that a vendor failed; the vendor's message is in the metadata
     metadata = error.get("metadata")
     behind = _text(metadata.get("raw")) if isinstance(metadata, dict) else ""
     return f"{message}: {behind}" if message and behind else message or behind
 
 
 def _as_json(given: object) -> str:
-    """A list of the faults of each field, as some send it, in a line."""
+    """Some vendors send a list of errors per field: as one line."""
     if not isinstance(given, (dict, list)):
         return ""
     try:
@@ -204,12 +209,12 @@ def _as_json(given: object) -> str:
 
 
 def _words(error: Mapping[str, Any]) -> Iterator[str]:
-    """The vendor's words for the failure, speaking ones before numbers."""
+    """The vendor's codes and types for the failure, words before numbers."""
     number = error.get("code")
     found = [_text(error.get(name)) for name in ("code", "status", "type", "__type")]
     if type(number) is int and 0 <= number < LARGEST_NUMBER:
         found.append(str(number))
-    # "error" says what kind of object it is, and not what kind of error
+    # "error" is the type of the object, not of the error
     found = [word for word in found if word and word != "error"]
     yield from sorted(found, key=str.isdecimal)
 
@@ -219,7 +224,7 @@ def _text(value: object) -> str:
 
 
 def _raw_line(text: str, redact: Redactor) -> str:
-    """A line that shows a body in which nothing is known: the title or the text of a page, or the start of the text."""
+    """A body without any known field, as a line: the title or text of a page, or the start of the text."""
     text = redact.text(text)
     if _PAGE.match(text):
         page = text[:MAX_PAGE]
@@ -233,7 +238,7 @@ def _reason(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return _OWN_REASONS.get(status, "without a word of explanation")
+        return _OWN_REASONS.get(status, "without an explanation")
 
 
 def _advice(status: int, said: _Said, key_hint: str | None) -> str:
@@ -246,7 +251,7 @@ def _advice(status: int, said: _Said, key_hint: str | None) -> str:
     return ""
 
 
-# -------------------------------------------------------------------------------------------- may it work later
+# ------------------------------------------------------------------------------------------- is a retry useful
 
 
 def _retryable(status: int, said: _Said, headers: Mapping[str, str]) -> bool:
@@ -266,7 +271,7 @@ def _retryable_in_stream(said: _Said) -> bool:
 
 
 def _is_used_up(said: _Said) -> bool:
-    """Whether money or a day's quota has run out: nothing that comes back within a retry."""
+    """Whether the account's money or its quota for the day is used up, which no retry can wait for."""
     for violation in _violations(said):
         if "perday" in _text(violation.get("quotaId")).lower():
             return True
@@ -288,14 +293,155 @@ def _violations(said: _Said) -> Iterator[Mapping[str, Any]]:
 
 
 def redactor(secrets: Sequence[str]) -> Redactor:
-    """Hides these secrets, but not those that are too short to be told from an everyday syllable."""
+    """Hides these secrets, except those so short that they may be ordinary syllables."""
     return Redactor({one: HIDDEN for one in secrets if len(one) >= SHORTEST_SECRET})
 
 
 def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
     """Text from outside as one printable line of bounded length, without secrets."""
-    # redacted before anything is cut, so that no half of a secret is left; and once more, since a line break may have
-    # been where the secret has a space
+    # redacted before it is cut, which could leave half of a secret; and again, in case of a line break in a secret
     plain = "".join(char if char.isprintable() else " " for char in redact.text(text))
     shown = redact.text(_SPACES.sub(" ", plain).strip())
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+
+
+# ---------------------------------------------------------------------------------------------------- retries
+
+#: seconds; a longer hint is ignored as nonsense
+LONGEST_HINT = 366 * 24 * 3600.0
+#: after so many doublings any wait has reached its cap
+_MOST_DOUBLINGS = 64
+# few digits, since converting a number of a million digits takes seconds
+_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)s")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+# RFC 9110, section 5.6.7: today's format, and two obsolete ones that recipients must accept
+_DATES = tuple(
+    re.compile(pattern, re.ASCII | re.IGNORECASE)
+    for pattern in (
+        rf"[a-z]{{3}}, (?P<day>\d\d) (?P<month>[a-z]{{3}}) (?P<year>\d{{4}}) {_CLOCK} GMT",
+        rf"[a-z]{{6,9}}, (?P<day>\d\d)-(?P<month>[a-z]{{3}})-(?P<year>\d\d) {_CLOCK} GMT",
+        rf"[a-z]{{3}} (?P<month>[a-z]{{3}}) (?P<day>[ \d]\d) {_CLOCK} (?P<year>\d{{4}})",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RetryPolicy(Value):
+    """How often a failed call is retried, and how long to wait before each retry, in seconds.
+
+    Without a hint from the vendor the wait before retry `n` (from 0) is between half and all of ``base * 2 ** n``, and
+    at most `cap`. A hint longer than `max_retry_wait` fails at once. `TypeError` or `ValueError` for invalid arguments.
+    """
+
+    max_retries: int = 2
+    base: float = 0.5
+    cap: float = 8.0
+    max_retry_wait: float = 60.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            whole = one.name == "max_retries"
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise TypeError(f"{one.name} must be {'an int' if whole else 'a number of seconds'}, got {value!r}")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{one.name} must be at least 0 and finite, got {value!r}")
+        if self.cap < self.base:
+            raise ValueError(f"cap={self.cap} must be at least base={self.base}: it is the longest wait without a hint")
+
+    def wait_before(
+        self, attempt: int, error: ProviderError, draw: Callable[[], float] = random.random
+    ) -> float | None:
+        """Seconds to wait before the next retry; None if there should be none.
+
+        `attempt` is the number of retries so far, 0 after the first failure. `draw` returns a number from 0 to 1.
+        Raises a `ProviderError` with the fields of `error` if the vendor asks to wait longer than `max_retry_wait`:
+        call again after that time, or raise the limit.
+        """
+        if not error.retryable or attempt >= self.max_retries:
+            return None
+        hint = error.retry_after
+        if hint is None or not hint >= 0:  # written so that NaN is no hint either
+            longest = min(self.cap, self.base * 2.0 ** min(attempt, _MOST_DOUBLINGS), self.max_retry_wait)
+            return longest * (1 + draw()) / 2
+        if hint > self.max_retry_wait:
+            raise self._too_long(error, hint) from error
+        return hint
+
+    def _too_long(self, error: ProviderError, hint: float) -> ProviderError:
+        return ProviderError(
+            f"{error}; {error.vendor or 'the vendor'} asks to wait {_seconds(hint)} s, which is longer than the limit "
+            f"of {_seconds(self.max_retry_wait)} s: call again after that time, or raise the limit (max_retry_wait)",
+            status=error.status,
+            code=error.code,
+            retryable=error.retryable,
+            retry_after=error.retry_after,
+            vendor=error.vendor,
+        )
+
+
+def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> float | None:
+    """Seconds the vendor asks to wait, or None. The first of these that is valid counts:
+
+    the header `retry-after-ms`; the header `retry-after`, in seconds or as a date (0 for one in the past); in the
+    `body`, which is JSON data, Google's ``error.details[].retryDelay``. Negative, infinite and absurd numbers are
+    ignored. `now` is in seconds since 1970.
+    """
+    given = {name.lower(): value.strip() for name, value in headers.items() if name.lower().startswith("retry-after")}
+    milliseconds = _number(given.get("retry-after-ms", ""))
+    hints = (
+        None if milliseconds is None else milliseconds / 1000,
+        _header_seconds(given.get("retry-after", ""), now),
+        _retry_delay(body),
+    )
+    return next((hint for hint in hints if hint is not None and hint <= LONGEST_HINT), None)
+
+
+def _header_seconds(value: str, now: float) -> float | None:
+    # repeated headers, such as a proxy's and the vendor's, are joined by ", "; no vendor writes "1,5"
+    seconds = [_number(one) for one in value.split(", ")]
+    known = [one for one in seconds if one is not None]
+    if len(known) == len(seconds):
+        return max(known)
+    moment = _date(value, now)
+    return None if moment is None else max(0.0, moment - now)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def _date(text: str, now: float) -> float | None:
+    found = next(filter(None, (pattern.fullmatch(text) for pattern in _DATES)), None)
+    if found is None or found["month"].lower() not in _MONTHS:
+        return None
+    year = int(found["year"])
+    if len(found["year"]) == 2:  # noqa: PLR2004 - the year with these digits that is within fifty years from now
+        earliest = datetime.fromtimestamp(now, UTC).year - 49
+        year = earliest + (year - earliest) % 100
+    month = _MONTHS.index(found["month"].lower()) + 1
+    hour, minute, second = (int(found[name]) for name in ("hour", "minute", "second"))
+    try:  # a leap second is written as 60
+        return datetime(year, month, int(found["day"]), hour, minute, min(second, 59), tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _retry_delay(body: object) -> float | None:
+    """The longest delay in the details of Google's errors."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    error = body.get("error") if isinstance(body, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    if not isinstance(details, list):
+        return None
+    delays = (one.get("retryDelay") for one in details if isinstance(one, dict))
+    found = (_DURATION.fullmatch(delay) for delay in delays if isinstance(delay, str))
+    return max((float(match[1]) for match in found if match), default=None)
+
+
+def _seconds(value: float) -> str:
+    """A number of seconds for people, rounded up so that waiting that long is enough."""
+    return f"{math.ceil(value)}" if math.isfinite(value) and value >= 10 else f"{value:g}"  # noqa: PLR2004 - digits

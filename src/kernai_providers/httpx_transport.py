@@ -26,8 +26,7 @@ from kernai.drivers.background_loop import BackgroundLoop
 from kernai.loop.effects import Cancelled
 from kernai_providers.http_transport import HttpTransport, not_connected
 from kernai_providers.network import Deadline
-from kernai_providers.proxies import Proxy, proxy_for
-from kernai_providers.request_checks import Outgoing, outgoing
+from kernai_providers.request_checks import Outgoing, Proxy, outgoing, proxy_for
 from kernai_providers.streamed_response import (
     DRAIN_BYTES,
     DRAIN_SECONDS,

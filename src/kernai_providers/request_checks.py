@@ -1,19 +1,26 @@
-"""What goes into a request: keys, headers and addresses, checked when a provider is made; and each request as sent.
+"""Keys, headers and addresses: checked when a provider is created, and again in each `Request`; and the proxy for it.
 
-The checks are here and not in the HTTP libraries, whose errors show the value they dislike: a key, most often.
+The HTTP libraries would check them too, but their errors show the invalid value, which is often a key.
+
+`proxy_for` reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, or the settings of macOS and
+Windows, as `urllib.request` does, for each request. This machine is never reached through a proxy.
 """
 
 from __future__ import annotations
 
+import base64
+import ipaddress
 import os
 import re
+import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from kernai import ProviderError, __version__
-from kernai_providers.transport import Request
+from kernai_providers.transport import Request, TransportError
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 #: RFC 9110, section 5.6.2: a token
@@ -23,9 +30,9 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class MissingSettingError(ProviderError, ValueError):
-    """Something a vendor needs was neither given nor is it in the environment; the message names what to set.
+    """A setting that the vendor needs is missing; the message says what to set.
 
-    Like everything that is wrong with a provider it is a `ProviderError`, and as the caller's mistake a `ValueError`.
+    It is a `ProviderError`, like every failure of a provider, and a `ValueError`, since the caller can correct it.
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -33,16 +40,16 @@ class MissingSettingError(ProviderError, ValueError):
 
 
 class MissingKeyError(MissingSettingError):
-    """No key."""
+    """The key is missing."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "missing_key")
 
 
 def key_from(given: str | None, variables: Sequence[str], vendor: str) -> str | None:
-    """The key that was given, else the first of these environment variables that is set; None when there is none.
+    """The given key, else the first of these environment variables that is set, else None.
 
-    White space around it is stripped. A key that no header can carry is a `ValueError` that does not show it.
+    White space around it is stripped. A key that a header cannot contain is a `ValueError` that does not show it.
     """
     if given is not None:
         return _checked_key(given, "api_key", vendor)
@@ -53,7 +60,7 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str) -> str | 
 
 
 def needed(key: str | None, variables: Sequence[str], vendor: str) -> str:
-    """The key; `MissingKeyError` where there is none."""
+    """The key; `MissingKeyError` if there is none."""
     if key is not None:
         return key
     named = " or ".join(variables)
@@ -67,12 +74,12 @@ def _checked_key(key: object, where: str, vendor: str) -> str:
     if not stripped:
         raise ValueError(f"{where} is blank; leave api_key out to read {vendor}'s key from the environment")
     if not stripped.isascii() or not stripped.isprintable():
-        raise ValueError(f"{where} holds a character that no key has (it is not shown here): copy it anew")
+        raise ValueError(f"{where} contains a character that no key has (it is not shown here): copy the key again")
     return stripped
 
 
 def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Headers of the caller's; an error for one that cannot be sent, without its value."""
+    """The caller's headers; an error for an invalid one does not show its value."""
     given: object = headers if headers is not None else {}
     if not isinstance(given, Mapping):
         raise TypeError(f"headers must be a mapping of names to values, got {type(given).__name__}")
@@ -80,7 +87,7 @@ def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     for name, value in given.items():
         _check_header(name, value)
         if name.lower() in {one.lower() for one in checked}:
-            raise ValueError(f"headers has {name!r} twice; names differ in more than case")
+            raise ValueError(f"headers has {name!r} twice; case makes no difference in names")
         checked[name] = value.strip()
     return checked
 
@@ -89,16 +96,16 @@ def _check_header(name: object, value: object) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError("headers must map text to text")
     if not HEADER_NAME.fullmatch(name):
-        # not shown: whoever mixes up name and value has a key here
-        raise ValueError("headers has a name that no header can have")
+        # not shown: if name and value are swapped, this is a key
+        raise ValueError("headers has an invalid name (not shown)")
     if name.lower() in ("content-length", "transfer-encoding"):
-        raise ValueError(f"headers has {name!r}; leave it out, it follows from the body")
+        raise ValueError(f"headers has {name!r}; leave it out, it depends on the body")
     if not HEADER_VALUE.fullmatch(value.strip()):
-        raise ValueError(f"headers: the value of {name!r} holds a control character or one beyond ASCII (not shown)")
+        raise ValueError(f"headers: the value of {name!r} contains a control character or one beyond ASCII (not shown)")
 
 
 def checked_base_url(url: object, name: str = "base_url") -> str:
-    """A base URL without a slash at its end; `ValueError` naming `name` and what is wrong with it."""
+    """A base URL without a trailing slash. `ValueError` for an invalid one; `name` is what the message calls it."""
     if not isinstance(url, str) or not url.strip():
         raise ValueError(f"{name} must be text such as 'https://api.example.com/v1', got {url!r}")
     url = url.strip()
@@ -109,11 +116,11 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
         parts = urlsplit(url)
         port_is_fine = parts.port != 0
     except ValueError:
-        # not shown: what stands where the port should be may be a password
+        # not shown: in place of the port there may be a password
         raise ValueError(f"{name} must be an address such as 'https://api.example.com/v1'; its host or port is wrong") \
             from None
     if "@" in parts.netloc:
-        raise ValueError(f"{name} must hold no user or password (not shown); give headers= for {shown!r}")
+        raise ValueError(f"{name} must contain no user or password (not shown); use headers= for {shown!r}")
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
         raise ValueError(f"{name} must begin with http:// or https:// and name a host, got {shown!r}")
     if "?" in url or "#" in url:
@@ -122,17 +129,17 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
 
 
 def merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Our headers with the caller's laid over them, whatever the case of the names."""
+    """Our headers, overridden by the caller's, whatever the case of the names."""
     given = {name.lower() for name in theirs}
     return {**{name: value for name, value in ours.items() if name.lower() not in given}, **theirs}
 
 
-# ------------------------------------------------------------------------------------- one request, as it is sent
+# ---------------------------------------------------------------------------------------------------- one request
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outgoing:
-    """Where a request goes, and its headers as they are sent."""
+    """Where a request goes, and the headers that are sent."""
 
     scheme: str
     host: str
@@ -152,9 +159,9 @@ def authority(host: str, port: int) -> str:
 
 
 def outgoing(request: Request) -> Outgoing:
-    """Raises `ValueError` for a request that cannot be sent; the message shows neither a value nor a query."""
+    """`ValueError` for a request that cannot be sent; the message shows neither a value nor a query."""
     if not HEADER_NAME.fullmatch(request.method):
-        raise ValueError("method is no HTTP method")
+        raise ValueError("method is not an HTTP method")
     url = _url(request.url)
     port = _port(url) or DEFAULT_PORTS[url.scheme]
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -163,7 +170,7 @@ def outgoing(request: Request) -> Outgoing:
 
 def _url(text: str) -> SplitResult:
     if not PRINTABLE.fullmatch(text):
-        raise ValueError("url holds white space or a character beyond ASCII; percent-encode it")
+        raise ValueError("url contains white space or a character beyond ASCII; percent-encode it")
     try:
         url = urlsplit(text)
     except ValueError:
@@ -171,7 +178,7 @@ def _url(text: str) -> SplitResult:
     if url.scheme not in DEFAULT_PORTS or not url.hostname:
         raise ValueError("url must begin with http:// or https:// and a host")
     if "@" in url.netloc:
-        raise ValueError("url holds a user name or a password; send an Authorization header instead")
+        raise ValueError("url contains a user name or a password; send an Authorization header instead")
     return url
 
 
@@ -179,7 +186,7 @@ def _port(url: SplitResult) -> int | None:
     try:
         return url.port
     except ValueError:
-        raise ValueError("url has a port that is no number up to 65535") from None
+        raise ValueError("url has a port that is not a number up to 65535") from None
 
 
 def _headers(request: Request) -> dict[str, str]:
@@ -187,21 +194,98 @@ def _headers(request: Request) -> dict[str, str]:
     names = set()
     for name, value in request.headers.items():
         if not HEADER_NAME.fullmatch(name):
-            # not shown: whoever mixes up name and value has a key here
-            raise ValueError("headers has a name with a character that is not allowed in one")
+            # not shown: if name and value are swapped, this is a key
+            raise ValueError("headers has an invalid name (not shown)")
         if name.lower() in names:
-            raise ValueError(f"headers has {name} twice; names differ in more than case")
+            raise ValueError(f"headers has {name} twice; case makes no difference in names")
         if name.lower() in ("content-length", "transfer-encoding"):
-            raise ValueError(f"headers has {name}; leave it out, the body's length is known")
+            raise ValueError(f"headers has {name}; leave it out, it depends on the body")
         if not HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"header {name} holds a control character or one beyond ASCII")
+            raise ValueError(f"header {name} contains a control character or one beyond ASCII")
         names.add(name.lower())
         headers[name] = value.strip("\t ")
     if "user-agent" not in names:
         headers["User-Agent"] = f"kernai/{__version__}"
     if "accept-encoding" not in names:
-        # pieces of a compressed stream may be held back until the next flush
+        # a compressing server may hold back pieces of the stream until its next flush
         headers["Accept-Encoding"] = "identity"
     if request.body:
         headers["Content-Length"] = str(len(request.body))
     return headers
+
+
+# ---------------------------------------------------------------------------------------------------- proxies
+
+PROXY_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Proxy:
+    """A proxy. `url` and `authorization` may contain its password: neither belongs in a message."""
+
+    scheme: str
+    host: str
+    port: int
+    authorization: str | None
+    url: str
+
+    @property
+    def peer(self) -> str:
+        """Host and port, for errors."""
+        return authority(self.host, self.port)
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.scheme}://{self.peer})"
+
+
+def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
+    """The proxy for this origin, or None. `TransportError` if the environment's value is not a URL."""
+    if _is_this_machine(host):
+        return None
+    proxies = urllib.request.getproxies()
+    url = proxies.get(scheme) or proxies.get("all")
+    if not url or urllib.request.proxy_bypass(authority(host, port)):
+        return None
+    return _parsed(url, scheme)
+
+
+def proxy_secrets() -> list[str]:
+    """Credentials of the environment's proxies, in each form in which a proxy may echo them."""
+    secrets: list[str] = []
+    for url in urllib.request.getproxies().values():
+        with suppress(TransportError):
+            proxy = _parsed(url, "any")
+            if proxy.authorization is not None:
+                credentials = urlsplit(proxy.url).netloc.rpartition("@")[0]
+                password = credentials.partition(":")[2]
+                secrets += [proxy.authorization.removeprefix("Basic "), unquote(credentials), unquote(password)]
+    return secrets
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def _parsed(url: str, scheme: str) -> Proxy:
+    url = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or PROXY_PORTS[parts.scheme]
+        if not host:
+            raise ValueError("no host")
+    except (KeyError, ValueError):
+        # the value may contain a password, so it is not shown, not even as the cause
+        raise TransportError(
+            f"the environment's proxy for {scheme} is not a URL like http://host:port", "protocol"
+        ) from None
+    authorization = None
+    if parts.username is not None:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = "Basic " + base64.b64encode(credentials.encode()).decode("ascii")
+    return Proxy(parts.scheme, host, port, authorization, url)

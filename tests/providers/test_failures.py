@@ -97,7 +97,7 @@ def test_each_vendors_error_is_told_in_its_own_words(
     [
         (502, b"", "HTTP 502 Bad Gateway"),
         (529, b" \r\n ", "HTTP 529 Overloaded"),
-        (599, b"", "HTTP 599 without a word of explanation"),
+        (599, b"", "HTTP 599 without an explanation"),
         (204, b"", "HTTP 204 No Content"),
         (500, b"upstream\tconnect \x00\x1b error\n", "HTTP 500: upstream connect error"),
         (500, "\ufeffça va\u202e\u2028!".encode(), "HTTP 500: ça va !"),
@@ -233,14 +233,14 @@ def test_a_refused_key_says_which_variable_to_check(status: int, body: object, a
         ("/a@b/c", "/a@b/c"),
         ("https://new.example/\x1b[31m", "https://new.example/ [31m"),
         ("https://new.example/sk-secret-1/x", "https://new.example/[hidden]/x"),
-        ("", "no named target"),
+        ("", "nowhere"),
     ],
 )
 def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_set(location: str, shown: str) -> None:
     error = failed(307, b"moved", {"Location": location, "x-should-retry": "true"}, secrets=["sk-secret-1"])
     assert str(error) == (
         f"acme: HTTP 307 Temporary Redirect, to {shown}: redirects are not followed; "
-        "set base_url to the address that answers itself"
+        "set base_url to the final address"
     )
     assert (error.status, error.retryable, error.code) == (307, False, None)
 
@@ -279,9 +279,9 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
         ({"error": {"code": 7, "message": "x"}}, "7", True, "7: x"),
         ({"error": "model runner has stopped"}, None, True, "an error: model runner has stopped"),
         ("plain\x07text", None, True, "an error: plain text"),
-        ({}, None, True, "an error: no more was said"),
-        ([], None, True, "an error: no more was said"),
-        (None, None, True, "an error: no more was said"),
+        ({}, None, True, "an error: without a message"),
+        ([], None, True, "an error: without a message"),
+        (None, None, True, "an error: without a message"),
     ],
 )  # fmt: skip
 def test_an_error_in_a_stream_is_told_and_retried_unless_it_cannot_be_mended(

@@ -99,7 +99,7 @@ def test_without_httpx_the_import_says_what_to_install(monkeypatch: Any) -> None
 
 
 def test_a_proxy_that_httpx_does_not_know_is_an_error_that_shows_no_password(monkeypatch: Any) -> None:
-    monkeypatch.setattr("kernai_providers.proxies.DEFAULT_PORTS", {"gopher": 70})
+    monkeypatch.setattr("kernai_providers.request_checks.PROXY_PORTS", {"gopher": 70})
     monkeypatch.setenv("https_proxy", "gopher://me:s3cret@proxy.test")
     with pytest.raises(TransportError, match=r"proxy\.test:70 of type gopher") as caught:
         HttpxTransport().send(Request("GET", "https://vendor.test"))

@@ -14,9 +14,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "kernai_providers"
 # Each layer may use itself and those above it in this list.
 LAYERS = {
     "the seam": "transport request_checks families",
-    "what came from outside": "retries failures stream_decoders",
+    "what came from outside": "failures stream_decoders",
     "transports": """
-        proxies network streamed_response http_transport memory_transport httpx_transport llama_transport
+        network streamed_response http_transport memory_transport httpx_transport llama_transport
     """,
     "one turn": "native reader exchange performing",
     "adapters": "http_provider openai responses anthropic gemini ollama",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.proxies import proxy_for, proxy_secrets
+from kernai_providers.request_checks import proxy_for, proxy_secrets
 from kernai_providers.transport import Request, Timeouts, TransportError
 from transport_clients import REAL, read, real_client
 from wire_server import Authority, Close, Gate, Reply, WireServer, plain, tunnel

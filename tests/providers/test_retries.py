@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import ProviderError
-from kernai_providers.retries import LONGEST_HINT, RetryPolicy, retry_after_of
+from kernai_providers.failures import LONGEST_HINT, RetryPolicy, retry_after_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 BUSY = ProviderError("busy", status=429, retryable=True, vendor="acme")
