@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kernai._util.copies import Replaceable
@@ -62,6 +63,8 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 Decided = bool | str | Mapping[str, Any]
 _DURATION = frozenset({"duration_ms"})
+#: a smaller integer is JSON as it is
+_SHORT = 2**63
 
 
 class Row:
@@ -81,9 +84,12 @@ class Row:
     group: ClassVar[Group] = "other"
     #: of a live row of a block: which block of the response it belongs to, counted from 0
     block: int | None = None
-    #: the slots that are always there, and those that are where they are not None, each with its name in `data`
-    _always: ClassVar[tuple[tuple[str, str], ...]] = ()
-    _perhaps: ClassVar[tuple[tuple[str, str], ...]] = ()
+    #: by name in `data` the slots that are always there, and those that are there unless they are None; with readers
+    _always: ClassVar[Mapping[str, str]] = {}
+    _perhaps: ClassVar[Mapping[str, str]] = {}
+    _open: ClassVar[tuple[str, ...]] = ()
+    _read_always: ClassVar[Any]
+    _read_perhaps: ClassVar[Any]
 
     place: Place
     at: float | str
@@ -94,16 +100,20 @@ class Row:
         code = cls.__init__.__code__
         count, perhaps = code.co_argcount, code.co_kwonlyargcount
         always = code.co_varnames[1:count - len(cls.__init__.__defaults__ or ())]
-        cls._always = tuple([(name, name.rstrip("_")) for name in always])
-        cls._perhaps = tuple([(name, name.rstrip("_")) for name in code.co_varnames[count:count + perhaps]])
+        cls._always = {name.rstrip("_"): name for name in always}
+        cls._perhaps = {name.rstrip("_"): name for name in code.co_varnames[count:count + perhaps]}
+        cls._open = tuple([slot.rstrip("_") for slot in cls.open_fields])
+        # with two more names there are always several, which are read into a tuple
+        cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
+                                               for slots in (cls._always, cls._perhaps))
         KINDS[cls.type] = cls
 
     def fields(self) -> Any:
         """The row's data, for readers inside: it is not to be changed."""
-        data = {name: getattr(self, slot) for slot, name in self._always}
-        for slot, name in self._perhaps:
-            if (value := getattr(self, slot)) is not None:
-                data[name] = value
+        data = dict(zip(self._always, self._read_always(self)))  # noqa: B905 - there are no names for the rest
+        if self._perhaps:
+            found = zip(self._perhaps, self._read_perhaps(self))  # noqa: B905 - likewise
+            data.update([pair for pair in found if pair[1] is not None])
         return data
 
     def data(self) -> Any:
@@ -113,10 +123,11 @@ class Row:
     def json(self) -> Any:
         """The row's data, ready for JSON. Only open fields can hold anything else."""
         data = self.fields()
-        for slot in self.open_fields:
-            name = slot.rstrip("_")
-            if name in data:
-                data[name] = jsonable(data[name])
+        for name in self._open:
+            value = data.get(name)
+            if value is None or type(value) is str or (type(value) is int and -_SHORT < value < _SHORT):
+                continue
+            data[name] = jsonable(value)
         return data
 
     def entry(self) -> dict[str, Any]:
@@ -152,9 +163,9 @@ class Row:
         """A row with this data. `ValueError` where it does not fit."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
-        names = {name: slot for slot, name in (*cls._always, *cls._perhaps)}
-        if not {name for _, name in cls._always} <= data.keys() <= names.keys():
-            missing = [name for _, name in cls._always if name not in data]
+        names = {**cls._always, **cls._perhaps}
+        if not cls._always.keys() <= data.keys() <= names.keys():
+            missing = [name for name in cls._always if name not in data]
             unknown = [name for name in data if name not in names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given = {slot: data.get(name) for name, slot in names.items()}
@@ -352,16 +363,23 @@ class MessagesSentRow(Row):
         return copied(self._messages) if self._system is None else self.messages
 
     def json(self) -> Any:
-        return jsonable(list(self.messages))
+        return [
+            {**one} if all(type(value) is str for value in one.values()) else jsonable(one)  # most hold texts only
+            for one in self.messages
+        ]
 
     def entry(self) -> dict[str, Any]:
         entry = super().entry()
         return entry if self.since is None else {**entry, "since": self.since}
 
     def delta(self, since: int, *, is_system_known: bool) -> MessagesSentRow:
-        """The row with what comes after the first `since` messages, and the system message unless that is known."""
-        new = [self.messages[at] for at in range(since, len(self.messages))]
-        short = MessagesSentRow(new if is_system_known else [self.messages[0], *new])
+        """The row with what follows the first `since` messages, and the system message unless that is known."""
+        if self._system is None:
+            new, system = list(self._messages[since:]), self._messages[:1]
+        else:
+            new = [message.as_sent() for message in self._messages[since - 1:self._length]]
+            system = [self._system.as_sent()]
+        short = MessagesSentRow(new if is_system_known else [*system, *new])
         short.place, short.at, short.since = self.place, self.at, since
         return short
 

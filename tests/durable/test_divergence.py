@@ -340,7 +340,7 @@ def test_a_journal_insists_until_something_is_appended() -> None:
     assert journal.due
     row = InFlightRow("0.0", "retry")
     row.place, row.at = (None, 0, None, "", "r", None), 0.0
-    journal.add(row)
+    journal.add([row])
     journal.commit()
     assert (journal.due, journal.seq, len(store.load("r"))) == (False, 1, 1)
 

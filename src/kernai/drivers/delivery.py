@@ -65,11 +65,15 @@ class EventWriter:
     def write_all(self, events: deque[Row]) -> None:
         """Writes events and takes them away. Where a sink raises more than an `Exception`, the rest stays there."""
         entries, loud = self._entries, self._loud
-        if entries is None or loud is None or self.journal is not None or not loud.isdisjoint(map(_TYPE, events)):
+        is_list = entries is not None or self._recorder is None
+        if not is_list or loud is None or not loud.isdisjoint(map(_TYPE, events)):
             while events:
                 self.write(events.popleft())
-        else:  # most steps: nothing is to be logged, and all the rest is a list
-            entries.extend(events)
+        else:  # most steps: nothing is to be logged, and journal and recorder are lists
+            if self.journal is not None:
+                self.journal.add(events)
+            if entries is not None:
+                entries.extend(events)
             events.clear()
 
     @calls_out
@@ -80,7 +84,7 @@ class EventWriter:
                 self._log.write(event)
             return
         if self.journal is not None:
-            self.journal.add(event)
+            self.journal.add((event,))
         if self._loud is None or event.type in self._loud:
             self._log.write(event)
         if self._recorder is not None:

@@ -219,15 +219,15 @@ class Driver:
 
     def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
         """Performs an effect that waits for nothing."""
+        if isinstance(effect, Commit):
+            assert self.root.durable is not None
+            return self.root.durable.commit()
         if isinstance(effect, SubRun):
             return stack.enter(*work_of(self.root, effect))
         if isinstance(effect, CallBuiltin):
             return run_builtin(self.root.runs[effect.scope], effect.command)
         if isinstance(effect, Raise):
             raise effect.error
-        if isinstance(effect, Commit):
-            assert self.root.durable is not None
-            return self.root.durable.commit()
         assert isinstance(effect, Spawn)
         work, outbox = work_of(self.root, effect.what)
         return self.spawn(Stack(work, outbox, effect.key, breakable=self.gives_up_on_calls), stack)

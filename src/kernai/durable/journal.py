@@ -56,8 +56,6 @@ class Journal:
         self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        # how many that are due were told, and how many are in the store: each is written by one thread at a time
-        self._told = self._kept = 0
         #: whether what waits must be appended before anything is performed, quiet or not
         self.insists = False
         #: what knows of the states that go with outcomes
@@ -66,19 +64,17 @@ class Journal:
     @property
     def due(self) -> bool:
         """Whether something must be appended before anything is performed, or could not be."""
-        return self.insists or self._told != self._kept or self._failure is not None
+        return self.insists or self._failure is not None or any(row.stored_first for row in self._waiting[:])
 
-    def add(self, event: Row) -> None:
-        """Keeps an event for the next commit, and with an outcome the state that goes with it, in one piece."""
+    def add(self, rows: Iterable[Row]) -> None:
+        """Keeps rows for the next commit, and with each outcome, in one piece, the state that goes with it."""
         if self.host_state is None:
-            self._waiting.append(event)
-            self._told += event.stored_first
-        else:
-            piece: list[Row] = [*self.host_state.recorded_with(event)]
-            if not isinstance(event, ContextSavedRow):  # which comes with the row that it goes with
-                piece.insert(0, event)
-            self._waiting.extend(piece)
-            self._told += sum(one.stored_first for one in piece)
+            self._waiting.extend(rows)
+            return
+        for row in rows:
+            saved = self.host_state.recorded_with(row)
+            # a state comes with the row that it goes with
+            self._waiting.extend(saved if isinstance(row, ContextSavedRow) else [row, *saved])
 
     def fail(self, error: BaseException) -> None:
         """What is to be appended cannot be: the next commit raises `error`."""
@@ -121,13 +117,11 @@ class Journal:
     def _append(self, count: int) -> None:
         """The first `count` events that wait."""
         entries: list[dict[str, Any]] = []
-        for event in self._waiting[:count]:
-            entry, remember = self._delta.entry(event)
-            entries.append(entry)
-            remember()
+        for row in self._waiting[:count]:
+            entries.append(self._delta.entry(row))
+            self._delta.written()
         media = self._named(entries)
         self._hand_over(entries, media)
-        self._kept += sum(event.stored_first for event in self._waiting[:count])
         self.insists = False
         del self._waiting[:count]
         self.seq += count

@@ -329,13 +329,13 @@ class DurableScope:
         return changed
 
     def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
+        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            return (yield from self._called(effect))
         if isinstance(effect, Spawn):
             self._to_spawn.append(effect)
             return Completion(None)
         if isinstance(effect, Join):
             return (yield from self._joined())
-        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            return (yield from self._called(effect))
         asks = isinstance(effect, SubRun) and self._durable.waits_to_begin(effect)
         approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
         outcome = (yield from attempted(approved)) if isinstance(approved, Effect) else approved

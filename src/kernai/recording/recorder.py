@@ -104,14 +104,14 @@ class JsonlSink(NotCopied):
         with self._lock:
             if self._file is None:
                 raise KernaiError(f"the sink on {self.path!r} is closed")
-            entry, remember = self._delta.entry(event.row)
+            entry = self._delta.entry(event.row)
             # behind a line that a crash or a full disk has cut off, a fresh one
             left = (("\n" if self._cut_off else "") + dumps_data(entry) + "\n").encode("ascii")
             while left:
                 written = os.write(self._file, left)
                 self._cut_off = written < len(left)
                 left = left[written:]
-            remember()
+            self._delta.written()
 
     def close(self) -> None:
         """Closes the file; closing twice is fine."""
@@ -212,9 +212,8 @@ class Recorder:
         delta = MessageDelta()
         entries = []
         for event in self.entries:
-            entry, remember = delta.entry(event.row)
-            entries.append(entry)
-            remember()
+            entries.append(delta.entry(event.row))
+            delta.written()
         return dumps_data(entries)
 
     def for_event(self, type: str) -> list[Event]:
@@ -291,26 +290,28 @@ class MessageDelta:
 
     def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
         self._sent = dict(sent or {})
+        self._pending: dict[tuple[str, str], tuple[int, Any]] = {}
 
-    def entry(self, row: Row) -> tuple[dict[str, Any], Callable[[], object]]:
-        """What is to be written, and what is to be called once it was written."""
-        scope, run_id = row.place[3:5]
-        key = run_id, scope
-        if row.type in (RunStartRow.type, ResultRow.type):
-            # a run that takes up an id again starts with an empty conversation, one that has ended sends nothing more
-            self._sent.pop(key, None)
+    def entry(self, row: Row) -> dict[str, Any]:
+        """The entry to write; then `written` is called, once it is."""
+        self._pending.clear()  # if the one before was not written
         if not isinstance(row, MessagesSentRow):
-            return row.entry(), lambda: None
+            if isinstance(row, (RunStartRow, ResultRow)):
+                # a run that reuses an id starts with an empty conversation, one that has ended sends nothing more
+                self._sent.pop((row.place[4], row.place[3]), None)
+            return row.entry()
+        key = row.place[4], row.place[3]
         messages = row.messages
         count, system = self._sent.get(key, (0, None))
         first = messages[0] if messages else None
-
-        def remember() -> None:
-            self._sent[key] = (len(messages), first)
-
+        self._pending[key] = (len(messages), first)
         if count == 0 or count > len(messages):
-            return row.entry(), remember
-        return row.delta(count, is_system_known=first == system).entry(), remember
+            return row.entry()
+        return row.delta(count, is_system_known=first == system).entry()
+
+    def written(self) -> None:
+        """What `entry` returned is written."""
+        self._sent.update(self._pending)
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
