@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from kernai.values.media import Media
     from kernai.values.result import PendingCall, Result
@@ -238,17 +239,24 @@ class Stop(Control):
 class Pause(Control):
     """Raised by a skill, a protocol's handler or a middleware to let the call wait for a decision. Needs a store.
 
-    `reason` and `metadata` are for whoever decides.
+    `reason` and `metadata` are for whoever decides. `until`, a datetime with a time zone, ends the wait: a resume after
+    that time makes the call again without a decision, with ``ctx.woken`` True. `kernai.postgres.Workers` resume such
+    runs on time; ``store.runs(due=True)`` lists them.
     """
 
-    def __init__(self, reason: str = "", metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, reason: str = "", metadata: Mapping[str, Any] | None = None, *, until: datetime | None = None
+    ) -> None:
         if not isinstance(reason, str):
             raise TypeError(f"reason must be text, got {type(reason).__name__}")
         if not isinstance(metadata, Mapping | None):
             raise TypeError(f"metadata must be a mapping or None, got {type(metadata).__name__}")
+        if until is not None and (not hasattr(until, "tzinfo") or until.tzinfo is None):
+            raise TypeError(f"until must be a datetime with a time zone, got {until!r}")
         super().__init__(reason, metadata)
         self.reason = reason
         self.metadata = dict(metadata or {})
+        self.until = until
 
     def __str__(self) -> str:
         return self.reason

@@ -238,12 +238,14 @@ def _count(number: int, noun: str) -> str:
 
 def _decided(row: Any) -> str:
     """The word, by whom, and a colon where the decision itself follows."""
+    if row.decision == {"woken": True}:
+        return "is woken: nobody decided in time"
     word = "refused" if row.decision is False or isinstance(row.decision, str) else "approved"
     return f"{word}{f' by {row.by}' if row.by else ''}{'' if isinstance(row.decision, bool) else ':'}"
 
 
 def _why(decision: Any) -> object:
-    return "" if isinstance(decision, bool) else decision
+    return "" if isinstance(decision, bool) or decision == {"woken": True} else decision
 
 
 def _answered(row: Any) -> str:

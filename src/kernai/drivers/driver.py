@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kernai.loop.root import Outbox, Root
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
+    from kernai.registry.skill_context import SkillContext
 
 #: how often whoever waits looks whether the run is to stop, in seconds
 POLL = 0.05
@@ -205,12 +206,17 @@ class Driver:
                 return skill.function, (), effect.arguments, skill.is_async
             context = run.skill_context(skill, effect.call_id) if skill.wants_context else None
             if context is not None:
-                context.approval = effect.approval
+                self._inform(context, effect)
             return skill.invoke, (effect.arguments, context), {}, skill.is_async
         handler = run.protocols.held(effect.protocol).handler
         context = run.skill_context(None, effect.call_id)
-        context.approval = effect.approval
+        self._inform(context, effect)
         return handler, (effect.block, context), {}, is_async(handler)
+
+    def _inform(self, context: SkillContext, effect: CallSkill | CallProtocol) -> None:
+        durable = self.root.durable
+        context.woken = durable is not None and effect.call_id in durable.woken
+        context.approval = None if context.woken else effect.approval
 
     def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
         """Whoever can keep a run has asked before; where nobody can, the call is not made."""

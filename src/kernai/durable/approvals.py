@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kernai.durable.store import utc
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.inputs.trusted import leaves
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: marks a recorded decision whose parameters are all of them, as those of format 1 were
 REPLACES = "replaces"
+#: recorded as the decision where nobody decided, and the time until which the call waited has come
+WOKEN = {"woken": True}
 #: texts that somebody who consents may write, where True is meant
 _CONSENTS = frozenset({"accept", "accepted", "approve", "approved", "go", "ok", "okay", "sure", "true", "y", "yes"})
 #: a call that may wait for somebody; a `SubRun` where it is the call of an agent
@@ -68,7 +71,7 @@ class Decision(Value):
         value = self.value
         if isinstance(value, (bool, str)):
             return
-        if isinstance(value, Mapping) and ([*value] == ["answer"] or (
+        if isinstance(value, Mapping) and (value == WOKEN or [*value] == ["answer"] or (
             {"params"} <= set(value) <= {"params", REPLACES} and isinstance(value["params"], Mapping)
         )):
             return
@@ -91,6 +94,11 @@ class Decision(Value):
         if isinstance(self.value, str):
             return self.value if self.value.strip() else "refused"
         return "refused" if self.value is False else None
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether nobody decided before the call's time came."""
+        return self.value == WOKEN
 
     @property
     def params(self) -> Mapping[str, Any] | None:
@@ -136,7 +144,8 @@ def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
     name, params = called(call)
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
     untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
-    return PendingCall(call.call_id, name, params, reason, metadata, untrusted=untrusted)
+    until = None if pause.until is None else utc(pause.until)
+    return PendingCall(call.call_id, name, params, reason, metadata, until, untrusted)
 
 
 def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:

@@ -82,6 +82,7 @@ class DurableRun:
         #: what waits for somebody, and what somebody said, by call id
         self.pending: list[PendingCall] = []
         self.decisions: dict[str, Decision] = {}
+        self.woken: set[str] = set()
         self.compares = False
         #: whether what is driven to its frontier is to end there, for the run was closed
         self.closes = False
@@ -245,6 +246,11 @@ class DurableRun:
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""
         return call_id in self.history.waiting and call_id not in self.decisions
+
+    def agreed(self, call_id: str) -> Decision | None:
+        """The decision with which a call was last made."""
+        row = self.history.decided.get(call_id)
+        return None if row is None else Decision.recorded(row)
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
         """What becomes of a call that was begun and has no outcome: None where it is made again, or waits."""

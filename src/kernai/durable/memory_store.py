@@ -84,7 +84,7 @@ class MemoryStore(LeasedStore):
             heads = [run.head for (tenant, _), run in self._runs.items() if tenant == self._tenant and run.head.entries]
             for head in heads:
                 head.now = now
-            found = [info for info in (head.shown() for head in heads) if wanted.matches(info, now)]
+            found = [info for info in (head.shown() for head in heads) if wanted.matches(info)]
         ordered = newest_first(found if after is None else [info for info in found if info.is_behind(after)])
         return list(islice(ordered, limit))
 

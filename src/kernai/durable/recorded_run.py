@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES, said_in
+from kernai.durable.approvals import REPLACES, WOKEN, said_in
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.events import (
@@ -153,11 +153,7 @@ class RecordedRun:
             self.asked[row.call_id] = waiting.metadata
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, ApprovalGivenRow):
-            self.waiting.pop(row.call_id, None)
-            if one.seq < self._format_2 and isinstance(row.decision, dict):
-                row.decision = {**row.decision, REPLACES: True}
-            self.approvals[row.call_id] = self.decided[row.call_id] = row
-            self._approved_at[row.call_id] = one.seq
+            self._note_decision(one.seq, row)
         elif isinstance(row, InputAddedRow):
             for earlier in (self.waiting, self.approvals, self.in_flight):
                 earlier.clear()
@@ -165,6 +161,15 @@ class RecordedRun:
             self.in_flight[row.call_id] = row.decision
         elif isinstance(row, ContextSavedRow):
             self.contexts[one.scope] = row
+
+    def _note_decision(self, seq: int, row: ApprovalGivenRow) -> None:
+        self.waiting.pop(row.call_id, None)
+        if seq < self._format_2 and isinstance(row.decision, dict):
+            row.decision = {**row.decision, REPLACES: True}
+        self.approvals[row.call_id] = row
+        if row.decision != WOKEN:
+            self.decided[row.call_id] = row
+        self._approved_at[row.call_id] = seq
 
     def repair(self, default: Repair) -> Repair:
         """Which mistakes in JSON were mended; `default` where that is not on record, as in format 1."""

@@ -90,7 +90,7 @@ class Head:
         lease = self.lease() if leased else None
         return replace(
             self.info, status=status, lease=lease, number=self.number, length=self.entries,
-            decisions=dict(self.decisions),
+            decisions=dict(self.decisions), due=self.info.due_by(self.now),
         )
 
     def lease(self) -> Lease:
@@ -341,7 +341,7 @@ class LeasedStore(NotCopied):
         found = self.runs(updated_before=updated_before, status=status)
 
         def change(head: Head) -> bool:
-            return found.wanted.matches(head.shown(), head.now) and head.delete()  # it may have changed since
+            return found.wanted.matches(head.shown()) and head.delete()  # it may have changed since
 
         return sum(self._change(one.run_id, change) for one in found if one.lease is None)
 

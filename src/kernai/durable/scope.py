@@ -457,6 +457,9 @@ class DurableScope:
     def _approved(self, effect: Call) -> Effect | Completion:
         """The call to make, or the outcome of one that was refused. Parks it if nobody has decided yet."""
         decision = self._durable.decisions.pop(effect.call_id, None)
+        if decision is not None and decision.is_woken:  # no consent, unless somebody agreed before the call paused
+            self._durable.woken.add(effect.call_id)
+            decision = self._durable.agreed(effect.call_id)
         if decision is None and not isinstance(effect, CallModel):
             try:
                 decision = self._durable.ask(self.run, effect)

@@ -267,7 +267,7 @@ class SqliteStore(LeasedStore):
                 given += [after.updated_at, after.updated_at, self._key(after.run_id)]
             rows = connection.execute(f"{where} ORDER BY updated_at DESC, run_id", given)
             infos = (_listed(now, *row) for row in rows)
-            return list(islice((one for one in infos if wanted.matches(one, now)), limit))
+            return list(islice((one for one in infos if wanted.matches(one)), limit))
 
         return self._file.perform("list the runs", work, "BEGIN")
 

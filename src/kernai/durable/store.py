@@ -103,8 +103,8 @@ class RunInfo(Value):
     blocked. `created_at` and `updated_at` are the times of its first and last entry, ISO 8601 in UTC. `steps` and
     `usage` are those of the whole run. `pending` are the calls that wait. `tags` are its ``metadata["tags"]``,
     `parent` is the run that it is a fork of, `lease` who works on it, `number` how many runs before had the same id,
-    `length` how many entries it has. `decisions` are those that wait for somebody to resume the run, by call id:
-    ``{"decision": ..., "by": ...}``.
+    `length` how many entries it has, `due` the calls whose `Pause(until=...)` has passed. `decisions` are those that
+    wait for somebody to resume the run, by call id: ``{"decision": ..., "by": ...}``.
     """
 
     run_id: str
@@ -122,6 +122,7 @@ class RunInfo(Value):
     number: int = 0
     length: int = 0
     decisions: Mapping[str, Any] = field(default_factory=dict)
+    due: tuple[str, ...] = ()
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> RunInfo:
         """What is to be listed once these entries have been appended. A store keeps it beside the run, so that `runs`
@@ -162,6 +163,10 @@ class RunInfo(Value):
         """Without the calls that it was blocked on."""
         pending = tuple([one for one in self.pending if not one.metadata.get("in_flight")])
         return replace(self, why=None, pending=pending)
+
+    def due_by(self, now: float) -> tuple[str, ...]:
+        """The calls whose wait is over at `now`, by the store's clock."""
+        return tuple([one.call_id for one in self.pending if one.until is not None and one.until <= stamp(now)])
 
     def due_at(self) -> str | None:
         """When the first of the waits that end on their own does."""
@@ -219,8 +224,8 @@ class RunFilter:
     updated_before: str | None = None
     due: bool = False
 
-    def matches(self, info: RunInfo, now: float) -> bool:
-        """Whether the run is one of them, at a time of the store's clock."""
+    def matches(self, info: RunInfo) -> bool:
+        """Whether the run is one of them."""
         return (
             self.status in (None, info.status)
             and self.agent in (None, info.agent)
@@ -228,7 +233,7 @@ class RunFilter:
             and all(info.tags.get(name) == value for name, value in self.tags.items())
             and (self.updated_before is None or info.updated_at < self.updated_before)
             and (self.waiting is None or any(self.waiting == one.skill for one in info.pending))
-            and (not self.due or (info.status == WAITING and (info.due_at() or "~") <= stamp(now)))
+            and (not self.due or (info.status == WAITING and info.due != ()))
         )
 
 

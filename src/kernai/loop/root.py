@@ -209,6 +209,9 @@ class Outbox:
 class Durable(Protocol):
     """Stores a run."""
 
+    #: calls that are made because the time until which they waited has come
+    woken: set[str]
+
     @property
     def key(self) -> str | None:
         """What idempotency keys of the run begin with; None for its id."""

@@ -319,7 +319,7 @@ class PostgresStore(LeasedStore):
         def work(connection: Connection) -> list[RunInfo]:
             rows = connection.execute(query, given).fetchall()
             heads = [_head_of(*row) for row in rows]
-            found = [head.shown() for head in heads if wanted.matches(head.shown(), head.now)]
+            found = [head.shown() for head in heads if wanted.matches(head.shown())]
             if len(found) == len(rows) or len(rows) < limit:
                 return found
             return [*found, *self._find(wanted, limit - len(found), heads[-1].info)]  # some were running, or dead

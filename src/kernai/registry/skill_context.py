@@ -113,6 +113,8 @@ class SkillContext(NotCopied, Generic[RunContext]):
         self._key = run_id if key is None else key
         #: the `Decision` that approved this call; None if nobody was asked
         self.approval = approval
+        #: whether the call paused until a time that has come, and nobody decided on it
+        self.woken = False
         self.emitted: list[Any] = []
         self._credentials = credentials
         self._settings = settings

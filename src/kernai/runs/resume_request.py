@@ -7,17 +7,18 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
 from kernai.drivers.delivery import ThreadsDelivery
-from kernai.durable.approvals import Decision, DecisionError
+from kernai.durable.approvals import WOKEN, Decision, DecisionError
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.recorded_run import RecordedRun, reading
-from kernai.durable.store import check_run_id, check_store, leased
+from kernai.durable.store import RunInfo, check_run_id, check_store, leased
 from kernai.errors import KernaiError, ReplayDivergenceError, RunBusyError, SkillInputError
 from kernai.events import Event, RunStartRow
 from kernai.loop.effects import Work
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.durable_run import InFlight
-    from kernai.durable.store import RunInfo, RunStore, Store
+    from kernai.durable.store import RunStore, Store
     from kernai.values.result import PendingCall
 
 Agents = Mapping[str, Agent[Any]] | None
@@ -82,6 +83,10 @@ class ResumeRequest(_RecordedRequest):
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
         if self._info is not None and self._info.decisions:
             self._take_decisions(self._info.decisions)
+        waits = RunInfo(run_id, pending=tuple(self._recorded.waiting.values()))  # a store with leases has the clock
+        for call_id in waits.due_by(time()) if self._info is None else self._info.due:
+            if call_id in self._recorded.waiting:
+                self._approvals.setdefault(call_id, Decision(WOKEN))
 
     def _take_decisions(self, decisions: Mapping[str, Any]) -> None:
         """Adds the decisions that the store keeps to those that were passed, which win."""

@@ -86,14 +86,16 @@ const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? da
 const repaired = (data) => (Array.isArray(data.repaired) ? [`repaired: ${data.repaired.map(asText).join(", ")}`] : []);
 
 const isRefusal = (decision) => decision === false || typeof decision === "string";
+const isWoken = (decision) => isObject(decision) && decision.woken === true;
 
 function decided(data) {
+  if (isWoken(data.decision)) return "is woken: nobody decided in time";
   const by = isNotNull(data.by) ? ` by ${asText(data.by)}` : "";
   const changed = isObject(data.decision) ? " with other parameters" : "";
   return `${isRefusal(data.decision) ? "refused" : "approved"}${by}${changed}`;
 }
 
-const why = (decision) => (typeof decision === "boolean" ? "" : asText(isObject(decision) ? decision.params : decision));
+const why = (decision) => (typeof decision === "boolean" || isWoken(decision) ? "" : asText(isObject(decision) ? decision.params : decision));
 
 /** How long nothing went on before an event. */
 function gapBefore(event) {
