@@ -26,7 +26,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from kernai.durable.lease import Lease
 from kernai.durable.run_head import Claim, Head, LeasedStore
@@ -281,6 +281,9 @@ class _File:
         # re-entrant: a signal handler may fork in the middle of an append
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        # closes what a store that nobody closed leaves open, of which Python 3.13 warns
+        self._open: list[sqlite3.Connection] = []
+        finalize(self, _close_all, self._open).atexit = False  # a daemon thread may be at work yet
         self._identity: tuple[int, int] | None = None
         #: whether it is read as a file that nobody changes, for this user may not put anything beside it
         self._is_frozen = False
@@ -317,6 +320,7 @@ class _File:
             self.disconnect()  # the file was removed or replaced: what is appended to the old one is lost
         if self._connection is None:
             self._connection, self._is_frozen = _connected(self.path, self.durability)
+            self._open.append(self._connection)
             self._identity = _identity(self.path)
         connection = self._connection
         try:
@@ -356,12 +360,17 @@ class _File:
         connection, self._connection = self._connection, None
         self._last = None
         if connection is not None:
-            connection.close()
+            _close_all(self._open)
 
     def close(self) -> None:
         with self.lock:
             self._closed = True
             self.disconnect()
+
+
+def _close_all(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 # One row a run, kept up with each append, so that nobody need read all entries; how many there are shows whether some
