@@ -59,7 +59,7 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_can_call", "_grammar", "_has_calls", "_know_how", "_lists_skills", "_number", "_plain",
+        "_agents", "_can_call", "_foreign", "_grammar", "_has_calls", "_know_how", "_lists_skills", "_number", "_plain",
         "_protocol_selection", "_protocols_version", "_revision", "_skill_selection", "_skills_version", "_system",
         "_tools", "_unknown", "constrains", "is_native", "key", "protocols", "rules", "skills",
     )
@@ -81,6 +81,7 @@ class Setup:
         self._grammar: str | None = None
         self._tools: tuple[str | None, Message, Tools] | None = None
         self._agents: list[Agent[Any]] | None = None
+        self._foreign: list[tuple[str, str]] | None = None
         self._unknown: list[tuple[str, str, str]] | None = None
         self._plain: dict[str | None, Skill | None] = {}
         self.skills = SkillAccess(agent.skills, key.skills, key.allowed, key.model)
@@ -134,6 +135,13 @@ class Setup:
         if self._agents is None:
             self._agents = [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
         return self._agents
+
+    def foreign(self) -> Sequence[tuple[str, str]]:
+        """The descriptions of skills that others wrote, each with what it describes."""
+        if self._foreign is None:
+            visible = self.skills.visible()
+            self._foreign = [(f"the description of {one.name}", one.describe()) for one in visible if one.is_foreign]
+        return self._foreign
 
     def unknown(self) -> Sequence[tuple[str, str, str]]:
         """Names in the agent's lists that stand for nothing: of which kind, and which names are close."""

@@ -55,7 +55,12 @@ class TrustedType(ConstrainedType):
 
     @cached_property
     def schema(self) -> Schema:
-        return {**self.inner.schema, MARK: True, WORDS: f"{label_of(self.inner.schema)}, {_WORDS}"}
+        return marked(self.inner.schema)
+
+
+def marked(schema: Schema) -> Schema:
+    """The schema of a value that must be trusted."""
+    return {**schema, MARK: True, WORDS: f"{label_of(schema)}, {_WORDS}"}
 
 
 def _why_not(kind: InputType) -> str:

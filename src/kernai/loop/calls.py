@@ -219,6 +219,8 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         arguments = skill.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
         payload = corrections.invalid_call(name, error)
+        if skill.is_foreign:
+            run.quoted.record_untrusted(name, passed_on(str(error)))
         return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=payload)
     if dropped and (meant := table.meant(params, dropped)):
         run.warnings += (corrections.not_inputs(name, meant),)

@@ -17,7 +17,7 @@ from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
 from kernai.loop.model_stream import ModelStream
-from kernai.loop.quoted_calls import QuotedCalls
+from kernai.loop.quoted_calls import QuotedCalls, passed_on
 from kernai.registry.skill_context import SkillContext
 from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
@@ -98,6 +98,7 @@ class Run:
         self.clock = root.clock
         #: the type of this run's answer; None for text
         self.answer_type = answer_type
+        self.quoted = QuotedCalls()
         self._set_up()
         self.gate: Gate = root.gate
         self.most_repeats = root.budget.limits.repeated_calls
@@ -109,7 +110,6 @@ class Run:
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the runtime's next message adds to its text
         self.warnings: tuple[str, ...] = ()
-        self.quoted = QuotedCalls()
         #: of the model call in progress, or the last one
         self.stream: ModelStream | None = None
         #: the model's last response
@@ -164,6 +164,8 @@ class Run:
         root = self.root
         key = Key(self.model, root.skills, root.protocols, root.allowed_skills, self.may_plan, self.answer_type)
         self.setup = self.agent.setup_for(key)
+        for source, text in self.setup.foreign():
+            self.quoted.record_untrusted(source, passed_on(text))
         return self.setup
 
     @property

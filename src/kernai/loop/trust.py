@@ -166,7 +166,7 @@ class Trust:
 
     def has_read_outside(self) -> bool:
         """Whether the model had read text from outside."""
-        return self._outer_outside or any(
+        return self._outer_outside or bool(self._run.setup.foreign()) or any(
             message.by == "tool" or message.outside or (message.by is None and _holds_results(message))
             for message in self._before() if message.role == "user"
         )

@@ -78,6 +78,8 @@ class Adapter:
         self._callbacks = {name: _as_async(one) for name, one in callbacks.items() if one is not None}
         self._background = Background(self.shutdown)
         self._connections: dict[str, Connection] | None = None
+        #: the skill of each tool, by server and name, that the protocol may not call
+        self._guarded: dict[tuple[str, str], str] = {}
         self._connecting = threading.Lock()
         self.protocol = Protocol(name, self._handle, documentation(name, self._servers), by_name=True)
         with _ADAPTERS_LOCK:
@@ -88,28 +90,48 @@ class Adapter:
         """The names of the configured servers."""
         return tuple(self._servers)
 
-    def skills(self, server: str, *, only: Iterable[str] | None = None, prefix: str = "") -> list[Skill]:
+    def skills(
+        self,
+        server: str,
+        *,
+        only: Iterable[str] | None = None,
+        prefix: str = "",
+        trusted: Mapping[str, Iterable[str]] | None = None,
+        acts: Iterable[str] = (),
+    ) -> list[Skill]:
         """The tools of one server, each as a skill: ``Agent(skills=[count_stock, *adapter.skills("files")])``.
 
         Starts the server and lists its tools, once; later changes of a tool do not change its skill. `only` names the
         tools that are wanted. `prefix` is put before their names, in case two servers have a tool of the same name.
-        `McpConfigError` for a server or tool that does not exist, and for a tool whose schema a skill cannot have;
-        another `McpError` if the server cannot be asked. It waits: in async code, call it with `asyncio.to_thread`.
+
+        `trusted` has, by tool, the inputs whose values must be the user's own words, as `Trusted` marks them, and
+        `acts` the tools whose effects others feel; see docs/security.md. From then on the protocol refuses these tools.
+
+        `McpConfigError` for a server, tool or input that does not exist, and for a tool whose schema a skill cannot
+        have; another `McpError` if the server cannot be asked. It waits: in async code, call it with
+        `asyncio.to_thread`.
         """
         if server not in self._servers:
             raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._servers)}")
-        if isinstance(only, str):
-            raise TypeError(f"only must be a list of names: write only=[{only!r}]")
+        marked = {name: _names(f"trusted[{name!r}]", inputs) for name, inputs in dict(trusted or {}).items()}
+        acting = _names("acts", acts)
         tools = self._turn(SkillContext(None)).tools_of(server)
-        wanted = list(tools) if only is None else list(only)
-        unknown = [name for name in wanted if name not in tools]
-        if unknown:
-            raise McpConfigError(f"server {server!r} has no tool {unknown[0]!r}; it has {', '.join(tools) or 'none'}")
+        wanted = list(tools) if only is None else _names("only", only)
+        for name in (*wanted, *marked, *acting):
+            if name not in tools:
+                raise McpConfigError(f"server {server!r} has no tool {name!r}; it has {', '.join(tools) or 'none'}")
+            if name not in wanted:
+                raise McpConfigError(f"the tool {name!r} is marked by trusted= or acts=, but only= leaves it out")
 
         def perform(name: str, arguments: Mapping[str, Any], context: SkillContext[Any]) -> Returned:
             return self._turn(context).call(server, name, arguments)
 
-        return [tool_skill(server, tools[name], perform, prefix) for name in wanted]
+        made = {
+            name: tool_skill(server, tools[name], perform, prefix, marked.get(name, ()), acts=name in acting)
+            for name in wanted
+        }
+        self._guarded |= {(server, name): one.name for name, one in made.items() if one.is_guarded}
+        return list(made.values())
 
     def shutdown(self) -> None:
         """Ends every server and connection, and their thread. Doing it again does nothing.
@@ -144,7 +166,7 @@ class Adapter:
         with self._connecting:
             if self._connections is None:
                 self._connections = self._background.run(connect)
-        return Turn(self._connections, self._background, context, pauses=self._pauses)
+        return Turn(self._connections, self._background, context, self._guarded, pauses=self._pauses)
 
     async def _close_all(self) -> None:
         connections = (self._connections or {}).values()
@@ -278,6 +300,12 @@ def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerCon
                             f"{type(one).__name__}")
         if name not in servers or servers[name].url is None:
             raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
+
+
+def _names(argument: str, given: Iterable[str]) -> list[str]:
+    if isinstance(given, str):
+        raise TypeError(f"{argument} must be a list of names: write {argument}=[{given!r}]")
+    return list(given)
 
 
 def _client(server: Any, options: Mapping[str, Any]) -> Client:

@@ -32,12 +32,13 @@ class Turn:
         servers: Mapping[str, Connection],
         background: Background,
         context: SkillContext[Any],
+        guarded: Mapping[tuple[str, str], str],
         *,
         pauses: bool = False,
     ) -> None:
         self._pauses = pauses
         self._context = RequestContext(servers, background, context)
-        self._finder = Finder(self._context)
+        self._finder = Finder(self._context, guarded)
 
     def answer(self, text: str) -> Returned:
         request = read_request(text)

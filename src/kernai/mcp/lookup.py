@@ -23,10 +23,11 @@ MAX_NAMES = 1000
 
 
 class Finder:
-    """Asks servers only for what is not known yet."""
+    """Asks servers only for what is not known yet. `guarded` tools can be called only as skills, which it names."""
 
-    def __init__(self, context: RequestContext) -> None:
+    def __init__(self, context: RequestContext, guarded: Mapping[tuple[str, str], str]) -> None:
         self._context = context
+        self._guarded = guarded
         self._servers = context.servers
 
     def servers(self, request: Request) -> list[Connection]:
@@ -50,7 +51,9 @@ class Finder:
             self._context.list_tools([one for one in servers if one.is_open], again=True)
         having = [one for one in servers if name in one.catalogue.tools]
         if having:
-            return self._only(request, "tool", having), having[0].catalogue.tools[name]
+            found = self._only(request, "tool", having), having[0].catalogue.tools[name]
+            self._refuse_guarded(*found)
+            return found
         if failures and len(failures) == len(servers):
             raise McpError("\n".join(map(str, failures.values())))
         raise _with(self._no_tool(request, [one for one in servers if one not in failures]), failures.values())
@@ -90,11 +93,20 @@ class Finder:
         found = self._tool_called(request)
         if found is not None:
             connection, tool = found
+            self._refuse_guarded(connection, tool)
             right = call(connection, tool, _arguments_of(request, tool))
             return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
         hint = f" Did you mean {close[0]!r}?" if close else ""
         general = written("tools/call", {"name": "TOOL", "arguments": {}})
         return McpError(f"{known}{hint} A tool is called with {general}")
+
+    def _refuse_guarded(self, connection: Connection, tool: Tool) -> None:
+        skill = self._guarded.get((connection.name, tool.name))
+        if skill is not None:
+            raise McpError(
+                f"the tool {tool.name!r} of server {connection.name!r} cannot be called this way: use the skill "
+                f"{skill!r}, a command that takes the same arguments"
+            )
 
     def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
         """The tool whose name was written as the method, alone or after its server's name."""

@@ -6,18 +6,20 @@ listings, samples and grammars. Arguments are checked against the schema as the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from mcp_types import Tool
 
+from kernai._util.close_matches import likely
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.faults import NO_VALUE, Fault, Validation
 from kernai.inputs.params import Repair, TextParams
-from kernai.inputs.schema import WORDS, Schema, label_of, sample_of
+from kernai.inputs.schema import WORDS, Schema, label_of, published, sample_of
 from kernai.inputs.table import REQUIRED, Input, InputTable
+from kernai.inputs.trusted import marked
 from kernai.inputs.types import PLAIN, InputType, copied
 from kernai.mcp.arguments import found_faults
 from kernai.mcp.dispatch import is_repeatable
@@ -59,10 +61,18 @@ class SchemaType(InputType):
 class SchemaTable(InputTable):
     """Checks a call with the tool's own schema. What was left out is left out: defaults are the server's."""
 
-    def __init__(self, skill_name: str, schema: Mapping[str, Any]) -> None:
+    def __init__(self, skill_name: str, schema: Mapping[str, Any], trusted: Collection[str]) -> None:
         self._own = schema
         self._written_out = written_out(schema)
+        properties = self._written_out.get("properties", {})
+        for name in trusted:
+            if name not in properties:
+                raise UnheldSchemaError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
+            if _is_closed(properties[name]):
+                raise UnheldSchemaError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
+            properties[name] = marked(properties[name])
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
+        self._has_trusted = bool(trusted)
 
     def bind(
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
@@ -80,7 +90,7 @@ class SchemaTable(InputTable):
         return {name: copied(value) for name, value in given.items()}
 
     def schema(self) -> Schema:
-        return {"type": "object", **self._written_out}
+        return published({"type": "object", **self._written_out})
 
     def describe(self) -> Iterator[str]:
         for line in super().describe():
@@ -129,6 +139,13 @@ def _inputs(schema: Schema) -> Iterator[tuple[str, Input]]:
         # as `missing` has it: many servers call required what has a default
         default = one.get("default", REQUIRED if name in required else NO_VALUE)
         yield name, Input(SchemaType(one), default, plain_line(str(one.get("description", ""))))
+
+
+def _is_closed(schema: Schema) -> bool:
+    members = schema.get("anyOf")
+    if members:
+        return all(map(_is_closed, members))
+    return "enum" in schema or "const" in schema or schema.get("type") in ("boolean", "null")
 
 
 class _Writer:
@@ -209,14 +226,18 @@ Perform = Callable[[str, Mapping[str, Any], SkillContext[Any]], Returned]
 class ToolSkill(Skill):
     """A skill that asks a server. Its inputs, and what is checked, are those of the tool's schema."""
 
-    def __init__(self, name: str, tool: Tool, table: SchemaTable, perform: Perform) -> None:
+    is_foreign = True
+
+    def __init__(self, name: str, tool: Tool, table: SchemaTable, perform: Perform, *, acts: bool) -> None:
         def call(**arguments: Any) -> Returned:
             return perform(tool.name, arguments, SkillContext(self))
 
         call.__name__ = call.__qualname__ = name
         description = plain_line(tool.description or tool.title or "")
         idempotent = is_repeatable(tool)
-        super().__init__(name, execute=call, description=description, inputs=table.inputs, idempotent=idempotent)
+        super().__init__(
+            name, execute=call, description=description, inputs=table.inputs, idempotent=idempotent, acts=acts
+        )
         self.table = table
         self._perform = perform
         self._tool = tool.name
@@ -226,13 +247,15 @@ class ToolSkill(Skill):
         return self._perform(self._tool, arguments, SkillContext(self) if context is None else context)
 
 
-def tool_skill(server: str, tool: Tool, perform: Perform, prefix: str) -> ToolSkill:
+def tool_skill(
+    server: str, tool: Tool, perform: Perform, prefix: str, trusted: Collection[str], *, acts: bool
+) -> ToolSkill:
     """The skill of a tool; `McpConfigError` where none can be made of it."""
     name = prefix + tool.name
     try:
         if plain_line(name) != name:
             raise UnheldSchemaError(f"no skill can have the name {name!r}")
-        return ToolSkill(name, tool, SchemaTable(name, tool.input_schema), perform)
+        return ToolSkill(name, tool, SchemaTable(name, tool.input_schema, trusted), perform, acts=acts)
     except (UnheldSchemaError, ValueError) as error:
         raise McpConfigError(
             f"the tool {tool.name!r} of server {server!r} cannot be a skill: {error}. Name those that you want with "

@@ -54,6 +54,8 @@ class Skill:
     settings: dict[str, Setting]
     function: Callable[..., Any]
     is_async: bool
+    #: whether others wrote its description: who reads that has read text from outside
+    is_foreign = False
 
     def __init__(
         self,
