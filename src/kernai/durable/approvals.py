@@ -10,7 +10,7 @@ from kernai.durable.store import utc
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.inputs.trusted import leaves
-from kernai.jsonio.json_data import jsonable
+from kernai.jsonio.json_data import copied, jsonable
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
 from kernai.values.result import PendingCall, StopReason, UntrustedValue
 from kernai.values.value import Value
@@ -74,6 +74,7 @@ class Decision(Value):
         if isinstance(value, Mapping) and (value == WOKEN or [*value] == ["answer"] or (
             {"params"} <= set(value) <= {"params", REPLACES} and isinstance(value["params"], Mapping)
         )):
+            object.__setattr__(self, "value", copied(value))  # the caller may reuse theirs
             return
         known = 'True, False, a text that says why not, {"params": {...}} or {"answer": ...}'
         raise ValueError(f"a decision is {known}, got {value!r}")

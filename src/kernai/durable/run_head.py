@@ -34,7 +34,7 @@ from kernai.durable.store import (
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
 from kernai.events import ApprovalGivenRow, InFlightRow, stamp
-from kernai.jsonio.json_data import dumps_data
+from kernai.jsonio.json_data import copied, dumps_data
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ class Head:
         elif status == RUNNING:
             status = ABANDONED
         lease = self.lease() if leased else None
-        return replace(
-            self.info, status=status, lease=lease, number=self.number, length=self.entries,
-            decisions=dict(self.decisions), due=self.info.due_by(self.now),
+        return replace(  # with copies: whoever asked may change what they get
+            self.info, status=status, lease=lease, number=self.number, length=self.entries, tags=dict(self.info.tags),
+            pending=tuple(map(replace, self.info.pending)), decisions=copied(self.decisions),
+            due=self.info.due_by(self.now),
         )
 
     def lease(self) -> Lease:

@@ -370,6 +370,19 @@ class RunStoreRules:
         store.append("r", 4, [given, asked(), ended("interrupt")], [], lease=lease, release=True)
         _same(dict(_info(self.reopen(store)).decisions), {}, "the decisions when the same call waits again")
 
+    def test_what_is_handed_in_or_out_may_be_changed(self) -> None:
+        store = self.make()
+        store.append("r", 0, [started(tags={"team": "a"}), asked(), ended("interrupt")], [])
+        changes = {"amount": 2}
+        store.decide("r", "0.0", {"params": changes})
+        before = _info(self.reopen(store))
+        changes["amount"] = 99
+        info: Any = _info(store)
+        for found in (info.tags, info.pending[0].params, info.pending[0].metadata, info.decisions["0.0"]["decision"]):
+            found.clear()
+        _same(before.decisions["0.0"]["decision"], {"params": {"amount": 2}}, "the decision")
+        _same(_info(store), before, "what is listed of the run")
+
     def test_a_decision_that_cannot_be_made_is_refused(self) -> None:
         store = self.make()
         self._waiting(store)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai._util.close_matches import likely
 from kernai.errors import RunStoppedError, error_text
+from kernai.jsonio.json_data import copied
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -129,6 +130,11 @@ class PendingCall(Value):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     until: str | None = None
     untrusted: Sequence[UntrustedValue] = ()
+
+    def __post_init__(self) -> None:
+        # whoever made or was shown this one may change their data
+        object.__setattr__(self, "params", copied(self.params))
+        object.__setattr__(self, "metadata", copied(self.metadata))
 
     def to_dict(self) -> dict[str, Any]:
         """As `approval_requested` records it."""
