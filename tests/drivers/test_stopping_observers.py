@@ -70,6 +70,32 @@ def test_what_a_callback_raises_otherwise_or_after_the_result_is_logged(
     assert str(error) in caplog.text
 
 
+class Raising:
+    """A sink that fails at one kind of event."""
+
+    def __init__(self, kind: str, error: BaseException) -> None:
+        self.kind, self.error = kind, error
+
+    def record(self, event: Event) -> None:
+        if event.type == self.kind:
+            raise self.error
+
+
+@WAYS
+@pytest.mark.parametrize("kind, error, reason", [
+    ("skill_result", Stop("guardrail", "not that"), "guardrail"),
+    *((kind, error, "final") for kind in ("skill_result", "result")
+      for error in (Pause("when?"), asyncio.CancelledError("mine"), ValueError("odd"))),
+    ("result", Stop("guardrail", "not that"), "final"),
+])  # fmt: skip
+def test_a_sink_that_raises_is_judged_as_a_callback_is(way: Way, kind: str, error: BaseException, reason: str) -> None:
+    store = MemoryStore()
+    recorder = Recorder(Raising(kind, error))
+    result = way(agent(command("look"), "<final>done</final>"), recorder=recorder, store=store, run_id="r")
+    assert result.stop_reason == reason
+    assert store.load("r")[-1]["data"]["stop_reason"] == reason
+
+
 @WAYS
 def test_stop_at_the_result_of_a_sub_run_ends_the_root(way: Way) -> None:
     model = agent(plan(task("a")), "A!", "<final>done</final>")

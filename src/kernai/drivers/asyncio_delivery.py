@@ -151,9 +151,9 @@ class AsyncioDelivery:
             if task is None or task.cancelling():
                 raise
             # nobody has cancelled the run: the callback awaited something that was
-            self._writer.callback_failed(event, error)
+            self._writer.observer_failed("callback", event, error)
         except BaseException as error:  # noqa: BLE001 - it is judged there
-            self._writer.callback_failed(event, error)
+            self._writer.observer_failed("callback", event, error)
 
 
 class CaughtUp:

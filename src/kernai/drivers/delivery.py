@@ -90,12 +90,12 @@ class EventWriter:
         if self._recorder is not None:
             try:
                 self._recorder.record(Event.of(event))
-            except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
-                self._log.observer_failed("recorder", event, error)
+            except BaseException as error:  # noqa: BLE001 - it is judged there
+                self.observer_failed("recorder", event, error)
 
-    def callback_failed(self, event: Row, error: BaseException) -> None:
-        """A callback's mistake is logged; it is not the run's. A `Stop` ends the run, unless it is an answer (which
-        only a call gives), or the run has ended.
+    def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
+        """The mistake of a callback or a sink is logged; it is not the run's. A `Stop` ends the run, unless it is an
+        answer (which only a call gives), or the run has ended.
 
         Ctrl-C and the like are raised.
         """
@@ -104,7 +104,7 @@ class EventWriter:
         if isinstance(failure, Stop) and not (failure.is_final or has_ended):
             self._stop(failure)
         elif isinstance(failure, (Exception, Control)):
-            self._log.observer_failed("callback", event, failure)
+            self._log.observer_failed(who, event, failure)
         else:
             raise failure
 
@@ -177,7 +177,7 @@ class ThreadsDelivery:
         try:
             observer(*given, **named)
         except BaseException as error:  # noqa: BLE001 - it is judged there
-            self._writer.callback_failed(event, error)
+            self._writer.observer_failed("callback", event, error)
 
 
 class TaskCompletions:
