@@ -23,9 +23,11 @@ class Chatty(Provider):
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions | None, on_chunk: Any
     ) -> LlmResponse:
         if self.channels:
-            with pytest.raises(RunCancelledError, match="this model call has ended") as caught:
-                self.channels[0]("LATE")
-            self.refused.append(caught.value)
+            late = self.channels[0]
+            for say in (lambda: late("LATE"), lambda: late.block(0, "command", "look", "LATE")):
+                with pytest.raises(RunCancelledError, match="this model call has ended") as caught:
+                    say()
+                self.refused.append(caught.value)
         self.channels.append(on_chunk)
         text = command("look") if len(self.channels) == 1 else "<final>done</final>"
         on_chunk(text)
@@ -37,5 +39,5 @@ def test_text_after_the_call_has_returned_is_refused_and_shown_to_nobody(way: Wa
     model, shown = Chatty(), []
     it = Agent(instructions="", provider=model, skills=[Skill("look", execute=lambda: "seen")])
     result = way(it, on_event=lambda event: shown.append(event.data) if event.type == "text_chunk" else None)
-    assert (result.text, len(model.refused), shown) == ("done", 1, [])
+    assert (result.text, len(model.refused), shown) == ("done", 2, [])
     assert model.channels[0].cancelled()

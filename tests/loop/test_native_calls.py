@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -172,6 +173,56 @@ def test_pieces_that_differ_from_the_calls_are_taken_back() -> None:
         kernai.execute(agent(provider=Corrects(native=True)), "Hi", recorder=recorder, on_event=listener)
         assert len(recorder.for_event("model_restarted")) == 1
         assert recorder.for_event("skill_execute")[0].data["params"] == {"query": "tea"}
+
+
+class Speaks(MockProvider):
+    """Streams something first."""
+
+    def __init__(self, say: Any, *texts: Any) -> None:
+        super().__init__(*texts, native=True)
+        self.say = say
+
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        if self.call_count == 0:
+            self.say(on_chunk)
+        return super().call(messages, model, generation, on_chunk if self.call_count else lambda text: None)
+
+
+def test_calls_that_were_streamed_and_not_made_are_taken_back() -> None:
+    seen: list[Event] = []
+    text = '<block type="command" name="search">{"query": "tea"}</block>'
+    provider = Speaks(lambda on_chunk: on_chunk.block(0, "command", "search", "{"), LlmResponse(text), "<final>x</final>")
+    kernai.execute(agent(provider=provider, calls="blocks"), "Hi", on_event=seen.append)
+    live = [event.type for event in seen if event.type in ("model_restarted", "block_start", "block_content", "block_end")]
+    assert live[:6] == ["block_start", "block_content", "model_restarted", "block_start", "block_content", "block_end"]
+
+
+@pytest.mark.parametrize("piece", [("0", "command", "x", ""), (0, None, "x", ""), (0, "command", "x", None)])
+def test_a_piece_of_a_call_is_checked(piece: Any) -> None:
+    def say(on_chunk: Any) -> None:
+        with pytest.raises(TypeError, match="block takes a number, a type, a name and text"):
+            on_chunk.block(*piece)
+
+    assert kernai.execute(agent(provider=Speaks(say, "Hello.")), "Hi").text == "Hello."
+
+
+@pytest.mark.parametrize("listener", [None, lambda event: None])
+def test_a_cancelled_run_ends_at_the_next_piece_of_a_call(listener: Any) -> None:
+    cancel = threading.Event()
+
+    def say(on_chunk: Any) -> None:
+        cancel.set()
+        on_chunk.block(0, "command", "search", "{")
+        pytest.fail("the call continues")
+
+    result = kernai.execute(agent(provider=Speaks(say, "x")), "Hi", cancel=cancel, on_event=listener)
+    assert result.stop_reason == "cancelled"
+
+
+def test_calls_that_are_dropped_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    calls = [NativeCall("command", "search", '{"query": "tea"}')]
+    kernai.execute(agent(provider=tape()).replace(provider=MockProvider(LlmResponse("x", blocks=calls), native=True)), "Hi")
+    assert "event=native_calls.dropped" in caplog.text
 
 
 def test_a_call_that_was_cut_off_is_an_open_block_and_corrected() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kernai import (
     GenerationOptions,
     Limits,
     LlmResponse,
+    MemoryStore,
     Message,
     MockProvider,
     Model,
@@ -23,7 +25,9 @@ from kernai import (
     ProviderError,
     Recorder,
     RunCancelledError,
+    Stop,
     execute,
+    resume,
 )
 from kernai.middleware import CallModel, Effect, Flow
 from tests.loop.loop_cases import plan, task
@@ -163,6 +167,59 @@ def test_a_call_made_again_without_a_word_so_far_takes_nothing_back(way: Way) ->
 def test_a_call_made_again_counts_against_the_limits(way: Way) -> None:
     result = way(agent_with(Script(RETRYABLE, FINAL), again), limits=Limits(max_calls=1))
     assert (result.stop_reason, type(result.error).__name__) == ("max_calls", "LimitReachedError")
+
+
+def _asks_again(effect: CallModel) -> Flow:
+    yield effect
+    return (yield effect)
+
+
+def _judges(effect: CallModel) -> Flow:
+    answer = yield effect
+    yield effect
+    return answer
+
+
+def _changes(effect: CallModel) -> Flow:
+    answer = yield effect
+    return replace(answer, content=answer.content + " ")
+
+
+def _makes_up(effect: CallModel) -> Flow:
+    yield effect
+    return LlmResponse(FINAL)
+
+
+def _refuses(effect: CallModel) -> Flow:
+    yield effect
+    raise Stop("guardrail", "no")
+
+
+def _falls_back(effect: CallModel) -> Flow:
+    yield effect
+    try:
+        return (yield effect)
+    except ProviderError:
+        return LlmResponse(FINAL)
+
+
+@WAYS
+@pytest.mark.parametrize("middleware, answers, tokens", [
+    (_asks_again, (10, 200), (210, 2)), (_judges, (10, 200), (210, 2)), (_changes, (10,), (10, 1)), (_makes_up, (10,), (10, 2)),
+    (_refuses, (10,), (10, 1)), (_falls_back, (10, None), (10, 2)),
+])  # fmt: skip
+def test_each_answer_is_on_the_bill_once_whatever_a_middleware_makes_of_it(
+    way: Way, middleware: Any, answers: Sequence[int | None], tokens: tuple[int, int]
+) -> None:
+    said = [RETRYABLE if one is None else LlmResponse(FINAL, prompt_tokens=one, completion_tokens=0) for one in answers]
+    agent, store = agent_with(Script(*said), middleware), MemoryStore()
+    result = way(agent, store=store, run_id="r")
+    assert (result.usage.prompt_tokens, result.usage.model_calls) == tokens
+    info = store.info("r")
+    assert info is not None
+    assert (info.usage.prompt_tokens, info.usage.model_calls) == tokens
+    if result.stop_reason == "final":
+        assert resume(agent, "r", store=store).usage == result.usage
 
 
 # ------------------------------------------------------------------------------------------------- for how long

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, LlmResponse, MemoryStore, Message, MockProvider, Recorder, skill
+from kernai import Agent, Limits, LlmResponse, MemoryStore, Message, MockProvider, Recorder, skill
 from kernai.middleware import compact
 
 HEADING = "Summary of the conversation so far:\n"
@@ -113,11 +113,39 @@ def test_an_agent_is_asked_for_the_summary_with_a_call_of_its_own() -> None:
     assert provider.calls[-1].messages[1].text == f"{HEADING}In short."
 
 
+def test_a_blank_summary_of_an_agent_replaces_nothing() -> None:
+    provider = MockProvider(*TAPE)
+    assert kernai.execute(agent(provider, Agent(instructions="Summarize.", provider=MockProvider(" "))), "Go.").text == "Read."
+    assert provider.calls[-1].messages[1].text == "Go."
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_summary_costs_is_on_the_bill_and_counts_against_the_limits(is_async: bool) -> None:
+    def spent(max_tokens: int | None) -> kernai.Result:
+        def used(messages: Any, content: str) -> dict[str, int]:
+            return {"prompt_tokens": 10, "completion_tokens": 1}
+
+        writer = MockProvider(LlmResponse("In short.", prompt_tokens=900, completion_tokens=100))
+        one = agent(MockProvider(*TAPE).with_token_counter(used), Agent(instructions="Summarize.", provider=writer))
+        limits = Limits(max_tokens=max_tokens)
+        return asyncio.run(kernai.aexecute(one, "Go.", limits=limits)) if is_async else kernai.execute(one, "Go.", limits=limits)
+
+    usage = spent(None).usage
+    summaries = usage.model_calls - len(TAPE)
+    assert summaries >= 1
+    assert usage.total_tokens == 11 * len(TAPE) + 1000 * summaries
+    assert spent(1000).stop_reason == "max_tokens"
+
+
 def test_a_failing_summary_fails_the_call_and_a_wrong_one_is_refused() -> None:
     def broken(messages: Sequence[Message]) -> str:
         raise RuntimeError("no")
 
     assert "RuntimeError: no" in str(kernai.execute(agent(MockProvider(*TAPE), broken), "Go.").error)
+
+    for silent in (None, "", 5):
+        result = kernai.execute(agent(MockProvider(*TAPE), lambda messages, silent=silent: silent), "Go.")
+        assert "compact's summary function must return text, got" in str(result.error)
 
     async def later(messages: Sequence[Message]) -> str:
         return ""

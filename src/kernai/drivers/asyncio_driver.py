@@ -208,11 +208,11 @@ class AsyncioDriver(Driver):
             else:
                 answer = provider.acall(messages, model, generation, stream)
             if effect.timeout is None:
-                return answered(run, effect, await answer)
+                return answered(run, effect, stream, await answer)
             limit = asyncio.timeout(effect.timeout)
             try:
                 async with limit:
-                    return answered(run, effect, await answer)
+                    return answered(run, effect, stream, await answer)
             except TimeoutError:
                 if limit.expired():
                     raise stream.timed_out() from None

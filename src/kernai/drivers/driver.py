@@ -150,8 +150,10 @@ class Driver:
         run, provider, stream = self.begin_call(effect)
         try:
             answer = provider.call(effect.messages, effect.model, effect.generation, stream)
-            is_own = type(answer) is LlmResponse and effect.model is run.model
-            return answer if is_own else answered(run, effect, answer)
+            if type(answer) is not LlmResponse or effect.model is not run.model:
+                return answered(run, effect, stream, answer)
+            stream.answer = answer
+            return answer
         except BaseException as error:
             end_failed(run, provider, stream, error)
             raise
@@ -304,15 +306,16 @@ class Driver:
         self.root.cancellation.set()
 
 
-def answered(run: Run, effect: CallModel, answer: Any) -> LlmResponse:
+def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> LlmResponse:
     """A provider's answer, with the model that gave it and its price where that was not the run's."""
     model = effect.model
     if not isinstance(answer, LlmResponse):
         provider = run.provider if effect.provider is None else effect.provider
         raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
-    if model is run.model or model.id == run.model.id:
-        return answer
-    return replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
+    if model is not run.model and model.id != run.model.id:
+        answer = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
+    stream.answer = answer
+    return answer
 
 
 def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:

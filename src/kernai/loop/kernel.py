@@ -332,6 +332,11 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     if answer.blocks is not None and answer.prose is not None:
         row.blocks = [block.to_dict() for block in answer.blocks]
         run.native_calls = answer.blocks
+    elif answer.blocks:  # a middleware may have meant to; a provider has not
+        run.root.warn("native_calls.dropped", run_id=run.root.run_id, calls=len(answer.blocks),
+                      reason="the content of the response does not end with their markup")
+    if answer is not stream.answer or stream.earlier:
+        stream.settle(answer)
     if stream.given_up is not None:  # by earlier attempts
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()
@@ -363,6 +368,7 @@ def _write_failure(run: Run, error: BaseException, failure: ProviderError | None
         run.stream.attempt_failed()
     else:
         run.stream.give_up(usage_of(whole, run.model))
+    run.stream.settle(whole)
     used = run.stream.given_up or Usage()
     run.stops(failure or error)
     row = ModelFailedRow(

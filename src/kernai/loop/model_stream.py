@@ -18,6 +18,7 @@ from kernai.events import (
 )
 from kernai.loop.decision import ParsedResponse
 from kernai.loop.effects import LimitStop
+from kernai.values.limits import usage_of
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from kernai.registry.provider import Provider
     from kernai.values.llm_response import LlmResponse
     from kernai.values.tools import Tools
+
+
+def _counts(answer: LlmResponse) -> tuple[int | None, ...]:
+    return answer.prompt_tokens, answer.completion_tokens, answer.total_tokens
 
 
 class ModelStream:
@@ -59,6 +64,9 @@ class ModelStream:
     #: what this attempt is known to have used so far, and what those before it had
     reported: Usage | None = None
     given_up: Usage | None = None
+    #: what the model has answered; and what it had answered before a middleware asked once more, with the usage
+    answer: LlmResponse | None = None
+    earlier: tuple[tuple[LlmResponse, Usage], ...] = ()
     #: type, name and pieces of the native calls that were streamed, by their index, and the one that was last
     _calls: dict[int, tuple[str, str | None, list[str]]] | None = None
     _last_call: int | None = None
@@ -79,13 +87,16 @@ class ModelStream:
         run = self._run
         run.root.cancellation.check()
         self.attempt_failed()
+        answered = self._answered()
+        if self.answer is not None:  # it is paid for as well
+            run.root.budget.spend_usage(answered[-1][1])
         try:
             run.root.budget.spend_call()
         except LimitReachedError as error:
             raise LimitStop(error.reason, str(error)) from None
         self._ended = True
         stream = run.stream = ModelStream(run)
-        stream.given_up = self.given_up
+        stream.given_up, stream.earlier = self.given_up, answered
         if any(self.pieces):
             run.write_now(ModelRestartedRow("the model is called again"))
         return stream
@@ -123,8 +134,27 @@ class ModelStream:
         return Usage.of_failed(told)
 
     def attempt_failed(self) -> None:
-        self.give_up(self.reported)
+        if self.answer is None:
+            self.give_up(self.reported)
         self.reported = None
+
+    def _answered(self) -> tuple[tuple[LlmResponse, Usage], ...]:
+        if self.answer is None or self.effect is None:
+            return self.earlier
+        return (*self.earlier, (self.answer, usage_of(self.answer, self.effect.model)))
+
+    def settle(self, returned: LlmResponse | None = None) -> None:
+        """Counts the answers that a middleware asked for and put aside, when it `returned` another one, or none."""
+        answered = list(self._answered())
+        if returned is not None:
+            self.attempt_failed()
+            found = [one for one in answered if one[0] is returned] or [
+                one for one in answered if _counts(one[0]) == _counts(returned)  # it may have been changed
+            ]
+            if found:
+                answered.remove(found[-1])
+        for _, used in answered:
+            self.given_up = used if self.given_up is None else self.given_up + used
 
     def give_up(self, used: Usage | None) -> None:
         """Counts what came to nothing: against the limits at once, for the bill when the call has ended."""
@@ -151,10 +181,8 @@ class ModelStream:
         return ProviderError(f"the model call took longer than {seconds} s", code="timeout", retryable=True)
 
     def __call__(self, text: str) -> Any:
-        if not self._cancellation.is_quiet and self._cancellation.is_set():
-            raise self._cancellation.error()
-        if self._ended or self._deadline is not None:
-            self._check_own_end()
+        if self._ended or self._deadline is not None or not self._cancellation.is_quiet:
+            self._check_wanted()
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")
         if self.effect is not None and not self.effect.stream:
@@ -165,12 +193,16 @@ class ModelStream:
         return self.caught_up
 
     def block(self, index: int, type: str, name: str | None, text: str) -> Any:
+        if self._ended or self._deadline is not None or not self._cancellation.is_quiet:
+            self._check_wanted()
+        if not isinstance(index, int) or not isinstance(type, str) or not isinstance(text, str):
+            raise TypeError(f"block takes a number, a type, a name and text, got {(index, type, name, text)!r:.80}")
         if self.effect is not None and not self.effect.stream:
             return self.caught_up
         self._calls = calls = {} if self._calls is None else self._calls
         is_new = index not in calls
         calls.setdefault(index, (type, name, []))[2].append(text)
-        if self._parser is not None and not self._ended:
+        if self._parser is not None:
             if is_new:
                 self._end_call(self._last_call)
                 self._show(BlockStartRow(type, name, index))
@@ -184,7 +216,9 @@ class ModelStream:
             type, name, _ = (self._calls or {})[index]
             self._show(BlockEndRow(type, name, index))
 
-    def _check_own_end(self) -> None:
+    def _check_wanted(self) -> None:
+        if self._cancellation.is_set():
+            raise self._cancellation.error()
         if self.is_late():
             raise self.timed_out()
         if self._ended:
@@ -200,7 +234,8 @@ class ModelStream:
             return self._native(answer, answer.prose, answer.blocks)
         content, reason, pieces = answer.content, answer.finish_reason, self.pieces
         run, shown = self._run, pieces[0] if len(pieces) == 1 else "".join(pieces)
-        if shown and shown != content:
+        differs = shown != content or bool(self._calls)
+        if differs and (shown or self._calls):
             run.write(ModelRestartedRow("the final content differs from what was streamed"))
         if self._parser is None:
             one = parse_one(content)
@@ -209,7 +244,7 @@ class ModelStream:
             blocks, _, incomplete, certain = parse(content)
             return ParsedResponse(content, blocks, incomplete, certain, reason, answer.ends_turn)
         self._show = run.write
-        if shown != content:
+        if differs:
             self._begin().push(content)
         self._parser.flush()
         return ParsedResponse(

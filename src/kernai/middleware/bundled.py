@@ -252,7 +252,10 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
 
     def summarize(effect: CallModel, older: Sequence[Message]) -> Flow:
         if not isinstance(summary, Agent):
-            return summary(older)
+            text = summary(older)
+            if not isinstance(text, str) or not text.strip():
+                raise TypeError(f"compact's summary function must return text, got {text!r:.80}")
+            return text
         said = "\n\n".join(f"{message.role}: {message.text}" for message in older)
         model = effect.model if summary.provider is None else summary.model
         answer = yield effect.replace(
@@ -270,9 +273,10 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
         made = None
         if sum(len(message.text) for message in kept) + len(text) > most and (at := _cut(kept, most // 2)):
             before = [Message("user", f"{_HEADING}\n{text}")] if text else []
-            text = neutralize(str((yield from summarize(effect, [*before, *kept[:at]]))))
-            kept = kept[at:]
-            made = {"type": _SUMMARY, "text": text, "keeps": len(kept)}
+            shorter = yield from summarize(effect, [*before, *kept[:at]])
+            if shorter.strip():  # an agent's may be blank
+                text, kept = neutralize(shorter), kept[at:]
+                made = {"type": _SUMMARY, "text": text, "keeps": len(kept)}
         if text:
             effect = effect.replace(messages=[*system, Message("user", f"{_HEADING}\n{text}"), *kept])
         answer = yield effect
