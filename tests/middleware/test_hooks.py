@@ -210,7 +210,7 @@ def test_the_end_is_told_of_a_run_that_the_hosts_own_code_broke_off(way: Way) ->
 
 
 def test_hooks_are_plain_functions() -> None:
-    with pytest.raises(TypeError, match="before_model is an async function: hooks are plain ones"):
+    with pytest.raises(TypeError, match="before_model is an async function: hooks are plain functions"):
 
         class Async(Hooks):
             async def before_model(self, ctx: HookContext) -> None: ...  # type: ignore[override]
@@ -252,6 +252,22 @@ def _too_few() -> None:
         def before_tool(self) -> None: ...  # type: ignore[override]
 
 
+def _generator() -> None:
+    class Guard(Hooks):
+        def before_tool(self, ctx: Any) -> Any:
+            yield
+
+
+def _a_letter_off() -> None:
+    class Guard(Hooks):
+        def befor_tool(self, ctx: Any) -> None: ...
+
+
+def _run_together() -> None:
+    class Guard(Hooks):
+        def beforetool(self, ctx: Any) -> None: ...
+
+
 def _too_many() -> None:
     class Guard(Hooks):
         def on_error(self, ctx: Any, error: Exception, how: str) -> Any: ...  # type: ignore[override]
@@ -260,6 +276,9 @@ def _too_many() -> None:
 @pytest.mark.parametrize("make, says", [
     (_async_hook, "Late.before_model is an async function"),
     (_misspelt, "Guard.before_tools is no hook and would never be called; did you mean 'before_tool'?"),
+    (_generator, "Guard.before_tool is a generator: hooks are plain functions"),
+    (_a_letter_off, "Guard.befor_tool is no hook and would never be called; did you mean 'before_tool'?"),
+    (_run_together, "Guard.beforetool is no hook and would never be called; did you mean 'before_tool'?"),
     (_unknown, "Guard.on_token is no hook and would never be called; they are on_run_start, on_run_end, before_model"),
     (_too_few, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
     (_too_many, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
@@ -278,5 +297,17 @@ def test_hooks_may_be_static_take_defaults_and_have_helpers() -> None:
         def after_tool(self, ctx: Any, extra: int = 0) -> None: ...
         def before_model(self, *given: Any) -> None: ...
         def helper(self, anything: str) -> None: ...
+        def after(self, model: str) -> None: ...
 
     assert callable(Fine())
+
+
+@WAYS
+@pytest.mark.parametrize("hook", ["before_tool", "after_tool", "before_model", "after_model"])
+def test_a_hook_that_returns_what_nobody_reads_fails_the_call(way: Way, hook: str) -> None:
+    guard = type("Guard", (Hooks,), {hook: lambda self, ctx: False})
+    recorder = Recorder()
+    result = way(agent_with(guard(), command("echo", "hi"), FINAL), recorder=recorder)
+    errors = [str(result.error), *(one["error"] for one in told(recorder, "skill_error"))]
+    assert any("returned False, which has no effect: raise, or set ctx.re" in error for error in errors)
+    assert not told(recorder, "skill_result")

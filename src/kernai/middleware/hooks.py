@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.callables import is_async
+from kernai._util.callables import is_async, is_generator
 from kernai._util.close_matches import likely
 from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
@@ -12,6 +12,8 @@ from kernai.values.llm_response import LlmResponse
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernai.loop.run_state import Run
     from kernai.middleware.chain import Flow
     from kernai.values.result import Result
@@ -22,6 +24,8 @@ _HOOKS = {
     "on_error": 2,
 }
 _LIKE_HOOKS = ("before_", "after_", "on_")
+#: how similar a name has to be for that
+_A_LETTER_OFF = 0.9
 
 
 class FallbackWantedError(ProviderError):
@@ -51,7 +55,8 @@ class Hooks:
     the list asks its provider), or an `LlmResponse` or `SkillResult` in place of the failed one; anything else is a
     `TypeError`. Hooks are plain functions; what one raises is the failure of its call.
 
-    A method that begins like a hook's name and is none, or takes other arguments, is a `TypeError` at the class.
+    A method that begins like a hook's name, or is a letter off, and is none, or that takes other arguments, is a
+    `TypeError` at the class; so is a value that a before- or after-hook returns, at the call.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -59,7 +64,7 @@ class Hooks:
         for name in dir(cls):
             if name in _HOOKS:
                 _check_hook(cls, name)
-            elif name.startswith(_LIKE_HOOKS) and callable(getattr(cls, name)):
+            elif _is_meant(name) and callable(getattr(cls, name)):
                 hint = likely(name, _HOOKS, "they are")
                 raise TypeError(f"{cls.__name__}.{name} is no hook and would never be called{hint}")
 
@@ -78,7 +83,7 @@ class Hooks:
         attempt = 0
         while True:
             ctx = HookContext(effect, attempt)
-            before(ctx)
+            self._check_silent(before, before(ctx), outcome)
             if getattr(ctx, outcome) is None:
                 try:
                     setattr(ctx, outcome, (yield ctx.effect))
@@ -99,8 +104,14 @@ class Hooks:
                     if not isinstance(wanted, LlmResponse if is_model else SkillResult):
                         raise self._no_outcome(wanted, is_model=is_model) from error
                     setattr(ctx, outcome, wanted)
-            after(ctx)
+            self._check_silent(after, after(ctx), outcome)
             return getattr(ctx, outcome)
+
+    def _check_silent(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
+        """Nobody reads what such a hook returns: one that returns False would guard nothing."""
+        if returned is not None:
+            name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
+            raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")
 
     def _no_outcome(self, wanted: object, *, is_model: bool) -> TypeError:
         words, kind = ("'retry', 'fail', 'skip'", "a SkillResult")
@@ -109,12 +120,22 @@ class Hooks:
         return TypeError(f"{type(self).__name__}.on_error must return {words}, None or {kind}, got {wanted!r:.80}")
 
 
+def _is_meant(name: str) -> bool:
+    """Whether a name begins as a hook's does, or is a letter off."""
+    if name.startswith(("_", *_LIKE_HOOKS)):
+        return name[0] != "_"
+    from difflib import get_close_matches  # most classes have nothing but hooks
+
+    return bool(get_close_matches(name.lower(), _HOOKS, 1, _A_LETTER_OFF))
+
+
 def _check_hook(cls: type[Hooks], name: str) -> None:
     from inspect import getattr_static, signature
 
     hook = getattr(cls, name)
-    if is_async(hook):
-        raise TypeError(f"{cls.__name__}.{name} is an async function: hooks are plain ones, for both worlds")
+    if is_async(hook) or is_generator(hook):
+        kind = "an async function" if is_async(hook) else "a generator"
+        raise TypeError(f"{cls.__name__}.{name} is {kind}: hooks are plain functions, for both worlds")
     own = getattr_static(cls, name)
     given = _HOOKS[name] + (not isinstance(own, (staticmethod, classmethod)))
     try:
