@@ -81,6 +81,7 @@ def test_the_model_reads_the_rest(folders: Path) -> None:
     ("pdf /etc/passwd", "pdf has no file"),
     ("pdf scripts", "pdf has no file"),
     ("pdf logo.png", "logo.png is not text"),
+    ("[" * 100_000, "There is no know-how '[[["),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_said_and_nothing_outside_the_folder_is(folders: Path, what: str, says: str) -> None:
     (text,) = shown(folders, read(what))
@@ -126,6 +127,10 @@ def test_a_path_without_any_is_refused(tmp_path: Path) -> None:
             Agent(instructions="", know_how=wrong)
     with pytest.raises(TypeError, match="know_how must be a folder or a list"):
         Agent(instructions="", know_how=5)  # type: ignore[arg-type]  # the subject
+
+
+def test_an_empty_list_is_no_know_how() -> None:
+    assert Agent(instructions="Help.", know_how=[]).know_how is None
 
 
 def test_without_know_how_there_is_no_such_command() -> None:

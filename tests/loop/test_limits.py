@@ -484,6 +484,15 @@ def test_each_input_of_a_session_may_make_500_calls_and_a_number_is_for_all_of_t
         assert kernai.replay(agent, "r", store=store) is not None
 
 
+def test_another_input_has_500_calls_whatever_the_turns_before_it_made() -> None:
+    store, calls = MemoryStore(), list[str]()
+    agent = endless(calls, at_once=99)
+    kernai.execute(agent, "Go.", store=store, run_id="r", limits=Limits(max_calls=600))
+    made = len(calls)
+    assert kernai.resume(agent, "r", store=store, input="More.").stop_reason == "max_calls"
+    assert len(calls) == made + 495  # beside five model calls
+
+
 def test_none_lifts_the_limit_on_calls_and_so_does_a_plan_of_the_hosts_own() -> None:
     calls: list[str] = []
     agent = endless(calls).replace(max_steps=300)

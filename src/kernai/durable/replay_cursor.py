@@ -42,7 +42,7 @@ class ReplayCursor(Gate):
         self._system = Message("system", "")
         self._messages = _messages(rows)
         self._rules = _rules(run, rows, seams)
-        #: the number of the last call on record
+        #: the number of the call at the end of the record; -1 if it was counted after the record
         self.spent = -1
 
     @property
@@ -86,6 +86,7 @@ class ReplayCursor(Gate):
         if self.is_decided():
             self.spent = next(self._budget.calls)  # whatever the limits are now
         else:
+            self.spent = -1
             super().spend_call()
 
     def check_depth(self, depth: int) -> None:

@@ -31,7 +31,7 @@ from kernai.events import (
 )
 from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
-from kernai.values.result import PendingCall, Usage
+from kernai.values.result import PendingCall, StopReason, Usage
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ class RunInfo(Value):
             case ResultRow.type if of_root:
                 changes["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
                 changes.update(usage=Usage(**data["usage"]), steps=data["steps"])
+                if data["stop_reason"] == StopReason.CLOSED:
+                    changes["pending"] = ()
             case LlmResponseRow.type | ModelFailedRow.type:
                 used = row_of(entry).usage()
                 changes["usage"] = changes.get("usage", self.usage) + (used or Usage())

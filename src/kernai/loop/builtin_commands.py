@@ -11,6 +11,7 @@ from typing import Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.runtime_blocks import neutralize
+from kernai.jsonio.json_data import loads
 from kernai.loop.run_state import Run
 
 
@@ -62,7 +63,7 @@ def builtin_command(run: Run, name: str, content: str) -> str | None:
 def _words(content: str) -> str:
     """``NAME FILE``, also of a native call's arguments."""
     try:
-        given = json.loads(content)
+        given = loads(content)
     except ValueError:
         given = None
     if isinstance(given, dict):

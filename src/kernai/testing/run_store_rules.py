@@ -428,6 +428,14 @@ class RunStoreRules:
         store.close("r", "old")
         _same((_info(store).status, _info(store).lease, len(store.load("r"))), ("closed", None, 2), "the run")
 
+    def test_no_call_of_a_closed_run_waits(self) -> None:
+        store = self.make()
+        self._waiting(store)
+        store.close("r", "old")
+        _same(_info(store).pending, (), "the calls that wait")
+        _same([one.run_id for one in store.runs(waiting="pay")], [], "the runs that wait for it")
+        _raises(ValueError, partial(store.decide, "r", "0.0", True), "a decision on a call of a closed run")
+
     # ---------------------------------------------------------------------------------------------- the end of runs
 
     def test_a_run_that_somebody_works_on_is_not_deleted(self) -> None:
