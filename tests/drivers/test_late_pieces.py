@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ class Chatty(Provider):
     ) -> LlmResponse:
         if self.channels:
             late = self.channels[0]
-            for say in (lambda: late("LATE"), lambda: late.block(0, "command", "look", "LATE")):
+            for say in (partial(late, "LATE"), partial(late.block, 0, "command", "look", "LATE")):
                 with pytest.raises(RunCancelledError, match="this model call has ended") as caught:
                     say()
                 self.refused.append(caught.value)

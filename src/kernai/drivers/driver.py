@@ -312,10 +312,11 @@ def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> L
     if not isinstance(answer, LlmResponse):
         provider = run.provider if effect.provider is None else effect.provider
         raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+    made = answer
     if model is not run.model and model.id != run.model.id:
-        answer = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
-    stream.answer = answer
-    return answer
+        made = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
+    stream.answer = made
+    return made
 
 
 def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
