@@ -58,6 +58,7 @@ BENCH_PACKAGES = {
     "framing": (["agentdojo==0.1.35", "mcp>=2.3,<3", "PyYAML>=6", "jsonschema>=4.20"],),
     "dialects": (["--no-deps", "bfcl-eval==2026.3.23"],),
     "model": (*MODEL_PACKAGES, ["annotated-types>=0.6"]),
+    "model-provider": (["annotated-types>=0.6"],),  # `bench model --provider`: a model elsewhere
 }
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
 LONGEST_FUNCTION = 60  # lines; `lines` lists what is longer
@@ -198,6 +199,8 @@ def samples(arguments: list[str]) -> int:
 def bench(arguments: list[str]) -> int:
     """Run the benchmarks, a JSON line a figure; `bench framing`, `dialects` or `model` in an environment of its own."""
     apart = [name for name in arguments if name in BENCH_PACKAGES]
+    if "model" in apart and "--provider" in arguments:
+        return _call([_bench_environment("model-provider"), "benchmarks/run.py", *arguments], cwd=ROOT)
     if apart:
         (name, *more), others = apart, [one for one in arguments if one not in (*apart, "--quick")]
         if more or others:

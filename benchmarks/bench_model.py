@@ -1,26 +1,30 @@
-"""A real model of 135 million parameters: 50 turns under a grammar, over five sets of skills, and 28 free ones.
+"""A real model: 50 turns under a grammar, over five sets of skills, 28 free ones, and 28 native ones.
 
-It is judged on protocol, not on intelligence. A turn is one response of SmolLM2-135M-Instruct: right where it is a
-valid call or a final, cut off where it came to its last token before its end. It always takes the likeliest token, so
-it may say one sentence for ever: all that it writes under the grammar is bounded by its types. A free turn that is not
-right is told so, and may be right then.
+By default SmolLM2-135M-Instruct, which runs in this process. `dev.py bench model --provider openai/gpt-4o-mini` asks
+another one, in each way that its provider supports, and prints rows for the table in docs/model-results.md.
+
+Models are judged on the protocol, not on intelligence. A turn is one response: right if it is a valid call or a final,
+cut off if the token limit ended it. The model always takes the likeliest token, so a small one may repeat a sentence
+for ever; under the grammar, types bound all that it writes. After a wrong free turn the model reads a correction, and
+may try once more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from annotated_types import MaxLen
 
-from kernai import Agent, Event, Model, Provider, Skill, execute
+from kernai import Agent, Event, Model, Provider, ProviderError, Skill, __version__, execute
 from kernai_providers import resolve
 from support import emit
 
 CALLED, ANSWERED, CORRECTED, WRONG, PROSE, CUT = KINDS = (
-    "a valid call", "a final", "right when told", "wrong", "prose", "cut off",
+    "a valid call", "a final", "right when corrected", "wrong", "prose", "cut off",
 )  # fmt: skip
 RIGHT = (CALLED, ANSWERED)
 FREE = 28
@@ -77,6 +81,9 @@ _GOOD = {"skill_result", "builtin_result", "final"}
 _BAD = {"skill_error", "builtin_error", "block_incomplete", "informational_only", "dialect", "answer_rejected"}
 
 
+Way = Callable[[str, list[Skill], Provider, Model], str]
+
+
 def constrained(asked: str, skills: list[Skill], provider: Provider, model: Model) -> str:
     """What a response under the grammar is."""
     agent = _agent(skills, provider, model, TOKENS, constrain=True, max_steps=1, output=Sentence)
@@ -85,8 +92,17 @@ def constrained(asked: str, skills: list[Skill], provider: Provider, model: Mode
 
 
 def free(asked: str, skills: list[Skill], provider: Provider, model: Model) -> str:
-    """The same without one. What is no call and no final is told to the model, which may try again once."""
-    agent = _agent(skills, provider, model, FREE_TOKENS, max_steps=2, on_prose="correct")
+    """The same without one. A response that is neither a call nor a final is corrected, once."""
+    return _corrected_once(_agent(skills, provider, model, FREE_TOKENS, max_steps=2, on_prose="correct"), asked)
+
+
+def native(asked: str, skills: list[Skill], provider: Provider, model: Model) -> str:
+    """The same with calls in the vendor's own format, where prose is an answer."""
+    outcome = _corrected_once(_agent(skills, provider, model, FREE_TOKENS, max_steps=2, calls="native"), asked)
+    return ANSWERED if outcome == PROSE else outcome
+
+
+def _corrected_once(agent: Agent[str], asked: str) -> str:
     first, *more = responses(agent, asked)
     if first not in RIGHT and any(outcome in RIGHT for outcome in more):
         return CORRECTED
@@ -96,36 +112,54 @@ def free(asked: str, skills: list[Skill], provider: Provider, model: Model) -> s
 def _agent(skills: list[Skill], provider: Provider, model: Model, tokens: int, **options: Any) -> Agent[str]:
     return Agent(
         instructions="Use a skill, or answer in a few words.", provider=provider, model=model, skills=skills,
-        protocols=[], list_skills=True, on_prose="accept", generation={"max_tokens": tokens, "temperature": 0},
-        **options,
+        protocols=[], list_skills=True, generation={"max_tokens": tokens, "temperature": 0},
+        **{"on_prose": "accept", **options},
     )  # fmt: skip
 
 
 def responses(agent: Agent[str], asked: str) -> list[str]:
     """What each response to a question is."""
     events: list[Event] = []
-    execute(agent, asked, on_event=events.append)
+    result = execute(agent, asked, on_event=events.append)
+    if isinstance(result.error, ProviderError):
+        raise result.error
     starts = [at for at, event in enumerate(events) if event.type == "llm_response"]
     return [_outcome(events[at:end]) for at, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def _outcome(events: Sequence[Event]) -> str:
-    told = {event.type for event in events}
+    types = {event.type for event in events}
     if events[0].data["finish_reason"] == "length":
         return CUT
-    if told & _BAD:
+    if types & _BAD:
         return WRONG
-    if told & _GOOD:
-        return ANSWERED if "final" in told else CALLED
+    if types & _GOOD:
+        return ANSWERED if "final" in types else CALLED
     return PROSE
 
 
-def main(*, quick: bool) -> None:
-    """Counts of both kinds of turns, and a figure for the constrained ones."""
-    provider, model = resolve("smollm2/135m", context=4096)
-    turns = [(asked, skills) for skills in SETS.values() for asked in ASKED][:: 5 if quick else 1]
-    for name, way, some, aim in (("constrained", constrained, turns, ">= 1"), ("free", free, turns[:FREE], ">= 0")):
-        counts = Counter(way(*one, provider, model) for one in some)
-        print(f"# {name}: {', '.join(f'{counts[kind]} {kind}' for kind in KINDS)}", flush=True)
+def ways_of(provider: Provider) -> dict[str, Way]:
+    """How a model can be asked, by the name that the table has for it."""
+    found: dict[str, Way] = {"free": free}
+    if provider.grammar_field is not None:
+        found = {"constrained": constrained, **found}
+    if provider.calls_natively:
+        found["native"] = native
+    return found
+
+
+def main(*, quick: bool, provider: str = "smollm2/135m") -> None:
+    """Counts for each way, as a figure and as a row of the table."""
+    options: dict[str, Any] = {"context": 4096} if provider == "smollm2/135m" else {}
+    asked, model = resolve(provider, **options)
+    turns = [(text, skills) for skills in SETS.values() for text in ASKED][:: 5 if quick else 1]
+    rows = [f"| model | way | turns | {' | '.join(KINDS)} | kernai | on |"]
+    for name, way in ways_of(asked).items():
+        some = turns if name == "constrained" else turns[:FREE]
+        counts = Counter(way(*one, asked, model) for one in some)
         right = sum(counts[kind] for kind in RIGHT)
-        emit(f"model: {name} turns that are right", right, len(some), right / len(some), aim, unit="of")
+        emit(f"model: {name} turns that are right", right, len(some), right / len(some),
+             ">= 1" if name == "constrained" else ">= 0", unit="of")
+        cells = " | ".join(str(counts[kind]) for kind in KINDS)
+        rows.append(f"| `{provider}` | {name} | {len(some)} | {cells} | {__version__} | {datetime.now(UTC):%d %B %Y} |")
+    print(*rows, sep="\n", flush=True)

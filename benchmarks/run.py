@@ -28,12 +28,16 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Measure kernai against floors in the same run.")
     options.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join((*NAMES, *APART))}")
     options.add_argument("--quick", action="store_true", help="fewer rounds: figures for a first look")
+    options.add_argument("--provider", metavar="NAME", help="for `model`: whom to ask, such as openai/gpt-4o-mini")
     given = options.parse_args()
+    if given.provider and given.names != ["model"]:
+        options.error("--provider is an option of `model` alone")
     unknown = [name for name in given.names if name not in (*NAMES, *APART)]
     if unknown:
         options.error(f"no benchmark {unknown[0]!r}; there are {', '.join((*NAMES, *APART))}")
     for name in given.names or NAMES:
-        importlib.import_module(f"bench_{name}").main(quick=given.quick)
+        chosen = {"provider": given.provider} if given.provider else {}
+        importlib.import_module(f"bench_{name}").main(quick=given.quick, **chosen)
     missed = [line["name"] for line in support.EMITTED if not line["ok"]]
     print(f"{len(support.EMITTED) - len(missed)} of {len(support.EMITTED)} aims met", file=sys.stderr)
     for name in missed:

@@ -5,6 +5,9 @@ as doctests in the same module. A block is left out only with a reason, in a com
 
     <!-- test: skip needs a local Ollama -->
 
+A block with another library's code is run where that is installed: `<!-- test: needs langgraph -->`. The pages for those who
+come from one say with which version they were run.
+
 Of `bash` blocks only the commands of `dev.py` and the scripts that they name are looked up.
 """
 
@@ -27,6 +30,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})[ ]*(?P<language>[^\s`]*)")
 SKIP = re.compile(r"^\s*<!--\s*test:\s*skip\b\s*(?P<reason>.*?)\s*-->\s*$")
+NEEDS = re.compile(r"^\s*<!--\s*test:\s*needs\s+(?P<module>\w+)\s*-->\s*$")
 DISGUISED_PYTHON = {"py", "python3", "py3", "Python", "pycon3", "pyi"}  # would look right and never run
 DEV_COMMAND = re.compile(r"\bdev\.py +([\w-]+)")
 SCRIPT = re.compile(r"\bpython3? +([\w./-]+\.py)\b")
@@ -62,10 +66,17 @@ def code_blocks(page: Path) -> Iterator[CodeBlock]:
         while number < len(lines) and not closing.match(lines[number]):
             number += 1
         assert number < len(lines), f"{page}:{start}: this block is never closed"
-        skip = SKIP.match(last_text)
         code = textwrap.dedent("\n".join(lines[start:number]) + "\n")
-        yield CodeBlock(page, start + 1, opening["language"], code, skip["reason"] if skip else None)
+        yield CodeBlock(page, start + 1, opening["language"], code, skip_reason(last_text))
         last_text, number = "", number + 1
+
+
+def skip_reason(comment: str) -> str | None:
+    """Why the block after this comment is left out, or None if it is run."""
+    skip, needs = SKIP.match(comment), NEEDS.match(comment)
+    if needs:
+        return None if importlib.util.find_spec(needs["module"]) else f"needs {needs['module']}"
+    return skip["reason"] if skip else None
 
 
 def run_python(block: CodeBlock, module: types.ModuleType) -> None:
@@ -184,6 +195,18 @@ open("made.txt", "w").close()
 raise SystemExit("never run")
 ```
 
+<!-- test: needs a_package_of_nobody -->
+
+```python
+import a_package_of_nobody
+```
+
+<!-- test: needs json -->
+
+```python
+open("needed.txt", "w").close()
+```
+
 ~~~text
 ```python
 not code, but text
@@ -201,6 +224,7 @@ def page_with(tmp_path: Path, text: str) -> Path:
 def test_blocks_share_one_module_and_one_working_directory(tmp_path: Path) -> None:
     run_page(page_with(tmp_path, GOOD_PAGE))
     assert (tmp_path / "made.txt").exists()
+    assert (tmp_path / "needed.txt").exists()
 
 
 def test_a_failing_block_names_its_page_and_its_line(tmp_path: Path) -> None:
