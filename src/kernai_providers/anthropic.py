@@ -228,7 +228,7 @@ class AnthropicReader(SseReader):
         elif kind == "thinking_delta":
             self.think(delta.get("thinking"))
             self._thought["thinking"] = self._thought.get("thinking", "") + str(delta.get("thinking") or "")
-        elif kind == "input_json_delta" and index is not None:
+        elif kind == "input_json_delta" and index in self._calls:  # not of a tool that the vendor runs
             self.call(index, text=delta.get("partial_json"))
         elif kind == "signature_delta" and self._thought.get("type"):  # the last of a thought
             self.keep({**self._thought, "signature": str(delta.get("signature") or "")})

@@ -260,7 +260,12 @@ class HttpProvider(NotCopied, Provider):
         for name, value in options.extra.items():
             ours = body.get(name)
             # key by key: whoever sets one of Ollama's `options` does not mean to lose the temperature that stands there
-            body[name] = {**ours, **value} if isinstance(ours, dict) and isinstance(value, Mapping) else value
+            if isinstance(ours, dict) and isinstance(value, Mapping):
+                body[name] = {**ours, **value}
+            elif name == "tools" and isinstance(ours, list) and isinstance(value, (list, tuple)):
+                body[name] = [*ours, *value]  # the vendor's own tools, beside the agent's
+            else:
+                body[name] = value
         url = self.base_url + self.path(model)
         return Exchange(
             Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),

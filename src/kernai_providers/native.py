@@ -107,12 +107,13 @@ class Toolbox:
         """The block that a call means. Arguments that are not JSON stay as they are: the loop repairs or corrects."""
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         data = _json(text) if text.strip() else {}
-        is_open, tool = is_cut and not isinstance(data, dict), self.tools.get(name)
+        is_open = is_cut and not (text.strip() and isinstance(data, dict))
+        tool = self.tools.get(name)
         if tool is None:
             return NativeCall("command", name, text, id=id, is_open=is_open)
         if isinstance(data, dict):
             pruned = without_nulls(data, tool.schema)
-            text = text if pruned == data and text.strip() else json.dumps(pruned, ensure_ascii=False)
+            text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
             data = pruned
         if tool.type == "command":
             text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
@@ -163,10 +164,11 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[Said | Heard
     """The turns after the system message, in alternation."""
     turns: list[Said | Heard] = []
     calls: dict[int, Call] = {}
+    used: set[str] = set()
     for at, message in enumerate(messages):
         last = turns[-1] if turns else None
         if message.role == "assistant":
-            said, calls = _said(message, box, at)
+            said, calls = _said(message, box, at, used)
             if isinstance(last, Said) and not last.calls and not said.calls:
                 last.text = "\n\n".join(filter(None, [last.text, said.text]))
                 continue
@@ -181,7 +183,8 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[Said | Heard
     return turns
 
 
-def _said(message: Message, box: Toolbox, at: int) -> tuple[Said, dict[int, Call]]:
+def _said(message: Message, box: Toolbox, at: int, used: set[str]) -> tuple[Said, dict[int, Call]]:
+    """The turn and its calls by their index; `used` are the ids of earlier ones, which some servers repeat."""
     blocks: Sequence[Mapping[str, Any]]
     if message.blocks is None:
         parsed = parse(message.text)
@@ -194,6 +197,9 @@ def _said(message: Message, box: Toolbox, at: int) -> tuple[Said, dict[int, Call
         name = None if block.get("is_open") else box.name_of(block)
         if name is not None:
             id = box.id_of(block.get("id"), f"call {at}.{index}")
+            if id in used:
+                id = box.id_of(None, f"{id} {at}.{index}")
+            used.add(id)
             calls[index] = Call(id, name, box.arguments(block))
         elif not block.get("is_open"):
             text = f"{text}\n{block['content']}"

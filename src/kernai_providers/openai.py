@@ -198,8 +198,8 @@ class OpenAIReader(SseReader):
         super().__init__(vendor, secrets)
         self._done_marker = done_marker
         self._answered = False
-        #: the calls so far, and reasoning that DeepSeek wants back with them
-        self._seen: list[object] = []
+        #: the ids of the calls so far by their keys, and reasoning that DeepSeek wants back with them
+        self._seen: dict[object, object] = {}
         self._thought: list[str] = []
 
     def on_event(self, event: str | None, data: str) -> None:
@@ -255,12 +255,14 @@ class OpenAIReader(SseReader):
         arguments = given.get("arguments")
         text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
         key: object = call.get("index")
-        if not isinstance(key, int) or (given.get("name") and key in self._seen):
-            key = f"{len(self._seen)}.{at}"  # some servers number no call, or each with 0
-        if given.get("name"):
-            self._seen.append(key)
+        # some servers number no call, or each with 0; others repeat id and name in each piece
+        is_more = not given.get("name") or (key in self._seen and call.get("id") and call["id"] == self._seen[key])
+        if not isinstance(key, int) or (key in self._seen and not is_more):
+            key = f"{len(self._seen)}.{at}"
+        if not is_more:
+            self._seen[key] = call.get("id")
         elif key not in self._seen and self._seen:
-            key = self._seen[-1]
+            key = next(reversed(self._seen))
         self.call(key, name=given.get("name"), id=call.get("id"), text=text)
 
     def _on_content(self, content: object) -> None:

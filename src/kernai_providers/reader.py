@@ -168,10 +168,10 @@ class Reader(ABC):
         )
 
     def _with_calls(self, text: str, box: Toolbox) -> tuple[str, list[NativeCall] | None]:
+        calls = [call for call in self._calls.values() if call.name]
         is_cut = self.finish_reason in CUT
         blocks = [
-            box.block(call.name, "".join(call.pieces), call.id, is_cut=is_cut)
-            for call in self._calls.values() if call.name
+            box.block(call.name, "".join(call.pieces), call.id, is_cut=is_cut and call is calls[-1]) for call in calls
         ]
         return (written(text.rstrip(), blocks), blocks) if blocks else (text, None)
 
@@ -214,9 +214,12 @@ class Reader(ABC):
             call.is_shown = True
 
     def call_was(self, key: object, text: str) -> None:
-        """The whole arguments of a native call, for vendors that repeat them at its end."""
-        if key in self._calls and not self._calls[key].pieces:
+        """The whole arguments of a native call, for vendors that repeat them at its end: they count."""
+        call = self._calls.get(key)
+        if call is not None and not call.pieces:
             self.call(key, text=text)
+        elif call is not None and text:
+            call.pieces = [text]
 
     def keep(self, item: Mapping[str, Any]) -> None:
         """Reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""

@@ -131,8 +131,8 @@ class ResponsesReader(SseReader):
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
-        #: the indexes of native calls in the output
-        self._indexes: list[object] = []
+        #: the ids of native calls, by their index in the output
+        self._ids: dict[object, object] = {}
         #: the pieces of each part of the output, by its indexes
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
@@ -159,14 +159,14 @@ class ResponsesReader(SseReader):
         elif kind == "response.output_item.added":
             self._on_call(found.get("item"), found.get("output_index"))
         elif kind == "response.function_call_arguments.delta":
-            if found.get("output_index") in self._indexes:
+            if found.get("output_index") in self._ids:
                 self.call(found.get("output_index"), text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
 
     def _on_call(self, item: object, index: object) -> None:
         if isinstance(item, dict) and item.get("type") == "function_call":
-            self._indexes.append(index)
+            self._ids[index] = item.get("call_id")
             self.call(index, name=item.get("name"), id=item.get("call_id"))
 
     def _on_item(self, item: object, index: object) -> None:
@@ -174,7 +174,7 @@ class ResponsesReader(SseReader):
         kind = item.get("type") if isinstance(item, dict) else None
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if isinstance(item, dict) and kind == "function_call":
-            if index not in self._indexes:
+            if index not in self._ids:
                 self._on_call(item, index)
             self.call_was(index, str(item.get("arguments") or ""))
         if isinstance(item, dict) and kind == "reasoning" and item.get("encrypted_content"):
@@ -186,14 +186,19 @@ class ResponsesReader(SseReader):
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else ""
         self.end_with(str(reason) if how == "incomplete" else how, FINISH_REASONS)
-        text = self._output(response.get("output"))
+        output = response.get("output")
+        text = self._output(output)
+        for at, item in enumerate(output if isinstance(output, list) else ()):
+            if isinstance(item, dict) and item.get("type") == "function_call":
+                index = next((index for index, id in self._ids.items() if id == item.get("call_id")), f"last {at}")
+                self._on_item(item, index)
         if how == "completed" and self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if not self.has_text:
             self.say(text)
         elif text != self.text:
             self.final_text = text
-        if not self.has_text and how == "completed" and not response.get("output") and self.finish_reason == "stop":
+        if not self.has_text and how == "completed" and not output and self.finish_reason == "stop":
             raise self.error("the stream ended without any output", "no_answer", retryable=True)
         self.complete = True
 

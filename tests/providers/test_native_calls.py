@@ -84,7 +84,10 @@ class Server:
             return WIRES[self.vendor].stream([text if "<block" in text else f"<final>{text}</final>"])
         parsed = parse(text)
         names = {tool: name for name, tool in names_of(body).items()}
-        calls = [Called(names.get(str(block.name), str(block.name)), block.content or "{}") for block in parsed.blocks]
+        calls = [
+            Called(names.get(str(block.name), str(block.name)), block.content or "{}", f"call_{len(self.bodies)}_{at}")
+            for at, block in enumerate(parsed.blocks)
+        ]
         prose = "".join(parsed.text_segments).strip()
         return spoken(self.vendor, prose, calls, thought=self.thought)
 

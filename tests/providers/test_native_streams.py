@@ -1,0 +1,266 @@
+"""Streams of native calls: cut anywhere, with errors in them, and as real servers deviate from their specification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+import kernai
+from asking import ADAPTERS
+from kernai import Agent, LlmResponse, Message, Model, ProviderError, Result, Tool, Tools, skill
+from kernai_providers import MemoryReply, MemoryTransport
+from kernai_providers.reader import Reader
+from native_wires import Called, _chunk, _named, _usage, spoken
+from vendor_wires import WIRES
+from wire_format import dumps, sse
+from wire_server import WireServer
+
+VENDORS = tuple(ADAPTERS)
+CALLS = [
+    Called("search", '{"q": "Größe 😀 </block>", "limit": 3}'), Called("stock_list", '{"q": ""}'), Called("search", '{"q": "b"}'),
+]  # fmt: skip
+SYSTEM = Message("system", "")
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["q"]}
+TOOLS = Tools((Tool("search", "", SCHEMA), Tool("stock.list", "", SCHEMA)), SYSTEM, SYSTEM)
+Outcome = tuple[str, dict[int, Any], LlmResponse]
+
+
+def reader(vendor: str) -> Reader:
+    provider = ADAPTERS[vendor]("k")
+    return provider._reader([], provider._toolbox(TOOLS))
+
+
+def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
+    """The text that was streamed, what was streamed of each call, and the response."""
+    one = reader(vendor)
+    one.begin({"content-type": WIRES[vendor].media_type})
+    pieces = [piece for chunk in chunks if not one.complete for piece in one.feed(chunk)]
+    pieces += [] if one.complete else one.end()
+    one.check_complete()
+    calls: dict[int, Any] = {}
+    for piece in pieces:
+        if not isinstance(piece, str):
+            index, kind, name, text = piece
+            calls[index] = kind, name, calls.get(index, ("", "", ""))[2] + text
+    return "".join(piece for piece in pieces if isinstance(piece, str)), calls, one.response(1)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_any_cut_into_two_and_byte_by_byte_read_the_same(vendor: str) -> None:
+    data = b"".join(spoken(vendor, "Größe 😀.", CALLS, thought="Hm."))
+    whole = read(vendor, [data])
+    assert whole[0] == "Größe 😀."
+    blocks = whole[2].blocks or []
+    assert [(one.name, json.loads(one.content)["q"]) for one in blocks] == [
+        ("search", "Größe 😀 </block>"), ("stock.list", ""), ("search", "b")]  # fmt: skip
+    if not vendor.startswith("openai"):  # there the arguments may hold nulls, which are left out at the end
+        assert whole[1] == {at: (one.type, one.name, one.content) for at, one in enumerate(blocks)}
+    for at in range(0, len(data) + 1, 23):
+        assert read(vendor, [data[:at], data[at:]]) == whole
+    assert read(vendor, [data[at : at + 1] for at in range(len(data))]) == whole
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_stream_that_ends_anywhere_is_an_error_or_the_whole_response(vendor: str) -> None:
+    data = b"".join(spoken(vendor, "Both.", CALLS))
+    whole = read(vendor, [data])
+    for at in [*range(0, len(data) - 60, 23), *range(len(data) - 60, len(data) - 2)]:  # but for the last line breaks
+        with pytest.raises(ProviderError):
+            assert read(vendor, [data[:at]]) != whole
+
+
+# --------------------------------------------------------------------------------------------------- whole runs
+
+
+@skill(register=False)
+def search(q: str, limit: int = 3) -> str:
+    """Searches."""
+    return f"hits for {q}"
+
+
+@skill(register=False)
+def wipe(everything: bool = True) -> str:
+    """Wipes."""
+    return "wiped"
+
+
+def agent(vendor: str, generation: Any = None, **options: Any) -> Agent:
+    provider = ADAPTERS[vendor]("k", max_retries=0, **options)
+    return Agent(
+        instructions="x", provider=provider, model=Model("m"), skills=[search, wipe], calls="native",
+        generation=generation)
+
+
+def run(
+    vendor: str, *streams: Sequence[bytes], generation: Any = None, **options: Any
+) -> tuple[Result[str], list[str], list[Any]]:
+    """The result of a run whose responses are these, then "End."; what its calls gave; the requests."""
+    bodies: list[Any] = []
+
+    def answer(request: Any) -> MemoryReply:
+        bodies.append(json.loads(request.body))
+        given = list(streams)[len(bodies) - 1] if len(bodies) <= len(streams) else WIRES[vendor].stream(["End."])
+        return MemoryReply(200, {"content-type": WIRES[vendor].media_type}, given)
+
+    made = agent(vendor, generation, transport=MemoryTransport(answer))
+    recorder = kernai.Recorder()
+    result = kernai.execute(made, "Go.", recorder=recorder, **options)
+    return result, [event.data["result"] for event in recorder.for_event("skill_result")], bodies
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_an_error_anywhere_in_a_stream_runs_no_call_of_it(vendor: str) -> None:
+    stream = spoken(vendor, "Both.", CALLS)
+    for error in WIRES[vendor].errors().values():
+        for at in (0, len(stream) // 2, len(stream) - 1):
+            result, gave, _ = run(vendor, [*stream[:at], *error])
+            assert (result.stop_reason, gave) == ("error", [])
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_refusal_ends_a_native_call_as_it_ends_any_other(vendor: str) -> None:
+    for stream, word in WIRES[vendor].refusals().values():
+        result, _, _ = run(vendor, stream)
+        assert (result.stop_reason == "error") == (not result.text)
+        assert result.finish_reason in (word, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_over_a_socket_a_byte_at_a_time_both_drivers_do_the_same(vendor: str) -> None:
+    import asyncio
+
+    wire = WIRES[vendor]
+    replies = [wire.reply(spoken(vendor, "One.", [Called("search", '{"q": "a"}')])).split(1), wire.answer("End.")]
+    gave = []
+    for execute in (kernai.execute, lambda *given, **more: asyncio.run(kernai.aexecute(*given, **more))):
+        with WireServer(list(replies)) as server:
+            recorder, made = kernai.Recorder(), agent(vendor, base_url=wire.base_url(server.url))
+            result = execute(made, "Go.", recorder=recorder)
+            made.provider.close()  # type: ignore[union-attr]  # one of ours
+            results = [event.data["result"] for event in recorder.for_event("skill_result")]
+            gave.append((result.text, results))
+    assert gave == [("End.", ["hits for a"])] * 2
+
+
+# --------------------------------------------------------------------------------- what servers send all the same
+
+
+def openai(*deltas: Any, finish: str = "tool_calls") -> list[bytes]:
+    return [*map(_chunk, deltas), _chunk({}, finish), *_usage(), b"data: [DONE]\n\n"]
+
+
+def piece(arguments: Any = None, **more: Any) -> dict[str, Any]:
+    """A piece of a call, as Chat Completions has it; `name` is its function's."""
+    name = {"name": more.pop("name")} if "name" in more else {}
+    return {"tool_calls": [{**more, "function": {**name, "arguments": arguments}}]}
+
+
+def anthropic(*events: Any, stop: str = "tool_use") -> list[bytes]:
+    usage = {"input_tokens": 5, "output_tokens": 1}
+    first = {"type": "message_start", "message": {"id": "m", "role": "assistant", "model": "m", "content": [], "usage": usage}}
+    last = {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 9}}
+    return [sse(one, one["type"]) for one in (first, *events, last, {"type": "message_stop"})]
+
+
+def begun(index: int, kind: str = "tool_use", name: str = "search", **given: Any) -> dict[str, Any]:
+    block = {"type": kind, "id": f"t{index}", "name": name, "input": given}
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def more(index: int, text: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": text}}
+
+
+def gemini(*parts: Any, finish: str = "STOP") -> list[bytes]:
+    chunks = [{"candidates": [{"content": {"parts": [one]}, "index": 0}]} for one in parts]
+    end = {"candidates": [{"content": {}, "finishReason": finish, "index": 0}], "usageMetadata": {"promptTokenCount": 7}}
+    return [sse(one) for one in (*chunks, end)]
+
+
+def ollama(*calls: Any, reason: str = "stop") -> list[bytes]:
+    message = {"role": "assistant", "content": "", "tool_calls": list(calls)}
+    end = {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": reason}
+    return [dumps(one).encode() + b"\n" for one in ({"message": message, "done": False}, end)]
+
+
+def responses(*events: tuple[str, Any], output: Sequence[Any] = (), why: str | None = None) -> list[bytes]:
+    status = "incomplete" if why else "completed"
+    response = {"id": "r", "status": status, "output": list(output), "incomplete_details": {"reason": why}}
+    return [*(_named(kind, **fields) for kind, fields in events), _named(f"response.{status}", response=response)]
+
+
+def item(arguments: str = '{"q": "a"}', name: str = "search") -> dict[str, Any]:
+    return {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": name, "arguments": arguments}
+
+
+ADDED = ("response.output_item.added", {"output_index": 0, "item": item("")})
+NOTHING: Any = None
+A, B = '{"q": "a"}', '{"q": "b"}'
+#: by what is odd: the vendor, the stream, and for which `q` it searches
+ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
+    "id and name in each piece": ("openai", openai(
+        piece('{"q": ', index=0, id="1", name="search"), piece('"a"}', index=0, id="1", name="search")), ["a"]),
+    "every call is number 0": ("openai", openai(
+        piece(A, index=0, id="1", name="search"), piece(B, index=0, id="2", name="search")), ["a", "b"]),
+    "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
+    "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
+    "arguments as an object": ("openai", openai(piece({"q": "a"}, index=0, id="1", name="search")), ["a"]),
+    "calls that end with stop": ("openai", openai(piece(A, index=0, id="1", name="search"), finish="stop"), ["a"]),
+    "a message in place of a delta": ("openai", [
+        sse({"choices": [{"index": 0, "message": piece(A, id="1", name="search"), "finish_reason": "tool_calls"}]}),
+        b"data: [DONE]\n\n"], ["a"]),
+    "a call without a name": ("openai", openai(piece(A, index=0, id="1", name="")), []),
+    "arguments that were cut off": ("openai", openai(piece('{"q": "a', index=0, id="1", name="search"), finish="length"), []),
+    "cut off before its arguments": ("openai", openai(piece("", index=0, id="1", name="wipe"), finish="length"), []),
+    "whole, though cut off after it": ("openai", openai(piece(A, index=0, id="1", name="search"), finish="length"), ["a"]),
+    "broken before one that was cut off": ("openai", openai(
+        piece('{"q": ', index=0, id="1", name="search"), piece('{"q": "b', index=1, id="2", name="search"), finish="length"), []),
+    "a tool that the vendor runs": ("anthropic", anthropic(
+        begun(0, "server_tool_use", "web_search"), more(0, '{"query": "x"}'), begun(1), more(1, '{"q": '), more(1, '"a"}')), ["a"]),
+    "no input": ("anthropic", anthropic(begun(0, name="wipe"), more(0, "")), NOTHING),
+    "all of the input at once": ("anthropic", anthropic(begun(0, q="a")), ["a"]),
+    "an input that was cut off": ("anthropic", anthropic(begun(0), more(0, '{"q": "a'), stop="max_tokens"), []),
+    "an input that never came": ("anthropic", anthropic(begun(0, name="wipe"), stop="max_tokens"), []),
+    "calls without ids": ("gemini", gemini(
+        {"functionCall": {"name": "search", "args": {"q": "a"}}}, {"functionCall": {"name": "search", "args": {"q": "b"}}}), ["a", "b"]),
+    "a malformed call": ("gemini", gemini(finish="MALFORMED_FUNCTION_CALL"), []),
+    "arguments as a text": ("ollama", ollama({"function": {"name": "search", "arguments": A}}), ["a"]),
+    "no call in the list": ("ollama", ollama(None), []),
+    "only in the final output": ("openai-responses", responses(output=[item()]), ["a"]),
+    "done, but never begun": ("openai-responses", responses(
+        ("response.output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
+    "other pieces than in the end": ("openai-responses", responses(
+        ADDED, ("response.function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x"}'}),
+        ("response.output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
+    "incomplete": ("openai-responses", responses(
+        ADDED, ("response.function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x'}),
+        output=[item('{"q": "x')], why="max_output_tokens"), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_server_that_deviates_is_understood_or_the_model_reads_that_nothing_was_done(odd: str) -> None:
+    vendor, stream, asked = ODD[odd]
+    events: list[str] = []
+    result, gave, bodies = run(vendor, stream, on_event=lambda event: events.append(event.type))
+    assert gave == (["wiped"] if asked is NOTHING else [f"hits for {q}" for q in asked])
+    assert (result.text, len(bodies)) == ("End.", 2)
+    assert "model_restarted" not in events
+
+
+def test_ids_that_come_twice_go_back_as_different_ones() -> None:
+    again = openai(piece(A, index=0, id="same", name="search"), piece(B, index=1, id="same", name="search"))
+    _, gave, bodies = run("openai", again, again)
+    messages = bodies[-1]["messages"]
+    calls = [call["id"] for one in messages for call in one.get("tool_calls", ())]
+    assert calls == [one["tool_call_id"] for one in messages if one["role"] == "tool"]
+    assert (calls[0], len(set(calls)), len(gave)) == ("same", 4, 4)
+
+
+def test_tools_of_the_vendors_own_are_sent_beside_the_agents() -> None:
+    _, _, bodies = run("anthropic", generation={"extra": {"tools": [{"type": "web_search_20260209", "name": "web_search"}]}})
+    assert [tool["name"] for tool in bodies[0]["tools"]] == ["search", "wipe", "plan", "tasks", "web_search"]
