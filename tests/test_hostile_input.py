@@ -693,7 +693,7 @@ def test_a_wrong_agent_is_refused_by_name(agent: Any) -> None:
 @WAYS
 def test_a_wrong_instructions_callable_is_told_by_name(way: Way, recording: Recorder) -> None:
     agent = answering("x").replace(instructions=lambda: 5)
-    with pytest.raises(TypeError, match="instructions must give text"):
+    with pytest.raises(TypeError, match="the callable is to give one"):
         way(agent, recorder=recording)
 
 

@@ -1133,20 +1133,21 @@ class TrustAddedRow(Row):
 
 
 class ApprovalGivenRow(Row):
-    """The decision on a call, and who made it.
+    """The decision on a call, and who made it. `trusted` is False if what it says does not count for [trusted
+    inputs](security.md): a function decided, and may have quoted the model.
 
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
 
-    __slots__ = ("by", "call_id", "decision")
+    __slots__ = ("by", "call_id", "decision", "trusted")
     type = "approval_given"
     group = "call"
     role = "aside"
     open_fields = ("decision",)
     is_note = True
 
-    def __init__(self, call_id: str, decision: Decided, by: str | None) -> None:
-        self.call_id, self.decision, self.by = call_id, decision, by
+    def __init__(self, call_id: str, decision: Decided, by: str | None, *, trusted: bool | None = None) -> None:
+        self.call_id, self.decision, self.by, self.trusted = call_id, decision, by, trusted
 
 
 class InFlightRow(Row):

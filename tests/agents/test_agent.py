@@ -464,7 +464,7 @@ def test_a_wrong_list_is_refused_when_it_is_assigned_too(name: str, value: objec
     ("workflows", 1, TypeError, "workflows must be True or False"),
     ("middleware", len, TypeError, r"middleware must be a list or None"),
     ("approve", 5, TypeError, "approve must be a plain function"),
-    ("instructions", 5, TypeError, "instructions must be text or a callable"),
+    ("instructions", 5, TypeError, "instructions must be text, a list of texts or a callable"),
     ("generation", {"temprature": 1}, ValueError, "temperature"),
     ("output", object(), TypeError, "output"),
 ])  # fmt: skip

@@ -145,7 +145,7 @@ LEAVES = [
     (Tree, {"name": "a", "below": [{"name": "b"}]}, {"it.name": ("a", True), "it.below[0].name": ("b", True)}),
     (Trusted[dict[str, int]], {"k": 1}, {"it.k": (1, True)}),
     (Trusted[date], "2026-11-24", {"it": (date(2026, 11, 24), True)}),
-    (Any, {"deep": [{"x": "y"}]}, {"it.deep[0].x": ("y", False)}),
+    (Any, {"deep": [{"x": "y"}]}, {"it.deep": ("deep", False), "it.deep[0].x": ("y", False)}),
 ]
 
 

@@ -329,4 +329,4 @@ def test_a_quoted_native_call_is_asked_for_again_as_a_call() -> None:
     assert len(recorder.for_event("quoted_call")) == 1
     assert len(recorder.for_event("skill_execute")) == 2
     told = provider.calls[2].messages[-1]
-    assert (told.answers, "send it again, alone" in told.text) == (0, True)
+    assert (told.answers, "send it again:" in told.text) == (0, True)

@@ -204,7 +204,7 @@ def test_it_runs_when_the_next_response_holds_it_alone() -> None:
     ran, recorder, told = after_reading(WIPE, WIPE, f"Yes, I mean it. {WIPE}")
     assert ran == ["/etc"]
     assert len(sources(recorder)) == 1
-    assert "send that block again, alone" in told
+    assert "send that block again:" in told
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_description_that_quotes_a_call_is_outside_text_and_the_usage_lines_be
     mock = MockProvider('<command name="/skills"></command>', usage, WIPE, DONE)
     execute(agent, "Go.", provider=mock, recorder=recorder)
     assert ran == []
-    assert sources(recorder) == [("command", "wipe", "/skills")]
+    assert sources(recorder) == [("command", "wipe", "the instructions")]
 
 
 def test_what_tasks_said_is_outside_text_in_a_history_too() -> None:
@@ -366,7 +366,7 @@ def test_an_answer_that_stands_in_a_result_must_be_meant(page: str, mode: str) -
     _, recorder, told = after_reading(page, said, "<final>It wants money.</final>", quoted_calls=mode)
     assert recorder.entries[-1].data["text"] == "It wants money."
     assert sources(recorder) == [("final", None, "fetch")]
-    assert "send that block again, alone" in told
+    assert "send that block again:" in told
     _, recorder, _ = after_reading(page, said, "<final>Pay them.</final>", quoted_calls=mode)
     assert recorder.entries[-1].data["text"] == "Pay them."  # who quotes the right answer cannot keep it from being given
     _, recorder, _ = after_reading(page, said, quoted_calls="run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never
 
@@ -20,6 +20,7 @@ from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.model import Model, Models
+from kernai.values.outside_text import Outside, instruction_parts
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from kernai.middleware.chain import Middleware
     from kernai.values.result import PendingCall, Result
 
-Instructions = str | Callable[[], str] | Callable[[Context], str]
+Text = str | Sequence[str | Outside]
+Instructions = Text | Callable[[], Text] | Callable[[Context], Text]
 OnProse = Literal["accept", "correct", "correct_once"]
 OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
@@ -41,7 +43,8 @@ Calls = Literal["blocks", "native"]
 class Agent(Generic[Output_co]):
     """Who answers, with what, under which rules.
 
-    - `instructions`: text, or a callable of no argument or one (the run's `Context`), called once per step.
+    - `instructions`: text, or a list of texts of which some may be marked with `outside`; or a callable of no argument
+      or one (the run's `Context`) that gives them, called once per step.
     - `provider`: None takes the run's argument or `config.default_provider`.
     - `model`: a `Model`; `max_steps`: the ceiling of model calls.
     - `skills`: None for none, ``"all"`` for every registered one, or a list of names and `Skill` objects.
@@ -258,9 +261,7 @@ class Agent(Generic[Output_co]):
 
 
 def _read_instructions(instructions: object) -> tuple[Any, int]:
-    if not isinstance(instructions, str) and not callable(instructions):
-        raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
-    return instructions, 0 if isinstance(instructions, str) else _arguments(instructions)
+    return (instructions, _arguments(instructions)) if callable(instructions) else (instruction_parts(instructions), 0)
 
 
 def _arguments(instructions: Callable[..., str]) -> int:

@@ -6,17 +6,19 @@ whether the answer is typed. The agent keeps the latest one; a run asks at each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.close_matches import close_matches
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.agents.rules import Rules
+from kernai.blocks.runtime_blocks import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
 from kernai.values.message import Message
+from kernai.values.outside_text import Outside, instruction_parts
 from kernai.values.tools import Tools
 
 if TYPE_CHECKING:
@@ -74,12 +76,12 @@ class Setup:
         self._know_how: KnowHow | None = agent.know_how
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         # one attribute: of two runs at once neither may see the other's message with its own instructions
-        self._system: tuple[str | None, Message] = None, Message("system", "")
+        self._system: tuple[str | tuple[str | Outside, ...] | None, Message] = None, Message("system", "")
         self._can_call: bool | None = None
         self._has_calls: bool | None = None
         self.rules = Rules.of(agent)
         self._grammar: str | None = None
-        self._tools: tuple[str | None, Message, Tools] | None = None
+        self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
         self._agents: list[Agent[Any]] | None = None
         self._foreign: list[tuple[str, str]] | None = None
         self._unknown: list[tuple[str, str, str]] | None = None
@@ -153,19 +155,24 @@ class Setup:
         return self._unknown
 
     def system_message(self, read: tuple[Any, int], context: Context) -> tuple[str, Message]:
-        """Instructions and system message of a step; callable instructions are called. `read` is the agent's.
+        """What the host says in the instructions, and the system message of a step. `read` is the agent's.
 
-        `TypeError` when they give anything but text.
+        Callable instructions are called; `TypeError` if they do not give text.
         """
         instructions, arguments = read
-        if not isinstance(instructions, str):
-            instructions = _called(instructions, (context,)[:arguments])
-            if not isinstance(instructions, str):
-                raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
+        if callable(instructions):
+            given = _called(instructions, (context,)[:arguments])
+            instructions = instruction_parts(given, "must be text or a list of texts: the callable is to give one")
         built = self._system
         if instructions != built[0]:
-            built = self._system = instructions, Message("system", self._build(instructions))
-        return built  # type: ignore[return-value]  # None stands there only before the first time
+            built = self._system = instructions, self._message(instructions)
+        said = instructions if type(instructions) is str else _joined(one for one in instructions if type(one) is str)
+        return said, built[1]
+
+    def _message(self, instructions: str | tuple[str | Outside, ...]) -> Message:
+        shown = _shown(instructions)
+        has_outside = shown is not instructions and any(isinstance(one, Outside) for one in instructions)
+        return Message("system", self._build(shown), outside=(0,) if has_outside else ())
 
     def _build(self, instructions: str) -> str:
         return InstructionBuilder(
@@ -204,7 +211,8 @@ class Setup:
         instructions = self._system[0]
         known = self._tools
         if known is None or known[:2] != (instructions, system):
-            known = self._tools = instructions, system, self._native(str(instructions), system, constrained=constrained)
+            shown = _shown(instructions or "")
+            known = self._tools = instructions, system, self._native(shown, system, constrained=constrained)
         return known[2]
 
     def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
@@ -219,7 +227,8 @@ class Setup:
             know_how=self._know_how)
         typed = self.key.answer_type
         output = None if typed is None or typed.is_text else typed.schema()
-        return Tools(tools, system, Message("system", builder.build_native()), output, constrained)
+        native = Message("system", builder.build_native(), outside=system.outside)
+        return Tools(tools, system, native, output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
         """The options of a model call, with the grammar in the provider's field if it has one."""
@@ -231,8 +240,19 @@ class Setup:
         return generation.merge({"extra": value})
 
 
+def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
+    """Instructions as the model reads them: tags in text from outside cannot act."""
+    if isinstance(instructions, str):
+        return instructions
+    return _joined(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(parts)
+
+
 @calls_out
-def _called(instructions: Callable[..., str], arguments: tuple[Context, ...]) -> Any:
+def _called(instructions: Callable[..., Any], arguments: tuple[Context, ...]) -> Any:
     return instructions(*arguments)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable.store import utc
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
-from kernai.inputs.trusted import leaves
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
 from kernai.values.result import PendingCall, StopReason, UntrustedValue
@@ -121,14 +120,6 @@ class Decision(Value):
     def row(self, call_id: str) -> ApprovalGivenRow:
         """As it is recorded."""
         return ApprovalGivenRow(call_id, self.value, self.by)
-
-
-def said_in(decision: bool | str | Mapping[str, Any]) -> list[str]:
-    """The texts that a person wrote with a decision: a reason, parameters, or an answer."""
-    if isinstance(decision, bool):
-        return []
-    given = decision if isinstance(decision, str) else decision.get("params", decision.get("answer"))
-    return [str(one.value) for one in leaves({}, given, given)]
 
 
 def called(call: Call) -> tuple[str | None, Any]:

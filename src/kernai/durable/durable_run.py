@@ -28,7 +28,7 @@ from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import RecordedRun, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, Stop, StoreNeededError, error_text
-from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow, UntrustedValueRow
+from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.loop import corrections
 from kernai.loop.effects import (
@@ -180,7 +180,10 @@ class DurableRun:
             except (SkillInputError, ValueError) as error:
                 raise DecisionError(call_id, str(error)) from error
         for call_id, decision in approvals.items():
-            self.write_unrecorded(runs[call_id], decision.row(call_id))
+            row = decision.row(call_id)
+            if (trust := runs[call_id].trust) is not None:
+                trust.restore([row])
+            self.write_unrecorded(runs[call_id], row)
         if not recorded.is_closed:
             self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
         return root
@@ -240,8 +243,7 @@ class DurableRun:
         if not has_ended:  # else nobody uses the state
             self._state.restore(run)
         if run.trust is not None:
-            for step, texts in self.history.trusted.get(run.scope, ()):
-                run.trust.add(texts, step)
+            run.trust.restore(self.history.trusted.get(run.scope, ()))
 
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""
@@ -314,9 +316,11 @@ class DurableRun:
         `CallRefusedError` for a call with untrusted values on which nobody can decide.
         """
         ask, doubts = run.agent.approve, self._doubts(run, call)
+        needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
         reason = "; ".join(map(str, doubts))
+        if doubts and needs_approval:
+            reason = f"each call of {called(call)[0]} needs approval; {reason}"
         if ask is None:
-            needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
             if doubts and self.journal is None and not needs_approval:
                 raise CallRefusedError(corrections.untrusted(doubts))
             if doubts or needs_approval:
@@ -346,11 +350,7 @@ class DurableRun:
         skill = run.held_skill(call.skill)
         if not skill.is_guarded:
             return ()
-        arguments = {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments
-        doubts = run.needs_trust().untrusted(skill, call.call_id, arguments)
-        for one in doubts:
-            run.write(UntrustedValueRow(call.call_id, skill.name, one.path, one.source))
-        return tuple(doubts)
+        return run.doubts(call.call_id, skill, {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments)
 
     def state_of(self, run: Run) -> HostState | None:
         """The host's state, where that of this run is kept."""

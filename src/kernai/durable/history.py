@@ -18,7 +18,7 @@ from kernai.loop.effects import task_scope
 from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
-    from kernai.events import ApprovalGivenRow, ContextSavedRow
+    from kernai.events import ApprovalGivenRow, ContextSavedRow, Row
     from kernai.values.result import PendingCall
 
 #: a run that is to stop writes none of these any more
@@ -38,8 +38,8 @@ class History:
     approvals: Mapping[str, ApprovalGivenRow] = _NOTHING
     decided: Mapping[str, ApprovalGivenRow] = _NOTHING
     in_flight: Mapping[str, str] = _NOTHING
-    #: by scope, what may be trusted in addition to the conversation, with the step after which it counts
-    trusted: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = _NOTHING
+    #: by scope, the rows that say what may be trusted in addition to the conversation
+    trusted: Mapping[str, Sequence[Row]] = _NOTHING
     #: the metadata of each call's last pause
     asked: Mapping[str, Mapping[str, Any]] = _NOTHING
     #: by scope, the context's last state

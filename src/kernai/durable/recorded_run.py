@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES, WOKEN, said_in
+from kernai.durable.approvals import REPLACES, WOKEN
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.events import (
@@ -103,8 +103,8 @@ class RecordedRun:
         self._approved_at: dict[str, int] = {}
         #: by scope, what the host's context was last
         self.contexts: dict[str, ContextSavedRow] = {}
-        #: by scope, what may be trusted in addition to the conversation, with the step after which it counts
-        self.trusted: dict[str, list[tuple[int, Sequence[str]]]] = {}
+        #: by scope, the rows that say what may be trusted in addition to the conversation
+        self.trusted: dict[str, list[Row]] = {}
         for one in self.entries:
             self._note(one)
         root = self.scopes.get("")
@@ -139,8 +139,8 @@ class RecordedRun:
         row = one.row
         if row.role != "aside":
             self.scopes.setdefault(one.scope, []).append(one)
-        if said := _said(row):
-            self.trusted.setdefault(one.scope, []).append(said)
+        if isinstance(row, (TrustAddedRow, ApprovalGivenRow)) or (isinstance(row, RunStartRow) and row.trusted):
+            self.trusted.setdefault(one.scope, []).append(row)
         if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
             if not isinstance(row, LlmResponseRow) and row.is_broken_off:
                 return  # it may be made again, by the decision that was given, or still waits for one
@@ -300,15 +300,6 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
 def has_system(row: MessagesSentRow) -> bool:
     """Whether it holds the system message: a row with what is new has it where it changed."""
     return bool(row.messages) and row.messages[0].get("role") == "system"
-
-
-def _said(row: Row) -> tuple[int, Sequence[str]] | None:
-    """What may be trusted from a step on, besides the conversation."""
-    if isinstance(row, TrustAddedRow):
-        return row.place[0] or 0, row.texts
-    if isinstance(row, ApprovalGivenRow):
-        return -1, said_in(row.decision)
-    return (-1, row.trusted) if isinstance(row, RunStartRow) and row.trusted else None
 
 
 def parts_of(one: Recorded, told: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, CallRefusedError, decided, pending_call, said_in
+from kernai.durable.approvals import Call, CallRefusedError, decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.durable.replay_cursor import ReplayCursor
@@ -270,7 +270,12 @@ class DurableScope:
 
     def live(self) -> Work:
         """The rest of the run, for a driver."""
-        self.run.gate = self.run.root.gate
+        run = self.run
+        run.gate = run.root.gate
+        if run.trust is not None:
+            added = run.trust.note_host(before_response=isinstance(self._frontier, CallModel))
+            if added is not None:
+                run.write(added)
         try:
             yield from self._continue()
         except Parked:
@@ -468,9 +473,11 @@ class DurableScope:
             except (Stop, CallRefusedError) as refused:
                 return Completion(None, error=refused)
             if decision is not None:
-                self.run.write(decision.row(effect.call_id))
-        if decision is not None and self.run.trust is not None:
-            self.run.trust.add(said_in(decision.value))
+                row = decision.row(effect.call_id)
+                if self.run.trust is not None and not isinstance(decision.value, bool):
+                    row.trusted = decision.trusted  # a function may quote what the model wrote
+                    self.run.trust.restore([row])
+                self.run.write(row)
         return effect if decision is None else decided(self.run, effect, decision)
 
     def _park(self, effect: Call, pause: Pause) -> None:

@@ -148,7 +148,7 @@ def _in_object(schema: Schema, sent: object, value: dict[Any, Any], path: str, *
         if key not in given:
             continue
         here = f"{path}.{key}" if path else str(key)
-        if key not in properties and trusted:
+        if key not in properties:
             yield Leaf(here, key, trusted)  # the model has written this key
         inside = properties.get(key, schema.get("additionalProperties"))
         yield from _leaves(inside, given[key], one, here, trusted=trusted)

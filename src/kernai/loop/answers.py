@@ -173,4 +173,4 @@ def _reject(run: Run, error: SkillInputError, why_cut: str, answer: Answer) -> N
         raise LimitReachedError(
             f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT
         )
-    run.inject(corrections.rejected_answer(error, cut=bool(why_cut)), answer.final)
+    run.inject(corrections.rejected_answer(error, cut=bool(why_cut)), answer.final, by="runtime")

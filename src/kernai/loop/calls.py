@@ -70,7 +70,10 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
     else:
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
-            run.inject((yield from _performed(prepared)) if isinstance(prepared, _Call) else prepared, block)
+            if isinstance(prepared, _Call):
+                run.inject((yield from _performed(prepared)), block)
+            else:
+                run.inject(prepared, block, by="runtime")
     if len(blocks) > MAX_CALLS:
         run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
@@ -130,6 +133,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
     calls: dict[int, _Call] = {}
     payloads: dict[int, Payload] = {}
     running: set[int] = set()
+    corrected: set[int] = set()
 
     def join_all() -> Generator[Effect, Any, None]:
         while running:
@@ -143,6 +147,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             prepared = _prepare(run, index, block)
             if not isinstance(prepared, _Call):
                 payloads[index] = prepared
+                corrected.add(index)
             elif isinstance(prepared, _BuiltinCall):
                 payloads[index] = prepared.end((yield prepared.effect))
             else:
@@ -168,7 +173,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index, block in enumerate(blocks):
-        run.inject(payloads[index], block)
+        run.inject(payloads[index], block, by="runtime" if index in corrected else None)
     if stops:
         raise stops[0]
 
@@ -226,6 +231,8 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         run.warnings += (corrections.not_inputs(name, meant),)
     if skill.is_guarded:
         run.needs_trust().sent[call_id] = params
+        if run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
+            return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
     kind = _VouchingCall if skill.directory or skill.creates else _Call
     call = kind(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
@@ -381,10 +388,10 @@ class _VouchingCall(_Call):
     __slots__ = ()
 
     def end(self, value: Any) -> Payload:
-        payload = super().end(value)
-        trust = self.run.trust
-        if trust is not None:
-            trust.vouch(self.run.held[self.name], value)
+        payload, trust = super().end(value), self.run.trust
+        row = self.run.outbox.rows[-1]
+        if trust is not None and isinstance(row, SkillResultRow):
+            trust.vouch(self.run.held[self.name], row)
         return payload
 
 

@@ -74,7 +74,7 @@ from kernai.loop.effects import (
     alone,
 )
 from kernai.loop.model_stream import ModelStream
-from kernai.loop.quoted_calls import confirmed, record_untrusted_history
+from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
 from kernai.loop.run_state import Run, input_message, input_summary
 from kernai.loop.workflow import run_given_plan, run_workflow
 from kernai.values.conversation import ConversationView
@@ -242,7 +242,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
         if quoted is None:
             yield from run_workflow(run, decision.plan, decision.beside, decision.block)
         else:
-            run.inject(quoted, decision.block)
+            run.inject(quoted, decision.block, by="runtime")
     elif isinstance(decision, Correction):
         _correct(run, decision, response)
     else:
@@ -263,7 +263,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
         return False
     quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
     if quoted is not None:
-        run.inject(quoted, answer.final)
+        run.inject(quoted, answer.final, by="runtime")
         return False
     return is_valid(run, answer, response)
 
@@ -273,7 +273,12 @@ def _call_model(run: Run, step: int) -> CallModel:
     run.begin_step(step)
     run.steps = step + 1
     run.gate.spend_call()
-    sent = ConversationView(run.gate.system_message(run), run.conversation.messages)
+    system = run.gate.system_message(run)
+    if system is not run.system:
+        run.system = system
+        if system.outside or "&lt;" in system.text:
+            run.quoted.record_untrusted("the instructions", passed_on(system.text))
+    sent = ConversationView(system, run.conversation.messages)
     if run.provider is None:
         run.check_provider()
     if run.trust is not None and not run.gate.is_on_record():

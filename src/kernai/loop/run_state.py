@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.agents.setup import Key
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
-from kernai.events import Place, ProgressRow, ResultRow, Row
+from kernai.events import Place, ProgressRow, ResultRow, Row, UntrustedValueRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
@@ -21,6 +21,7 @@ from kernai.loop.quoted_calls import QuotedCalls, passed_on
 from kernai.registry.skill_context import SkillContext
 from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
+from kernai.values.media import Media
 from kernai.values.message import By, Message, Part
 from kernai.values.outside_text import InputPart, Outside
 from kernai.values.result import Result, StopReason, Usage
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.llm_response import LlmResponse
     from kernai.values.model import Model
-    from kernai.values.result import PendingCall
+    from kernai.values.result import PendingCall, UntrustedValue
 
 
 NO_PROVIDER = (
@@ -58,7 +59,7 @@ class Run:
         "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan", "metadata", "meter",
         "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "place", "provider", "quoted",
         "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop",
-        "stream", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings", "was_corrected",
+        "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings", "was_corrected",
         "was_silent", "was_stray",
     )
 
@@ -120,8 +121,9 @@ class Run:
         self.task_agents: Mapping[str, Agent] = {}
         self.step = self.steps = 0
         self.begin_turn()
-        #: as they were read for this step
+        #: as they were read for this step, without text from outside; and the message that has all of them
         self.instructions = ""
+        self.system: Message | None = None
         #: what may stand in a `Trusted` input; None unless a skill of the root's agents asks for that
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
@@ -184,8 +186,17 @@ class Run:
             from kernai.loop.trust import Trust  # few runs have such skills
 
             self.root.trusts = Trust
-            self.trust = Trust(self)
+            self.trust = Trust(self, has_read_outside=bool(self.scope))
+            if not self.gate.is_on_record():
+                self.trust.note_instructions()
         return self.trust
+
+    def doubts(self, call_id: str, skill: Skill, arguments: Mapping[str, Any]) -> tuple[UntrustedValue, ...]:
+        """The values of a guarded call that neither the user nor the host brought in, recorded."""
+        doubts = self.needs_trust().untrusted(skill, call_id, arguments)
+        for one in doubts:
+            self.write(UntrustedValueRow(call_id, skill.name, one.path, one.source))
+        return tuple(doubts)
 
     def held_skill(self, name: str) -> Skill:
         """The skill that a call of this name was checked against, even if the registry has changed since.
@@ -227,12 +238,16 @@ class Run:
         row.seal()
         return row
 
-    def keep(self, message: Message) -> None:
+    def keep(self, message: Message, source: str = "the input") -> None:
         """Adds the caller's message to the conversation, and its media to the store."""
-        for at in message.outside:
-            self.quoted.record_untrusted("the input", str(message.content[at]))
-        for media in message.media:
-            self.context.media_store.put(media)
+        for at, part in enumerate(message.content):
+            if isinstance(part, Media):
+                self.quoted.record_untrusted(source, dumps(part.to_dict()))  # somebody else named the file
+                self.context.media_store.put(part)
+            elif at in message.outside:
+                self.quoted.record_untrusted(source, part)
+            elif message.role == "user" and "&lt;" in part:
+                self.quoted.record_untrusted(source, passed_on(part))
         self.conversation.append(message)
 
     def inject(
@@ -310,11 +325,14 @@ class Run:
 
     # -------------------------------------------------------------------------------------------------- sub-runs
 
-    def for_task(self, task: Task) -> Run:
-        """The run of a workflow's task: of this run's agent or the task's own, one level deeper."""
+    def for_task(self, task: Task, *, is_said: bool) -> Run:
+        """The run of a workflow's task: of this run's agent or the task's own, one level deeper.
+
+        `is_said`: the caller wrote the task.
+        """
         child = self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
         if self.trust is not None and child.trust is not None:
-            child.trust.begin_below(self.trust, task, is_said=self.given_plan is not None)
+            child.trust.begin_below(self.trust, task, is_said=is_said)
         return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:

@@ -10,25 +10,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
-from kernai.events import TrustAddedRow
+from kernai.events import ApprovalGivenRow, RunStartRow, SkillResultRow, TrustAddedRow
 from kernai.inputs.trusted import Leaf, Words, contacts, folded, leaves
+from kernai.loop.decision import FORGED
 from kernai.values.result import UntrustedValue
-from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernai.blocks.plan import Task
+    from kernai.events import Row
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Message
 
 OWN = "which the model made up"
 _PASSED_ON = "which is in a text from outside that the user passed on"
+_OF_INSTRUCTIONS = "which is in a text from outside in the instructions"
 
 
 @dataclass(slots=True)
@@ -45,10 +50,10 @@ class Trust:
 
     __slots__ = ("_added", "_outer", "_outer_outside", "_run", "_vouched", "instructions", "of_tasks", "sent")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
         self._outer: tuple[str, ...] = ()
-        self._outer_outside = False
+        self._outer_outside = has_read_outside
         #: texts with the step from whose end on they count
         self._added: list[tuple[int, str]] = []
         self._vouched: list[_Vouched] = []
@@ -71,8 +76,8 @@ class Trust:
         self._outer_outside = bool(needed) or outer.has_read_outside()
 
     def at_start(self) -> list[str]:
-        """What the host trusts before the run has begun, for its `run_start`."""
-        texts = self._of_host()
+        """What the host trusts before the run has begun, for its `run_start`; of a run on record, that is there."""
+        texts = [] if self._run.gate.is_on_record() else self._of_host()
         self.add(texts)
         return texts
 
@@ -83,12 +88,27 @@ class Trust:
             self.instructions = said
             self._run.write(TrustAddedRow([said], "instructions"))
 
-    def note_host(self) -> TrustAddedRow | None:
-        """What `Context.trust` has added since the last time; it counts from the next response on."""
+    def restore(self, rows: Iterable[Row]) -> None:
+        """What is on record: of the host, and of people who decided."""
+        for row in rows:
+            if isinstance(row, TrustAddedRow) and row.by == "instructions":
+                self.instructions = "\n\n".join(row.texts)
+            elif isinstance(row, TrustAddedRow):
+                self.add(row.texts, row.place[0] or 0)
+            elif isinstance(row, RunStartRow):
+                self.add(row.trusted or ())
+            elif isinstance(row, ApprovalGivenRow) and row.trusted is not False:
+                self.add(_said_in(row.decision))
+
+    def note_host(self, *, before_response: bool = False) -> TrustAddedRow | None:
+        """What `Context.trust` has added since the last time; it counts from the next response on.
+
+        `before_response`: this step has none yet.
+        """
         texts = self._of_host()
         if not texts:
             return None
-        self.add(texts, self._run.step)
+        self.add(texts, self._run.step - before_response)
         return TrustAddedRow(texts, "context")
 
     def _of_host(self) -> list[str]:
@@ -106,16 +126,16 @@ class Trust:
         if task_id is not None:
             self.of_tasks[task_id] = texts
 
-    def vouch(self, skill: Skill, value: object) -> None:
-        """Reads a result of a skill with `directory` or `creates`."""
-        step, text = self._run.step, SkillResult.of(value).text
-        try:
-            data = json.loads(text)
-        except ValueError:
-            data = None
+    def vouch(self, skill: Skill, row: SkillResultRow) -> None:
+        """Reads the recorded result of a skill with `directory` or `creates`."""
+        step, result = self._run.step, row.result
+        data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
+        if isinstance(result, str):
+            with suppress(ValueError):
+                data = json.loads(result)
         if skill.creates:
-            made = text if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
-            if isinstance(made, (str, int, float)):
+            made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
+            if isinstance(made, (int, float)) or (isinstance(made, str) and len(made.split()) == 1):
                 self._vouched.append(_Vouched(step, [str(made)], []))
                 return
         elif isinstance(data, list) and skill.directory is True:
@@ -166,7 +186,8 @@ class Trust:
 
     def has_read_outside(self) -> bool:
         """Whether the model had read text from outside."""
-        return self._outer_outside or bool(self._run.setup.foreign()) or any(
+        system, foreign = self._run.system, self._run.setup.foreign()
+        return self._outer_outside or bool(foreign or (system and system.outside)) or any(
             message.by == "tool" or message.outside or (message.by is None and _holds_results(message))
             for message in self._before() if message.role == "user"
         )
@@ -195,14 +216,19 @@ class Trust:
                     return _PASSED_ON if message.outside else OWN
                 named = next((one.name for one in parse(message.text).blocks if one.name), None)
                 return f"which is in the result of `{named}`" if named else "which is in a result"
-        return OWN
+        system = self._run.system
+        return _OF_INSTRUCTIONS if system and system.outside and wanted in folded(system.text) else OWN
+
+
+#: typed amounts and moments: their digits are no account numbers
+_NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 
 def _doubted(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[str]:
     if leaf.trusted:
         if not words.hold(leaf.value):
             yield str(leaf.value)
-    elif acts and isinstance(leaf.value, (str, int)):
+    elif acts and not isinstance(leaf.value, _NO_CONTACTS):
         for one in contacts(str(leaf.value)):
             if not words.hold_contact(one):
                 yield one.text
@@ -217,6 +243,14 @@ def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
             yield name, str(one[value])
 
 
+def _said_in(decision: bool | str | Mapping[str, Any]) -> list[str]:
+    """The texts that somebody wrote with a decision: a reason, parameters, or an answer."""
+    if isinstance(decision, bool):
+        return []
+    given = decision if isinstance(decision, str) else decision.get("params", decision.get("answer"))
+    return [str(one.value) for one in leaves({}, given, given)]
+
+
 def _holds_results(message: Message) -> bool:
     """Whether a message that nobody has signed has blocks of the runtime in it."""
-    return message.by is None and any(one.type in ("result", "error") for one in parse(message.text).blocks)
+    return message.by is None and any(one.type in FORGED for one in parse(message.text).blocks)

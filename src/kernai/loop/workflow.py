@@ -40,7 +40,7 @@ def run_workflow(
     run: Run, plan: Plan, beside: Sequence[Block], block: Block | None = None
 ) -> Generator[Effect, Any, Workflow]:
     """Runs the plan of `block` and injects its results; `beside` are blocks that were not run because of it."""
-    workflow = Workflow(run, plan)
+    workflow = Workflow(run, plan, is_given=block is None)
     started = run.clock.monotonic()
     run.context.plan = plan
     run.context.task_results = {}
@@ -96,10 +96,14 @@ def planned(plan: Mapping[str, Any]) -> Message:
 
 
 class Workflow:
-    """The tasks of one plan while they run, and their results: a typed agent's as JSON data, others as text."""
+    """The tasks of one plan while they run, and their results: a typed agent's as JSON data, others as text.
 
-    def __init__(self, run: Run, plan: Plan) -> None:
+    `is_given`: the caller wrote the plan, and not the model.
+    """
+
+    def __init__(self, run: Run, plan: Plan, *, is_given: bool) -> None:
         self.run = run
+        self._is_given = is_given
         self.scheduler = TaskScheduler(plan)
         self.ends: list[Result[Any]] = []
         #: by task: the value of a typed agent's answer
@@ -129,7 +133,7 @@ class Workflow:
         run.write(TaskStartRow(task.id, task.input, task.depends_on))
         self._started[task.id] = run.clock.monotonic()
         try:
-            child = run.for_task(task)
+            child = run.for_task(task, is_said=self._is_given)
         except BaseException as error:
             self._end(Completion(task.id, error=error))
             if isinstance(error, Exception):

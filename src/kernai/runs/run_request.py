@@ -201,7 +201,7 @@ class RunRequest:
         )
         run.given_plan, run.task_agents = self._plan, self._task_agents
         for message in self._history:
-            run.keep(message)
+            run.keep(message, "history")
         return run
 
     def _messages(self, history: Any) -> list[Message]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kernai.values.media import Media
 from kernai.values.message import Part
@@ -45,6 +45,16 @@ class Outside:
 #: what a run is given; a part from outside becomes text in the conversation
 InputPart = Part | Outside
 INPUT_PARTS = (str, Media, Outside)
+
+
+def instruction_parts(given: object, what: str = "must be text, a list of texts or a callable") -> Any:
+    """An agent's instructions, a list as a tuple; `TypeError` for what they cannot be."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, (list, tuple)) or not given or not all(isinstance(one, (str, Outside)) for one in given):
+        got = given if isinstance(given, (list, tuple)) else type(given).__name__
+        raise TypeError(f"instructions {what}, got {got}")
+    return tuple(given)
 
 
 def outside(text: str) -> Outside:
