@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from tests.postgres.server import Server
+from tests.warm_python import WarmPython
+
+ROOT = Path(__file__).resolve().parents[2]
 
 IS_REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_POSTGRES"))
 
@@ -20,6 +24,13 @@ def server() -> Iterator[Server]:
         (pytest.fail if IS_REQUIRED else pytest.skip)(f"the tests of PostgreSQL need a server: {why}")
     with Server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[WarmPython]:
+    """A Python that has imported kernai."""
+    with WarmPython("kernai.postgres", environment={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}) as python:
+        yield python
 
 
 @pytest.fixture

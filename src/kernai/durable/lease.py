@@ -154,6 +154,12 @@ class Held:
         self.cancel = cancel
         self._sent = 0.0
         self._conflict: RunConflictError | None = None
+        self._stopping: threading.Event | None = getattr(store, "stopping", None)
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether the run is to be left to another worker."""
+        return self._stopping is not None and self._stopping.is_set()
 
     @calls_out
     def append(self, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], info: RunInfo) -> None:

@@ -99,7 +99,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
     `result` event has recorded how the run ended.
     """
     try:
-        (_continue if again else _begin)(run, content)
+        (_continue if again else begin)(run, content)
         if run.given_plan is not None and not again:
             return run.finish(StopReason.FINAL, (yield from run_given_plan(run, run.given_plan)))
         most = run.agent.max_steps
@@ -194,7 +194,8 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
     return root.wrap(run, what, work), outbox
 
 
-def _begin(run: Run, content: tuple[InputPart, ...]) -> None:
+def begin(run: Run, content: tuple[InputPart, ...]) -> None:
+    """Records that a run begins, and with what."""
     root = run.root
     message = input_message(content, "model" if run.scope else "user")
     plan = run.given_plan

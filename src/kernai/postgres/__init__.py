@@ -1,5 +1,6 @@
-"""Runs in PostgreSQL. Needs the extra `kernai[postgres]`."""
+"""Runs in PostgreSQL, and workers on many machines. Needs the extra `kernai[postgres]`."""
 
 from kernai.postgres.store import PostgresStore
+from kernai.postgres.workers import RunHandle, Workers
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresStore", "RunHandle", "Workers"]

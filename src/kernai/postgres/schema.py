@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from procrastinate.schema import SchemaManager
+
 from kernai.errors import KernaiError
 
 if TYPE_CHECKING:
@@ -81,4 +83,6 @@ def migrate(connection: Connection, schema: str) -> int | None:
             connection.execute(statement)
         if before is None or before < VERSION:
             connection.execute("UPDATE meta SET version = %s", (VERSION,))
+        if connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone() == (None,):
+            connection.execute(SchemaManager.get_schema())
     return before

@@ -33,6 +33,7 @@ from kernai.durable.lease import Lease
 from kernai.durable.run_head import Claim, Head, LeasedStore
 from kernai.durable.store import (
     ABANDONED,
+    QUEUED,
     RUNNING,
     Codec,
     Entry,
@@ -57,6 +58,8 @@ Connection = psycopg.Connection[Any]
 #: for how many seconds what fails because the server is away is tried again, and how long to wait in between
 PATIENCE = 10.0
 AGAIN = 0.05
+#: after how many seconds a pool begins a new series of attempts to connect: within one it waits longer each time
+RECONNECT = 2.0
 #: how long somebody who watches is notified, and how often they look besides, in seconds
 WATCHED, LOOKS = 60.0, 2.0
 
@@ -92,6 +95,7 @@ INSERT INTO media (tenant, run_id, id, about, digest) VALUES (%s, %s, %s, %s, %s
 DO UPDATE SET about = excluded.about, digest = excluded.digest
 WHERE media.digest IS NULL AND excluded.digest IS NOT NULL"""  # as `first_read`
 _FORGET = (
+    "UPDATE runs SET queue = NULL, lock = NULL WHERE tenant = %s AND run_id = %s",
     "DELETE FROM entries WHERE tenant = %s AND run_id = %s",
     """WITH gone AS (DELETE FROM media WHERE tenant = %s AND run_id = %s RETURNING digest)
     SELECT array_agg(digest) FROM gone WHERE digest IS NOT NULL""",
@@ -120,7 +124,9 @@ class PostgresStore(LeasedStore):
             known = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as error:
             raise ValueError(f"no address of a database: {error}") from None
-        self.schema = schema
+        self.schema, self.conninfo = schema, conninfo
+        #: set when this process is to leave its runs to other workers
+        self.stopping: threading.Event | None = None
         self.name = f"{known.get('host') or ''}/{known.get('dbname') or ''} ({schema})"
         self.pool_size = pool_size
         self._codec = codec
@@ -211,8 +217,57 @@ class PostgresStore(LeasedStore):
         with self._reporting("begin or end a transaction"), self._server.transaction() as connection:
             yield connection
 
+    def for_worker(self, tenant: str, stopping: threading.Event) -> Self:
+        """The view of a tenant, or of none, whose runs are left to other workers once `stopping` is set."""
+        view = self.tenant(tenant) if tenant else object.__new__(type(self))
+        vars(view).update({**vars(self), "_tenant": tenant, "stopping": stopping})
+        return view
+
+    def submit(
+        self, run_id: str, entry: Entry, media: Sequence[Media], *, queue: str, lock: str | None = None
+    ) -> None:
+        """Stores a run that has not begun, and its job, in one transaction. See `Workers.submit`."""
+        info = replace(RunInfo(run_id).after([entry]), status=QUEUED)
+        with self.transaction() as connection:
+            self.append(run_id, 0, [entry], media, info=info)
+            connection.execute(
+                "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s",
+                (queue, lock, self._tenant, run_id),
+            )
+            self.enqueue(run_id)
+
+    def submit_again(self, queue: str, silent: float) -> int:
+        """For runs of this queue that have not ended, whose worker died or failed, or whose time to wake has come:
+        ends the old job, and submits another. Gives how many.
+
+        A job's worker is dead if it was silent for so many seconds, and the run's lease is over. Only one caller at a
+        time does something.
+        """
+        with self.transaction() as connection:
+            if connection.execute(_LOCK, (f"kernai reaper {self.schema} {queue}",)).fetchone() == (False,):
+                return 0
+            found: set[tuple[str, str]] = set()
+            for tenant, run_id, job, status, is_silent, began, *rest in connection.execute(_JOBS, (silent, queue)):
+                head = _head_of(*rest) if rest[0] is not None else None
+                if status == "doing" and head is not None and (
+                    head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since))
+                ):
+                    continue
+                connection.execute("DELETE FROM procrastinate_jobs WHERE id = %s", (job,))
+                if head is not None:
+                    found.add((tenant, run_id))
+            for tenant, run_id, *rest in connection.execute(_FORGOTTEN, (queue,)):
+                if not _head_of(*rest).is_busy():
+                    found.add((tenant, run_id))
+            for tenant, run_id in sorted(found):
+                self.for_worker(tenant, threading.Event()).enqueue(run_id)
+            return len(found)
+
     def enqueue(self, run_id: str) -> bool:
-        """Submits a job for a run that `Workers` continue, unless one is waiting already. Whether there is one."""
+        """Submits a job for a run that `Workers` continue, unless one is waiting already. Whether there is one.
+
+        Use it for a run that is blocked, once what blocked it is fixed.
+        """
         def work(connection: Connection) -> bool:
             row = connection.execute(
                 "SELECT queue, lock FROM runs WHERE tenant = %s AND run_id = %s", (self._tenant, run_id)
@@ -287,7 +342,8 @@ class PostgresStore(LeasedStore):
     def _forget(self, connection: Connection, run_id: str) -> None:
         key = (self._tenant, run_id)
         connection.execute(_FORGET[0], key)
-        connection.execute(_FORGET[2], connection.execute(_FORGET[1], key).fetchone())
+        connection.execute(_FORGET[1], key)
+        connection.execute(_FORGET[3], connection.execute(_FORGET[2], key).fetchone())
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         where = ["tenant = %(tenant)s", "status <> ''"]
@@ -382,8 +438,31 @@ _HINTS: dict[type[psycopg.Error], str] = {
     errors.DiskFull: " (free some space and resume the run; what was appended before is safe)",
     psycopg.OperationalError: " (is the server running, and is this its address?)",
 }
-_DEFER = """
-SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, 'kernai', 0, %s, %s, %s, NULL)::procrastinate_job_to_defer_v1])"""
+#: Procrastinate's name for the only task there is
+TASK = "kernai"
+_DEFER = f"""
+SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, '{TASK}', 0, %s, %s, %s, NULL)::procrastinate_job_to_defer_v1])"""
+_LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
+#: jobs whose worker may be dead, and those that failed or were broken off, with the run's row where it has not ended
+_JOBS = f"""
+SELECT job.args->>'tenant', job.args->>'run_id', job.id, job.status::text,
+    coalesce(worker.last_heartbeat < now() - make_interval(secs => %s), true),
+    coalesce((SELECT extract(epoch FROM max(at))::float8 FROM procrastinate_events
+        WHERE job_id = job.id AND type = 'started'), 0),
+    info, decisions, {', '.join(_HEAD)}, {_NOW}
+FROM procrastinate_jobs AS job LEFT JOIN procrastinate_workers AS worker ON worker.id = job.worker_id
+LEFT JOIN runs ON tenant = job.args->>'tenant' AND run_id = job.args->>'run_id'
+    AND runs.status IN ('queued', 'running', 'waiting', 'blocked')
+WHERE job.queue_name = %s AND job.task_name = '{TASK}' AND job.status IN ('doing', 'failed', 'aborted')"""
+#: runs that may be without a job: somebody worked on them outside of `Workers`, or they have waited long enough
+_FORGOTTEN = f"""
+SELECT tenant, run_id, info, decisions, {', '.join(_HEAD)}, {_NOW} FROM runs
+WHERE queue = %s AND (status = 'running' OR (
+    status = 'waiting' AND due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
+    AND NOT EXISTS (SELECT FROM procrastinate_jobs
+        WHERE queueing_lock = tenant || '/' || run_id AND procrastinate_jobs.status = 'todo')
+    AND NOT EXISTS (SELECT FROM procrastinate_jobs
+        WHERE queueing_lock = tenant || '/' || run_id AND procrastinate_jobs.status = 'doing')"""
 
 
 def _tags(tags: Iterable[tuple[str, str]]) -> list[str]:
@@ -454,7 +533,7 @@ class _Server:
             if self._pool is None:
                 self._pool = ConnectionPool(
                     self._conninfo, min_size=1, max_size=self._pool_size, open=True, num_workers=1,
-                    kwargs={"autocommit": True}, configure=self._configure,
+                    kwargs={"autocommit": True}, configure=self._configure, reconnect_timeout=RECONNECT,
                 )
             pool = self._pool
         found = self._taken(pool, time.monotonic() + patience)

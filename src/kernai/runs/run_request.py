@@ -19,7 +19,7 @@ from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
 from kernai.events import Event
 from kernai.loop.effects import Work
-from kernai.loop.kernel import root_work
+from kernai.loop.kernel import begin, root_work
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
@@ -185,6 +185,13 @@ class RunRequest:
 
             DurableRun(run.root, None if self._store is None else self._journal())
         return run, root_work(run, self.parts)
+
+    def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
+        """What is on record of a run, and its media, before anybody works on it: a resume then begins it."""
+        run = self._run(ThreadsDelivery(self.writer))
+        self._asks(run)
+        begin(run, self.parts)
+        return run.outbox.waiting[0].entry(), list(self._context.media_store)
 
     def _run(self, delivery: ThreadsDelivery | AsyncioDelivery) -> Run:
         """The state of the root run, with the history in its conversation."""

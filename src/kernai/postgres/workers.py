@@ -1,0 +1,311 @@
+"""`Workers`: runs that any machine can work on, as jobs of Procrastinate in the store's own database.
+
+- A job says "continue run X" and nothing else: what there is to do is in the record. So a job too many does no harm:
+  the lease makes a run exclusive. A run, or a decision on one, and its job are written in one transaction.
+- A thread in each worker, the reaper, goes by the record too. Where a worker died, it ends the old job and submits
+  another in one transaction. It also wakes runs whose `Pause(until=...)` has passed. One reaper at a time does so.
+- A run that no worker can continue is blocked, with the reason, until a person decides. Nothing is guessed.
+- Runs block, so each has a thread. They are daemons: a call that outlasts the grace time does not keep the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import procrastinate
+import psycopg
+from procrastinate.exceptions import ConnectorException
+from psycopg import sql
+from psycopg_pool import PoolTimeout
+
+from kernai.agents.agent import Agent
+from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunInfo
+from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
+from kernai.events import Event, ResultRow
+from kernai.postgres.store import RECONNECT, TASK, PostgresStore
+from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
+from kernai.runs.running import replay, resume
+from kernai.values.result import Result, StopReason
+
+if TYPE_CHECKING:
+    from kernai.values.message import Message
+
+_LOG = logging.getLogger("kernai.workers")
+#: statuses of runs that have not ended
+_OPEN = frozenset({ABANDONED, QUEUED, RUNNING, WAITING, BLOCKED})
+#: seconds between two rounds of the reaper, and between two looks for jobs that nobody was notified of, such as those
+#: whose lock is free again
+ROUND, POLL = 2.0, 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Workers:
+    """Works on the runs of a `PostgresStore`, and submits them. `agents` are those that runs may have, by name.
+
+    `concurrency` is how many runs this process works on at once. A process takes the runs of its `queue` only.
+    `options` is called with a run's `RunInfo` and returns the options of `resume` for it, such as its context and
+    limits. `lease` is for how many seconds a silent worker keeps a run; `grace`, how long `run` waits for runs to reach
+    a point where another worker can continue when it is stopped.
+    """
+
+    def __init__(
+        self, store: PostgresStore, agents: Mapping[str, Agent[Any]], *, concurrency: int = 50, queue: str = "kernai",
+        options: Callable[[RunInfo], ResumeOptions] | None = None, lease: float = LEASE, grace: float = 30.0,
+    ) -> None:
+        if not isinstance(store, PostgresStore):
+            raise TypeError(f"store must be a PostgresStore, got {type(store).__name__}")
+        wrong = next((one for one in agents.values() if not isinstance(one, Agent)), None)
+        if wrong is not None:
+            raise TypeError(f"agents must be a mapping of names to agents, got a {type(wrong).__name__} in it")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ValueError(f"concurrency must be a whole number of at least 1, got {concurrency!r}")
+        self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
+        self._store, self._concurrency, self._queue, self._options = store, concurrency, queue, options
+        self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
+        self._stopping = threading.Event()
+        self._break_off: Callable[[], object] = lambda: None
+
+    # ---------------------------------------------------------------------------------------------------- for callers
+
+    def submit(
+        self, agent: str, input: UserInput, *, run_id: str | None = None, tags: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None, history: Iterable[Message | Mapping[str, Any]] = (),
+        lock: str | None = None, tenant: str = "",
+    ) -> RunHandle:
+        """Stores a run and its job, in one transaction, for a worker to begin. `RunConflictError` if it is there.
+
+        Runs with the same `lock`, such as ``"customer:7"``, are worked on one after the other. `tags` are what
+        ``store.runs(tags=...)`` finds it by.
+        """
+        if agent not in self.agents:
+            raise KernaiError(self._unknown(agent))
+        if tags:
+            metadata = {**(metadata or {}), "tags": dict(tags)}
+        store = self._view(tenant)
+        request = RunRequest(self.agents[agent], input, {
+            "run_id": run_id or os.urandom(12).hex(), "metadata": metadata, "history": history, "store": store,
+        })
+        entry, media = request.first_entry()
+        store.submit(entry["run_id"], entry, media, queue=self._queue, lock=lock)
+        return RunHandle(store, entry["run_id"], self.agents)
+
+    def handle(self, run_id: str, *, tenant: str = "") -> RunHandle:
+        """The handle of a run that was submitted before, by whomever."""
+        return RunHandle(self._view(tenant), run_id, self.agents)
+
+    # ----------------------------------------------------------------------------------------------------- the worker
+
+    def run(self, *, wait: bool = True) -> None:
+        """Works on runs until `stop`, SIGTERM or Ctrl-C; without `wait`, until no job is left.
+
+        When it is stopped, its runs end at their next effect, for another worker to continue. It starts again where
+        Procrastinate's worker fails, for example because the database was away. Once stopped, it stays so.
+        """
+        done = threading.Event()
+        reaper = threading.Thread(target=self._reap_until, args=(done,), name="kernai-reaper", daemon=True)
+        reaper.start()
+        try:
+            asyncio.run(self._work(wait=wait))
+        finally:
+            done.set()
+            reaper.join()
+
+    def stop(self) -> None:
+        """Makes `run` return, from any thread."""
+        self._stopping.set()
+        self._break_off()
+
+    async def _work(self, *, wait: bool) -> None:
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                with suppress(NotImplementedError):  # on Windows
+                    loop.add_signal_handler(number, self.stop)
+        while not self._stopping.is_set():
+            working = asyncio.ensure_future(self._work_once(wait=wait))
+            self._break_off = lambda task=working: loop.call_soon_threadsafe(task.cancel)  # type: ignore[misc]  # bound
+            if self._stopping.is_set():  # just now
+                working.cancel()
+            try:
+                await working
+            except asyncio.CancelledError:
+                if not self._stopping.is_set():
+                    raise
+            except (psycopg.Error, ConnectorException, PoolTimeout) as error:
+                _LOG.warning("the worker has failed and starts again: %s", error_text(error))
+                await asyncio.sleep(POLL)
+            else:
+                if not wait:
+                    return
+        self._break_off = lambda: None
+
+    async def _work_once(self, *, wait: bool) -> None:
+        async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
+            path = sql.SQL("SET search_path TO {}, public").format(sql.Identifier(self._store.schema))
+            await connection.execute(path)
+            await connection.commit()
+
+        app = procrastinate.App(connector=procrastinate.PsycopgConnector(
+            conninfo=self._store.conninfo, min_size=1, max_size=4, configure=configure, timeout=5.0,
+            reconnect_timeout=RECONNECT,
+        ))
+
+        @app.task(name=TASK, queue=self._queue)
+        async def work(tenant: str, run_id: str) -> None:
+            await _in_thread(lambda: self._continue(tenant, run_id), f"kernai run {run_id}")
+
+        async with app.open_async():
+            await app.run_worker_async(
+                queues=[self._queue], concurrency=self._concurrency, wait=wait, install_signal_handlers=False,
+                shutdown_graceful_timeout=self._grace, delete_jobs="successful", fetch_job_polling_interval=POLL,
+                update_heartbeat_interval=self._lease / 3, stalled_worker_timeout=self._lease,
+            )
+
+    def _continue(self, tenant: str, run_id: str) -> None:
+        """Works on a run until it ends or waits."""
+        store = self._view(tenant)
+        while (info := store.info(run_id)) is not None and info.status in _OPEN:
+            agent = self.agents.get(info.agent or "")
+            if agent is None:
+                _block(store, run_id, self._unknown(info.agent))
+                return
+            try:
+                result = resume(agent, run_id, **self._options_for(info, store))
+            except RunConflictError:
+                if self._stopping.is_set():
+                    store.enqueue(run_id)
+                return  # else another worker has it
+            except InFlightError as error:
+                _block(store, run_id, error_text(error), error)
+                return
+            except Exception as error:
+                if _is_away(error):
+                    raise  # the job fails, and the reaper submits another
+                _LOG.warning("run %s is blocked: %s", run_id, error_text(error), exc_info=error)
+                _block(store, run_id, f"{type(error).__name__}: {error_text(error)}")
+                return
+            after = store.info(run_id)
+            # a decision that came while the run was worked on has had its job already
+            is_due = after is not None and (after.decisions or after.due) and after.length != info.length
+            if result.stop_reason != StopReason.INTERRUPT or not is_due:
+                return
+
+    def _options_for(self, info: RunInfo, store: PostgresStore) -> ResumeOptions:
+        options: ResumeOptions = {} if self._options is None else self._options(info)
+        return {"lease": self._lease, **options, "store": store}
+
+    def _unknown(self, agent: str | None) -> str:
+        return f"this worker has no agent {agent!r}; it has {', '.join(map(repr, self.agents)) or 'none'}"
+
+    def _view(self, tenant: str) -> PostgresStore:
+        return self._store.for_worker(tenant, self._stopping)
+
+    def _reap_until(self, done: threading.Event) -> None:
+        while True:
+            try:
+                self._store.submit_again(self._queue, self._lease)
+            except Exception as error:  # noqa: BLE001 - the next round tries again
+                _LOG.warning("the reaper: %s", error_text(error))
+            if done.wait(ROUND):
+                return
+
+
+class RunHandle:
+    """A submitted run, in any process that can reach the store."""
+
+    def __init__(self, store: PostgresStore, run_id: str, agents: Mapping[str, Agent[Any]]) -> None:
+        self.run_id = run_id
+        self._store, self._agents = store, agents
+
+    def info(self) -> RunInfo:
+        """What the store lists of it. `KernaiError` if it is not there."""
+        info = self._store.info(self.run_id)
+        if info is None:
+            raise KernaiError(f"the store has no run {self.run_id!r}; its runs() lists those it has")
+        return info
+
+    def events(self, from_seq: int = 0) -> Iterator[Event]:
+        """The run's events, those that are stored and those that come, until it has ended. It may wait meanwhile."""
+        for entry in self._store.watch(self.run_id, from_seq):
+            yield Event.from_dict(entry)
+            is_end = entry["event"] == ResultRow.type and not entry["scope"]
+            if is_end and entry["data"]["stop_reason"] != StopReason.INTERRUPT:
+                return
+
+    def result(self, timeout: float | None = None) -> Result[Any]:
+        """The `Result`, once the run has ended or waits for a decision. `TimeoutError` after `timeout` seconds.
+
+        `KernaiError` for a run that is blocked.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while (info := self.info()).status in (QUEUED, RUNNING, ABANDONED) or info.decisions or info.due:
+            left = LOOKS if until is None else min(until - time.monotonic(), LOOKS)
+            if left <= 0:
+                raise TimeoutError(f"run {self.run_id!r} has not ended after {timeout} s; it is {info.status}")
+            next(self._store.watch(self.run_id, info.length, timeout=left), None)
+        if info.status == BLOCKED:
+            raise KernaiError(f"run {self.run_id!r} is blocked: {info.why}")
+        agent = self._agents[info.agent or ""]
+        ended: Result[Any] | None
+        if info.status in (StopReason.FINAL, StopReason.CLOSED):
+            ended = resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
+        else:
+            ended = replay(agent, self.run_id, store=self._store)
+        assert ended is not None
+        return ended
+
+    def cancel(self, reason: str = "") -> None:
+        """Ends the run: as cancelled if a worker has it, which may take seconds, else at once as closed."""
+        try:
+            self._store.close(self.run_id, reason or "somebody cancelled the run")
+        except RunBusyError:
+            self._store.request_cancel(self.run_id, reason)
+
+
+#: for how long a handle waits for news before it looks at the run's status, in seconds
+LOOKS = 1.0
+
+
+def _block(store: PostgresStore, run_id: str, why: str, calls: InFlightError | None = None) -> None:
+    info = store.info(run_id)
+    if info is not None and info.status in _OPEN:
+        with suppress(RunBusyError):
+            store.block(run_id, why, () if calls is None else calls.calls)
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether it is the database's failure, which may pass."""
+    return isinstance(error.__cause__, (psycopg.Error, PoolTimeout))
+
+
+async def _in_thread(work: Callable[[], object], name: str) -> None:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def end(error: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error = None
+        try:
+            work()
+        except BaseException as raised:  # noqa: BLE001 - it is Procrastinate's to log
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(end, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    await done

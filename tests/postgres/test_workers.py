@@ -1,0 +1,405 @@
+"""`Workers` on a real server: what is submitted is done once, by whoever can, and a person decides on the rest."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext
+from kernai.postgres import PostgresStore, RunHandle, Workers, workers
+from kernai.testing.contracts import at_once
+from tests.durable.durable_cases import command, provider
+from tests.postgres.server import Server
+from tests.warm_python import WarmPython
+
+PATIENCE = 60.0
+SCRIPT = {"go": [command("act"), "<final>done</final>"], "twice": [command("act") * 2, "<final>done</final>"]}
+
+
+@pytest.fixture
+def store(server: Server, schema: str) -> Iterator[PostgresStore]:
+    with PostgresStore(server.dsn, schema=schema, create=True) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _reaps_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "ROUND", 0.05)
+
+
+def acting(act: Any, **flags: Any) -> Agent[Any]:
+    return Agent(instructions="x", skills=[Skill("act", execute=act, inputs={}, **flags)], provider=provider(SCRIPT))
+
+
+@contextmanager
+def working(*pool: Workers) -> Iterator[None]:
+    threads = [threading.Thread(target=one.run) for one in pool]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for one in pool:
+            one.stop()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def until(handle: RunHandle, *statuses: str) -> None:
+    """Waits until the run has one of these statuses."""
+    end = time.monotonic() + PATIENCE
+    while handle.info().status not in statuses:
+        assert time.monotonic() < end, f"the run is {handle.info().status}"
+        threading.Event().wait(0.02)
+
+
+def jobs(store: PostgresStore) -> list[Any]:
+    with store.transaction() as connection:
+        return connection.execute("SELECT status::text, args FROM procrastinate_jobs ORDER BY id").fetchall()
+
+
+def test_what_is_submitted_is_done_and_its_result_can_be_read_elsewhere(store: PostgresStore) -> None:
+    calls: list[str] = []
+    it = acting(lambda: calls.append("act"))
+    own = Workers(store, {"clerk": it}, concurrency=3)
+    handles = [own.submit("clerk", "go", run_id=f"r{number}", tags={"n": str(number)}) for number in range(5)]
+    assert [one.info().status for one in handles] == ["queued"] * 5
+    assert [one.run_id for one in store.runs(tags={"n": "3"})] == ["r3"]
+    own.run(wait=False)
+    assert len(calls) == 5
+    elsewhere = Workers(store, {"clerk": it})
+    results = [elsewhere.handle(one.run_id).result(PATIENCE) for one in handles]
+    assert [(one.text, one.stop_reason) for one in results] == [("done", "final")] * 5
+    assert jobs(store) == []
+    assert [one.type for one in handles[0].events()][-1] == "result"
+    with pytest.raises(RunConflictError, match="run 'r1' has"):
+        own.submit("clerk", "go", run_id="r1")
+
+
+def test_a_run_and_its_job_are_written_together_or_not_at_all(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(print)})
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        own.submit("clerk", "go")
+        raise ZeroDivisionError
+    assert (list(store.runs()), jobs(store)) == ([], [])
+
+
+def test_an_input_with_media_a_history_and_a_tenant_reach_the_worker(store: PostgresStore) -> None:
+    seen: list[Any] = []
+
+    def answer(messages: Any, model: Any) -> str:
+        seen.append([(one.role, one.text, [media.read_bytes() for media in one.media]) for one in messages[1:]])
+        return "<final>done</final>"
+
+    it = Agent(instructions="x", provider=MockProvider().on_call(answer))
+    own = Workers(store, {"clerk": it})
+    image = Media.from_bytes(b"abc", mime_type="image/png")
+    handle = own.submit("clerk", ["look", image], history=[{"role": "user", "content": "before"}], tenant="acme")
+    own.run(wait=False)
+    assert handle.result(PATIENCE).text == "done"
+    assert list(store.runs()) == []
+    assert seen[0][0] == ("user", "before", [])
+    assert seen[0][1][0] == "user"
+    assert seen[0][1][2] == [b"abc"]
+
+
+def test_a_decision_is_acted_on_at_once(store: PostgresStore) -> None:
+    calls: list[str] = []
+    own = Workers(store, {"clerk": acting(lambda: calls.append("act"), approval=True)})
+    with working(own):
+        handle = own.submit("clerk", "go")
+        waits = handle.result(PATIENCE)
+        assert (waits.stop_reason, [one.skill for one in waits.pending], calls) == ("interrupt", ["act"], [])
+        store.decide(handle.run_id, "0.0", True)
+        assert handle.result(PATIENCE).text == "done"
+    assert calls == ["act"]
+
+
+def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: PostgresStore) -> None:
+    calls: list[str] = []
+
+    def act(ctx: SkillContext) -> None:
+        if ctx.approval is None:
+            raise Pause("may it?")
+        if ctx.call_id == "0.1":
+            store.decide(ctx.run_id, "0.0", True)
+            while len(jobs(store)) > 1:  # its job finds the run busy
+                threading.Event().wait(0.01)
+        calls.append(ctx.call_id)
+
+    own = Workers(store, {"clerk": acting(act).replace(parallel_skills=True)})
+    with working(own):
+        handle = own.submit("clerk", "twice")
+        until(handle, "waiting")
+        store.decide(handle.run_id, "0.1", True)
+        until(handle, "final")
+    assert calls == ["0.1", "0.0"]
+
+
+def test_a_wait_that_is_over_is_woken(store: PostgresStore) -> None:
+    seen: list[bool] = []
+
+    def act(ctx: SkillContext) -> None:
+        seen.append(ctx.woken)
+        if not ctx.woken:
+            raise Pause("later", until=datetime.now(UTC) + timedelta(seconds=0.2))
+
+    own = Workers(store, {"clerk": acting(act)})
+    with working(own):
+        until(own.submit("clerk", "go"), "final")
+    assert seen == [False, True]
+
+
+def test_a_run_is_cancelled_from_elsewhere(store: PostgresStore) -> None:
+    begun = threading.Event()
+
+    def act(ctx: SkillContext) -> None:
+        begun.set()
+        while not ctx.cancelled:
+            threading.Event().wait(0.01)
+
+    own = Workers(store, {"clerk": acting(act)}, lease=1)
+    queued = own.submit("clerk", "go")
+    queued.cancel("not needed")
+    assert (queued.result(0).stop_reason, str(queued.result(0).error)) == ("closed", "the run was closed: not needed")
+    with working(own):
+        handle = own.submit("clerk", "go")
+        begun.wait(PATIENCE)
+        handle.cancel("the customer has left")
+        result = handle.result(PATIENCE)
+    assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
+
+
+def test_runs_with_one_lock_are_worked_on_one_after_the_other(store: PostgresStore) -> None:
+    at_work, most = [0], [0]
+
+    def act() -> None:
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        threading.Event().wait(0.02)
+        at_work[0] -= 1
+
+    own = Workers(store, {"clerk": acting(act)}, concurrency=8)
+    handles = [own.submit("clerk", "go", lock="customer:7") for _ in range(4)]
+    with working(own):
+        assert [one.result(PATIENCE).text for one in handles] == ["done"] * 4
+    assert most == [1]
+
+
+# --------------------------------------------------------------------------------------------- what no worker can do
+
+
+def test_a_worker_that_does_not_know_the_agent_blocks_the_run_and_says_so(store: PostgresStore) -> None:
+    handle = Workers(store, {"clerk": acting(print)}).submit("clerk", "go")
+    Workers(store, {"triage": acting(print), "other": acting(print)}).run(wait=False)
+    why = "this worker has no agent 'clerk'; it has 'triage', 'other'"
+    assert (handle.info().status, handle.info().why) == ("blocked", why)
+    with pytest.raises(KernaiError, match=f"is blocked: {why}"):
+        handle.result(PATIENCE)
+    assert store.enqueue(handle.run_id)  # once a worker has it
+    Workers(store, {"clerk": acting(lambda: None)}).run(wait=False)
+    assert (handle.result(PATIENCE).text, handle.info().why) == ("done", None)
+
+
+def test_an_agent_that_would_decide_otherwise_blocks_the_run_and_any_other_change_goes_on(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(lambda: None, approval=True)})
+    handle = own.submit("clerk", "go")
+    own.run(wait=False)
+    length = handle.info().length
+    store.decide(handle.run_id, "0.0", True)
+    without = Agent(instructions="x", provider=provider(SCRIPT))
+    Workers(store, {"clerk": without}).run(wait=False)
+    info = handle.info()
+    assert (info.status, info.length, list(info.decisions)) == ("blocked", length, ["0.0"])
+    assert "skill_execute" in str(info.why)
+    store.enqueue(handle.run_id)
+    reworded = acting(lambda: None, approval=True).replace(instructions="y", max_steps=7)
+    Workers(store, {"clerk": reworded}).run(wait=False)
+    assert handle.result(PATIENCE).text == "done"
+
+
+def test_options_that_fail_block_the_run(store: PostgresStore) -> None:
+    def options(info: Any) -> Any:
+        raise LookupError(f"no customer for {info.run_id}")
+
+    own = Workers(store, {"clerk": acting(print)}, options=options)
+    handle = own.submit("clerk", "go", run_id="r")
+    own.run(wait=False)
+    assert (handle.info().status, handle.info().why) == ("blocked", "LookupError: no customer for r")
+
+
+@pytest.mark.parametrize("given, kind, why", [
+    ({"store": object()}, TypeError, "store must be a PostgresStore, got object"),
+    ({"agents": {"a": "b"}}, TypeError, "a mapping of names to agents, got a str"),
+    ({"concurrency": 0}, ValueError, "concurrency must be a whole number of at least 1, got 0"),
+    ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
+    ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
+])
+def test_what_workers_cannot_be_made_of_is_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
+    with pytest.raises(kind, match=why):
+        Workers(**{"store": store, "agents": {}, **given})
+
+
+def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(print)})
+    with pytest.raises(KernaiError, match="this worker has no agent 'clark'; it has 'clerk'"):
+        own.submit("clark", "go")
+    with pytest.raises(KernaiError, match="the store has no run 'r'"):
+        own.handle("r").result(0)
+    with pytest.raises(TimeoutError, match="has not ended after 0 s; it is queued"):
+        own.submit("clerk", "go").result(0)
+
+
+# -------------------------------------------------------------------------------------------------- workers that stop
+
+
+def test_a_worker_that_is_stopped_leaves_its_run_to_another_at_the_next_effect(store: PostgresStore) -> None:
+    calls: list[str] = []
+    def stops(ctx: SkillContext) -> None:
+        calls.append(ctx.call_id)
+        one.stop()
+
+    providers = [provider(SCRIPT), provider(SCRIPT)]
+    one = Workers(store, {"clerk": acting(stops).replace(provider=providers[0])})
+    handle = one.submit("clerk", "go")
+    one.run()
+    assert (handle.info().status, handle.info().lease, calls) == ("abandoned", None, ["0.0"])
+    assert [entry["event"] for entry in store.load(handle.run_id)][-1] == "skill_result"
+    Workers(store, {"clerk": acting(print).replace(provider=providers[1])}).run(wait=False)
+    assert (handle.result(PATIENCE).text, calls) == ("done", ["0.0"])
+    assert [one.call_count for one in providers] == [1, 1]
+
+
+def test_calls_that_are_under_way_when_a_worker_is_stopped_are_not_lost(store: PostgresStore) -> None:
+    calls: list[str] = []
+    both = threading.Barrier(2)
+
+    def act(ctx: SkillContext) -> None:
+        both.wait(PATIENCE)
+        one.stop()
+        calls.append(ctx.call_id)
+
+    one = Workers(store, {"clerk": acting(act).replace(parallel_skills=True)})
+    handle = one.submit("clerk", "twice")
+    one.run()
+    Workers(store, {"clerk": acting(act).replace(parallel_skills=True)}).run(wait=False)
+    assert (handle.result(PATIENCE).text, sorted(calls)) == ("done", ["0.0", "0.1"])
+
+
+WORKER = """
+import sys, threading, kernai
+from kernai import Agent, Skill
+from kernai.postgres import PostgresStore, Workers, workers
+from tests.durable.durable_cases import command, provider
+workers.ROUND = 0.05
+def act():
+    with open({calls!r}, "a") as file:
+        file.write("act\\n")
+    print("acting", flush=True)
+    if sys.argv[1] == "hangs":
+        threading.Event().wait()
+agent = Agent(instructions="x", skills=[Skill("act", execute=act, inputs={{}}, idempotent=sys.argv[2] == "idempotent")],
+              provider=provider({{"go": [command("act"), "<final>done</final>"]}}))
+with PostgresStore({dsn!r}, schema={schema!r}) as store:
+    Workers(store, {{"clerk": agent}}, lease=3).run()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["idempotent", "once"])
+def test_the_run_of_a_worker_that_was_killed_is_continued_by_another(
+    server: Server, store: PostgresStore, python: WarmPython, tmp_path: Path, kind: str
+) -> None:
+    calls, script = tmp_path / "calls", tmp_path / "worker.py"
+    script.write_text(WORKER.format(calls=str(calls), dsn=server.dsn, schema=store.schema))
+    handle = Workers(store, {"clerk": acting(lambda: None, idempotent=kind == "idempotent")}).submit("clerk", "go")
+    with python.run(script, "hangs", kind) as first:
+        assert first.stdout.readline() == "acting\n"
+        first.send_signal(signal.SIGKILL)
+    with python.run(script, "works", kind) as second:
+        if kind == "once":
+            until(handle, "blocked")
+            assert calls.read_text() == "act\n"
+            assert [(one.call_id, one.skill) for one in handle.info().pending] == [("0.0", "act")]
+            store.decide(handle.run_id, "0.0", "it was done by hand")
+        assert handle.result(PATIENCE).text == "done"
+        second.send_signal(signal.SIGTERM)
+        second.communicate()
+    assert second.returncode == 0
+    assert calls.read_text() == "act\n" * (2 if kind == "idempotent" else 1)
+    assert jobs(store) == []
+
+
+def test_a_job_that_failed_is_submitted_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = [2], PostgresStore.info
+
+    def away(own: PostgresStore, run_id: str) -> Any:
+        if threading.current_thread().name.startswith("kernai run") and left[0]:
+            left[0] -= 1
+            raise KernaiError("the server is away") from psycopg.OperationalError()
+        return right(own, run_id)
+
+    monkeypatch.setattr(PostgresStore, "info", away)
+    own = Workers(store, {"clerk": acting(lambda: None)})
+    with working(own):
+        assert own.submit("clerk", "go").result(PATIENCE).text == "done"
+    assert (left, jobs(store)) == ([0], [])
+
+
+@pytest.mark.slow
+def test_workers_survive_a_server_that_is_killed_and_started_again(server: Server) -> None:
+    with Server(durable=True) as own_server, PostgresStore(own_server.dsn, create=True) as store:
+        calls: list[str] = []
+
+        def act(ctx: SkillContext) -> None:
+            calls.append(ctx.run_id)
+            if len(calls) == 1:
+                own_server.kill()
+                own_server.start()
+
+        own = Workers(store, {"clerk": acting(act, idempotent=True)})
+        handles = [own.submit("clerk", "go") for _ in range(10)]
+        with working(own):
+            assert [one.result(PATIENCE).text for one in handles] == ["done"] * 10
+    assert set(calls) == {one.run_id for one in handles}
+
+
+def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresStore) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def act() -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    own = Workers(store, {"clerk": acting(act)})
+    with working(own):
+        handle = own.submit("clerk", "go")
+        assert begun.wait(PATIENCE)
+        with store.transaction() as connection:
+            connection.execute("UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'")
+        assert store.submit_again("kernai", 1.0) == 0
+        go.set()
+        assert handle.result(PATIENCE).text == "done"
+
+
+def test_one_reaper_at_a_time_submits_what_nobody_works_on(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(print)})
+    for number in range(3):
+        handle = own.submit("clerk", "go", run_id=f"r{number}")
+        store.claim(handle.run_id, "h:1:2:3", 0.001)
+    with store.transaction() as connection:
+        connection.execute("UPDATE procrastinate_jobs SET status = 'doing'")
+    assert at_once(lambda number: store.submit_again("kernai", 1.0), 6) == []
+    found = jobs(store)
+    assert sorted(args["run_id"] for _, args in found) == ["r0", "r1", "r2"]
+    assert {status for status, _ in found} == {"todo"}
