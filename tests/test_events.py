@@ -346,6 +346,43 @@ def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response
     assert [event.data["metadata"] for event in seen] == expected
 
 
+@WAYS
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_the_host_changes_or_reuses_later_does_not_change_the_record(way: Way, listens: bool) -> None:
+    """The arguments of a call, the metadata of its result, its progress, and the metadata of the run."""
+
+    def recorded(*, changes: bool) -> list[tuple[str, Any]]:
+        reused: dict[str, Any] = {"numbers": []}
+        about = {"user": {"roles": ["clerk"]}}
+
+        def count_up(names: list[str], more: Any, ctx: SkillContext) -> SkillResult:
+            reused["numbers"].append(len(names))
+            copied = json.loads(json.dumps(reused))
+            ctx.emit(reused if changes else copied)
+            if changes:
+                vandalise(names)
+                vandalise(more)
+                vandalise(about)
+            return SkillResult("counted", metadata=reused if changes else copied)
+
+        call = '<command name="count_up">{"names": ["a"], "more": {"b": ["c"]}}</command>'
+        agent = Agent(
+            instructions="", provider=MockProvider(call, call, "<final>so</final>"), skills=[Skill("count_up", execute=count_up)])
+        store, recorder = MemoryStore(), Recorder()
+        listener = {"on_event": vandalise_data} if listens and changes else {}
+        way(agent, store=store, recorder=recorder, run_id="r", metadata=about, **listener)
+        vandalise([*store.load("r"), *recorder.to_list()] if changes else [])
+        kinds = ("run_start", "skill_execute", "progress", "skill_result")
+        entries = [one for one in [*store.load("r"), *recorder.to_list()] if one["event"] in kinds]
+        return [(one["event"], {**one["data"], "duration_ms": 0}) for one in entries]
+
+    assert recorded(changes=True) == recorded(changes=False)
+
+
+def vandalise_data(event: Event) -> None:
+    vandalise(event.data)
+
+
 class Liar(Mapping[str, Any]):
     """A mapping that cannot be read."""
 

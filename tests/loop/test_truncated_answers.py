@@ -207,8 +207,9 @@ def test_the_rest_of_a_number_that_was_cut_off_is_read_with_it() -> None:
     assert result.output == 1250
 
 
+@pytest.mark.parametrize("on_prose", ["accept", "correct_once", "correct"])
 @pytest.mark.parametrize("reason", ["tool", "other"])
-def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_error(reason: str) -> None:
+def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_error(reason: str, on_prose: Any) -> None:
     class Silent(Script):
         def call(self, *given: Any) -> LlmResponse:
             answer = super().call(*given)
@@ -216,7 +217,7 @@ def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_
 
     def asked(*script: Any, **options: Any) -> tuple[Any, int]:
         model = Silent(*script)
-        return kernai.execute(Agent(instructions="Go.", provider=model, **options), "Hi."), len(model.asked)
+        return kernai.execute(Agent(instructions="Go.", provider=model, on_prose=on_prose, **options), "Hi."), len(model.asked)
 
     once, calls = asked((" ", reason), ("<final>done</final>", "stop"), skills=[note])
     assert (once.text, calls) == ("done", 2)
