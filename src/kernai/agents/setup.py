@@ -61,9 +61,10 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_can_call", "_foreign", "_grammar", "_has_calls", "_know_how", "_lists_skills", "_number", "_plain",
-        "_protocol_selection", "_protocols_version", "_revision", "_skill_selection", "_skills_version", "_system",
-        "_tools", "_unknown", "constrains", "is_native", "key", "protocols", "rules", "skills",
+        "_agents", "_can_call", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how", "_lists_skills",
+        "_number", "_plain", "_protocol_selection", "_protocols_version", "_revision", "_skill_selection",
+        "_skills_version", "_system", "_tools", "_unknown", "constrains", "is_native", "key", "protocols", "rules",
+        "skills",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
@@ -79,6 +80,7 @@ class Setup:
         self._system: tuple[str | tuple[str | Outside, ...] | None, Message] = None, Message("system", "")
         self._can_call: bool | None = None
         self._has_calls: bool | None = None
+        self._is_guarded: bool | None = None
         self.rules = Rules.of(agent)
         self._grammar: str | None = None
         self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
@@ -130,7 +132,9 @@ class Setup:
 
     def is_guarded(self) -> bool:
         """Whether a skill asks for trusted values, or acts on others."""
-        return self.key.skills.any_guarded(self._skill_selection)
+        if self._is_guarded is None:
+            self._is_guarded = self.key.skills.any_guarded(self._skill_selection)
+        return self._is_guarded
 
     def agents(self) -> list[Agent[Any]]:
         """The agents that can be called as skills."""

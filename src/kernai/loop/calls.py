@@ -86,7 +86,7 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     block = response.only
     if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - a call less
         return None
-    if run.most_repeats is not None or not run.quoted.is_idle():
+    if run.most_repeats is not None or run.quoted.is_due or not run.quoted.knows_none():
         return None
     if not run.setup.holds():  # the registry changed while the model was asked, say
         return None

@@ -65,10 +65,6 @@ class QuotedCalls:
             self._unread.append((source, text))
             self.is_due = True
 
-    def is_idle(self) -> bool:
-        """Whether it has nothing to say about the next response, as in most steps."""
-        return not self.is_due and self.knows_none()
-
     def knows_none(self) -> bool:
         """Whether no text held a call, as in most runs."""
         return not (self._heard or self._spelled) and (self.outer is None or self.outer.knows_none())

@@ -64,20 +64,9 @@ class Run:
     )
 
     def __init__(
-        self,
-        agent: Agent[Any],
-        root: Root,
-        outbox: Outbox,
-        context: Context,
-        *,
-        provider: Provider | None,
-        model: Model,
-        generation: GenerationOptions,
-        scope: str = "",
-        depth: int = 0,
-        task_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        middleware: tuple[Callable[[Any], Work], ...] = (),
+        self, agent: Agent[Any], root: Root, outbox: Outbox, context: Context, *, provider: Provider | None,
+        model: Model, generation: GenerationOptions, scope: str = "", depth: int = 0, task_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None, middleware: tuple[Callable[[Any], Work], ...] = (),
         answer_type: AnswerType | None = None,
     ) -> None:
         self._rows = outbox.rows
@@ -128,8 +117,12 @@ class Run:
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
         for kind, name, close in self.setup.unknown():
-            root.warn(f"{kind}.unknown", run_id=root.run_id, agent=agent.name, **{kind: name},
-                      reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
+            self._warn_of_unknown(kind, name, close)
+
+    def _warn_of_unknown(self, kind: str, name: str, close: str) -> None:
+        """`kind` is ``skill`` or ``protocol``; `close` are similar names that are registered."""
+        self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
+                       reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def begin_turn(self) -> None:
         """Resets what belongs to one input of the caller."""
@@ -258,7 +251,9 @@ class Run:
         `block` is the block of the response that it answers; then it is `by` a tool.
         """
         by = by or ("runtime" if block is None else "tool")
-        answers = next((at for at, one in enumerate(self.native_calls) if one is block), None)
+        answers = None
+        if self.native_calls:
+            answers = next((at for at, one in enumerate(self.native_calls) if one is block), None)
         if isinstance(content, Message):
             if content.role == "user":
                 content = Message("user", content.content, answers=answers, by=by)

@@ -80,8 +80,15 @@ class Usage(Value):
 
     def to_dict(self) -> dict[str, int | float | None]:
         """Ready for JSON; cache tokens only if they are known."""
-        every = zip(self.__dataclass_fields__, self._values(), strict=True)
-        return {name: value for name, value in every if value is not None or not name.startswith("cache")}
+        made: dict[str, int | float | None] = {
+            "prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens, "cost": self.cost, "model_calls": self.model_calls,
+        }
+        if self.cached_tokens is not None:
+            made["cached_tokens"] = self.cached_tokens
+        if self.cache_write_tokens is not None:
+            made["cache_write_tokens"] = self.cache_write_tokens
+        return made
 
 
 _Number = TypeVar("_Number", int, float)
