@@ -13,7 +13,6 @@ from kernai.blocks.parser import parse
 from kernai.blocks.plan import Plan, PlanResult, Task
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.blocks.stream_parser import StreamParser
-from kernai.drivers.run_stream import RunStream
 from kernai.errors import (
     CredentialMissingError,
     DeadlockError,
@@ -35,7 +34,6 @@ from kernai.errors import (
 )
 from kernai.events import Event
 from kernai.inputs.table import Input
-from kernai.loop.task_scheduler import TaskScheduler
 from kernai.recording.recorder import CompositeSink, JsonlSink, MemorySink, Recorder
 from kernai.registry.configuration import MappingResolver, config, configure
 from kernai.registry.protocol_registry import REGISTRY as protocols
@@ -74,17 +72,19 @@ from kernai.values.model import Cost, Model, Models
 from kernai.values.outside_text import outside
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
-from kernai.values.tools import Tool, Tools
 
 if TYPE_CHECKING:
+    from kernai.drivers.run_stream import RunStream
     from kernai.durable.approvals import Decision
     from kernai.durable.forking import fork
     from kernai.durable.memory_store import MemoryStore
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import RunInfo, RunStore, Store
     from kernai.inputs.trusted import Trusted
+    from kernai.loop.task_scheduler import TaskScheduler
     from kernai.testing.mock_provider import MockProvider
     from kernai.values.result import PendingCall, UntrustedValue
+    from kernai.values.tools import Tool, Tools
 
 __version__ = "0.1.0"
 
@@ -195,8 +195,12 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "PendingCall": "values.result",
         "RunInfo": "durable.store",
         "RunStore": "durable.store",
+        "RunStream": "drivers.run_stream",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
+        "TaskScheduler": "loop.task_scheduler",
+        "Tool": "values.tools",
+        "Tools": "values.tools",
         "Trusted": "inputs.trusted",
         "UntrustedValue": "values.result",
         "fork": "durable.forking",

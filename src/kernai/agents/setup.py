@@ -19,7 +19,6 @@ from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
 from kernai.values.message import Message
 from kernai.values.outside_text import Outside, instruction_parts
-from kernai.values.tools import Tools
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kernai.values.context import Context
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.model import Model
+    from kernai.values.tools import Tools
 
 
 #: in characters, about 2,000 tokens: a longer listing is asked for, unless the agent says otherwise
@@ -221,6 +221,7 @@ class Setup:
 
     def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
         from kernai.agents.native_tools import native_tools  # few agents call natively
+        from kernai.values.tools import Tools
 
         callable_skills = self.skills.visible() if self._skill_selection is not None else []
         protocols = self.protocols.visible()

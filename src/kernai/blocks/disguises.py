@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from kernai.blocks.spellings import may_spell_a_call
-
 #: how the names of tags that call something begin
 _CALLING = ("block", "command", "final", "plan", "function", "invoke", "antml")
 
@@ -21,6 +19,8 @@ def may_hold_calls(text: str) -> bool:
         "<" in text or "&" in text or "%" in text or "\\" in text or "name" in text or "CALLS" in text or "=3" in text
     ) and text.isascii():
         return False  # most short texts end here
+    from kernai.blocks.spellings import may_spell_a_call  # the only one here that loads patterns of its own
+
     return names_arguments(text) or "CALLS" in text or may_hold_tags(text) or may_spell_a_call(text)
 
 

@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kernai._util.worker_pool import WorkerPool
-from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.driver import GRACE, POLL, Driver, Stack, TakenOver
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS, calls_out
@@ -38,6 +37,7 @@ from kernai.loop.effects import (
 )
 
 if TYPE_CHECKING:
+    from kernai.drivers.background_loop import BackgroundLoop
     from kernai.drivers.delivery import ThreadsDelivery
     from kernai.loop.root import Outbox, Root
 
@@ -181,6 +181,8 @@ class ThreadsDriver(Driver):
         value = copy_context().run(function, *given, **named)
         if type(value) is str or not hasattr(value, "__await__"):
             return value
+        from kernai.drivers.background_loop import BackgroundLoop  # most skills are not async
+
         with self._making:
             self._background = self._background or BackgroundLoop("kernai-async")
         return self._background.run(value, self.root.cancellation.is_set)

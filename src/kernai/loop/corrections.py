@@ -11,7 +11,7 @@ from kernai.blocks.plan import MAX_TASKS
 from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.errors import SkillInputError
 from kernai.jsonio.json_data import quoted
-from kernai.values.tools import Wording
+from kernai.values.message import Wording
 
 if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls

@@ -76,7 +76,6 @@ from kernai.loop.effects import (
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
 from kernai.loop.run_state import Run, input_message, input_summary
-from kernai.loop.workflow import run_given_plan, run_workflow
 from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, LlmResponse
@@ -101,6 +100,8 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
     try:
         (_continue if again else begin)(run, content)
         if run.given_plan is not None and not again:
+            from kernai.loop.workflow import run_given_plan  # most runs have no workflow
+
             return run.finish(StopReason.FINAL, (yield from run_given_plan(run, run.given_plan)))
         most = run.agent.max_steps
         for step in range(run.steps, run.steps + most):
@@ -241,6 +242,8 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     elif isinstance(decision, Workflow):
         quoted = refuse_quoted_block(run, decision.block)
         if quoted is None:
+            from kernai.loop.workflow import run_workflow  # most runs have no workflow
+
             yield from run_workflow(run, decision.plan, decision.beside, decision.block)
         else:
             run.inject(quoted, decision.block, by="runtime")

@@ -22,10 +22,9 @@ from kernai.registry.skill_context import SkillContext
 from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
-from kernai.values.message import By, Message, Part
+from kernai.values.message import By, Message, Part, joined
 from kernai.values.outside_text import InputPart, Outside
 from kernai.values.result import Result, StopReason, Usage
-from kernai.values.tools import joined
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent

@@ -11,10 +11,8 @@ from kernai._util.callables import is_async
 from kernai._util.close_matches import closest, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
-from kernai.drivers.channel import Channel
 from kernai.drivers.delivery import EventWriter, ThreadsDelivery
 from kernai.drivers.driver import Stack
-from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
 from kernai.events import Event
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
+    from kernai.drivers.run_stream import RunStream
     from kernai.durable.journal import Journal
     from kernai.durable.store import Store
 
@@ -144,6 +143,9 @@ class RunRequest:
         return result
 
     def stream(self) -> RunStream[Any]:
+        from kernai.drivers.channel import Channel
+        from kernai.drivers.run_stream import RunStream
+
         channel = Channel()
         delivery = ThreadsDelivery(self.writer, **self._plain_observers(), channel=channel)
         run, work = self.begin(delivery)

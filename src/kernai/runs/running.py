@@ -12,7 +12,6 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
-from kernai.drivers.run_stream import RunStream
 from kernai.errors import RunBusyError
 from kernai.events import Event
 from kernai.runs.run_request import ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
+    from kernai.drivers.run_stream import RunStream
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import Store
     from kernai.runs.plan_request import GivenPlan
@@ -221,23 +221,25 @@ def _request(
     return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it says what is wrong with None
 
 
-def _list_options(function: Any, *kinds: Any) -> None:
+def _list_options(functions: Iterable[Any], *kinds: Any) -> None:
     """Lets `help` and `inspect.signature` show each option of a function in place of ``**options``."""
-    from inspect import Parameter, signature  # dataclasses has loaded it
+    from inspect import Parameter, Signature, signature  # dataclasses has loaded it
 
-    whole = signature(function)
     named = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
              for name, kind in kinds[-1].__annotations__.items()]
-    function.__signature__ = whole.replace(parameters=[*list(whole.parameters.values())[:-1], *named])
-    if function.__doc__:  # there is none under python -OO
-        function.__doc__ = function.__doc__.rstrip() + "\n" + "".join(kind.__doc__.rstrip() for kind in kinds)
+    listed = "".join([kind.__doc__.rstrip() for kind in kinds if kind.__doc__])  # there is none under python -OO
+    for function in functions:
+        whole = signature(function)
+        function.__signature__ = Signature(
+            [*list(whole.parameters.values())[:-1], *named], return_annotation=whole.return_annotation,
+            __validate_parameters__=False)
+        if listed:
+            function.__doc__ = f"{function.__doc__.rstrip()}\n{listed}"
 
 
 _NEW_RUNS: tuple[Any, ...] = (
     run, execute, stream, arun, aexecute, astream, run_plan, execute_plan, stream_plan, arun_plan, aexecute_plan,
     astream_plan,
 )
-for _door in _NEW_RUNS:
-    _list_options(_door, ResumeOptions, RunOptions)
-for _door in (resume, aresume):
-    _list_options(_door, ResumeOptions)
+_list_options(_NEW_RUNS, ResumeOptions, RunOptions)
+_list_options((resume, aresume), ResumeOptions)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernai._util.copies import Replaceable
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from kernai.values.media_store import MediaStore
 
 Role = Literal["system", "user", "assistant"]
@@ -20,6 +22,28 @@ ROLES = ("system", "user", "assistant")
 #: what a message may have beside its role and content
 BESIDE = ("reasoning", "blocks", "answers", "by", "outside")
 SPEAKERS = ("user", "model", "tool", "runtime")
+
+
+class Wording(str):
+    """A text of the runtime with a second wording, without blocks, for models that call natively."""
+
+    __slots__ = ("native",)
+
+    def __new__(cls, text: str, native: str) -> Self:
+        made = super().__new__(cls, text)
+        made.native = native
+        return made
+
+    native: str
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Joins texts of the runtime, in both wordings."""
+    listed = list(texts)
+    text = "".join(listed)
+    if not any(type(one) is Wording for one in listed):
+        return text
+    return Wording(text, "".join(one.native if type(one) is Wording else one for one in listed))
 
 
 class Message(Replaceable):

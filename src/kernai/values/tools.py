@@ -5,33 +5,11 @@ A provider with `calls_natively` gets them with the call, as data, and translate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from kernai.values.message import Message, Part
-
-
-class Wording(str):
-    """A text of the runtime with a second wording, without blocks, for models that call natively."""
-
-    __slots__ = ("native",)
-
-    def __new__(cls, text: str, native: str) -> Self:
-        made = super().__new__(cls, text)
-        made.native = native
-        return made
-
-    native: str
-
-
-def joined(texts: Iterable[str]) -> str:
-    """Joins texts of the runtime, in both wordings."""
-    listed = list(texts)
-    text = "".join(listed)
-    if not any(type(one) is Wording for one in listed):
-        return text
-    return Wording(text, "".join(one.native if type(one) is Wording else one for one in listed))
+from kernai.values.message import Message, Part, Wording
 
 
 @dataclass(frozen=True, slots=True)
