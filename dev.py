@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One entry for everything a developer runs; it sets up what it needs by itself.
+"""One entry for everything a developer runs; it sets up what it needs.
 
     python3 dev.py demo     run the inventory scenario offline
     python3 dev.py test     run every test
@@ -10,7 +10,7 @@ without ensurepip; `.venv-bench-…` for benchmarks that need packages of others
 `dist`, `site` and caches. `demo` installs nothing. A group of dependencies is installed again only when pyproject.toml
 has changed since.
 
-This file must parse on Python 3.6, so that it can tell the user that an old Python is too old.
+This file must parse on Python 3.6, so that it can report that an old Python is too old.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from typing import Any, Sequence
 OLDEST_PYTHON = (3, 11)
 if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotations below, and not evaluate them
     _have = ".".join(map(str, sys.version_info[:3]))
-    _told = f"dev.py: error: kernai needs Python 3.11 or later, and this is {_have}; try python3.11 dev.py"
-    print(_told, file=sys.stderr)
+    _message = f"dev.py: error: kernai needs Python 3.11 or later, and this is {_have}; try python3.11 dev.py"
+    print(_message, file=sys.stderr)
     sys.exit(2)
 
 ROOT = Path(__file__).resolve().parent
@@ -368,7 +368,7 @@ def _python_version(version: str) -> str:
 
 
 def _is_usable(venv: Path) -> bool:
-    """Tell whether an environment that is there already (an editor may have made it) has this Python and pip."""
+    """Whether an existing environment (an editor may have made it) has this Python and pip."""
     python = _python_of(venv)
     check = f"import pip, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]!r})"
     return python.exists() and _captured([python, "-c", check]).returncode == 0
@@ -412,7 +412,7 @@ def _python(arguments: Sequence[str]) -> int:
 
 
 def _pytest(arguments: Sequence[str], workers: int = CORES) -> int:
-    """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai anew."""
+    """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai again."""
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
         _install_model()
@@ -451,7 +451,7 @@ def main() -> int:
     lines = [f"  {name:{width}}{command.__doc__}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog="dev.py",
-        description="One entry for everything a developer runs; it sets up what it needs by itself.",
+        description="One entry for everything a developer runs; it sets up what it needs.",
         epilog="\n".join(["commands:", *lines, "", "example: python3 dev.py test tests/test_imports.py -x"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,8 +1,8 @@
 """Calls as weak models write them: BFCL's simple and multiple calls, in every form, and what becomes of each.
 
-For each call the model writes the form, and then, where it is told that something was wrong, the block that it was
-shown, or the right block where none was. So a call ran at once, was copied from the correction, was told to be wrong
-and then written anew; or it was lost (what was written passed for an answer), or another call ran than was meant.
+For each call the model writes the form, and then, where it hears that something was wrong, the block that it was
+shown, or the right block where none was. So a call ran at once, was copied from the correction, was reported as wrong
+and then written again; or it was lost (what was written passed for an answer), or another call ran than was meant.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ BROKEN: dict[str, Written] = {
 
 # ------------------------------------------------------------------------------------------------ what becomes of it
 
-AT_ONCE, COPIED, TOLD, LOST, WRONG = "at once", "copied", "told", "lost", "wrong"
+AT_ONCE, COPIED, REWRITTEN, LOST, WRONG = "at once", "copied", "rewritten", "lost", "wrong"
 
 
 def outcome(call: Call, written: str, **options: Any) -> str:
@@ -159,16 +159,16 @@ def outcome(call: Call, written: str, **options: Any) -> str:
         return LOST
     if turns[0] == 2:
         return AT_ONCE
-    return COPIED if turns == [3, 1] else TOLD
+    return COPIED if turns == [3, 1] else REWRITTEN
 
 
 _CALL = re.compile(r'<block type="command".*?</block>', re.DOTALL)
 
 
-def _shown(told: str) -> str | None:
+def _shown(text: str) -> str | None:
     """The call that a correction shows to be copied, and not the runtime's own example of a usage."""
-    found = _CALL.search(told)
-    return found[0] if found is not None and ("exactly this" in told or "this call gives" in told) else None
+    found = _CALL.search(text)
+    return found[0] if found is not None and ("exactly this" in text or "this call gives" in text) else None
 
 
 def _skill(function: Mapping[str, Any], ran: list[tuple[str, Mapping[str, Any]]]) -> Skill:
@@ -197,28 +197,29 @@ def main(*, quick: bool) -> None:
     print(f"# {len(fitting)} of {len(everything)} calls fit their own function; the others lack what it requires")
     every = fitting[:: 10 if quick else 1]
     for name, written in LOSSLESS.items():
-        _tell(name, _counted(every, written), (AT_ONCE,))
+        _report(name, _counted(every, written), (AT_ONCE,))
     for name, written in QUOTED.items():
-        _tell(name, _counted(every, written), (AT_ONCE, COPIED))
+        _report(name, _counted(every, written), (AT_ONCE, COPIED))
         kernai.configure(repair=True)
-        _tell(f"{name}, repair=True", _counted(every, written), (AT_ONCE,))
+        _report(f"{name}, repair=True", _counted(every, written), (AT_ONCE,))
         kernai.configure(repair="json")
     for name, written in DIALECTS.items():
         # a parameter of its own does not say whether 2022 is a number or a text: then a second call is shown
         aim = ">= 0.95" if written is DIALECTS["function tag, parameters"] else ">= 0.991"
-        _tell(name, _counted(every, written), (COPIED,), aim)
-        _tell(f"{name}, run", _counted(every, written, dialects="run"), (AT_ONCE, COPIED))
+        _report(name, _counted(every, written), (COPIED,), aim)
+        _report(f"{name}, run", _counted(every, written, dialects="run"), (AT_ONCE, COPIED))
     for name, written in BROKEN.items():
-        _tell(name, _counted(every, written), (TOLD,), ">= 1")
+        _report(name, _counted(every, written), (REWRITTEN,), ">= 1")
 
 
 def _counted(every: Sequence[Call], written: Written, **options: Any) -> Counter[str]:
     return Counter(outcome(call, written(call.name, call.given), **options) for call in every)
 
 
-def _tell(name: str, counts: Counter[str], aimed: Sequence[str], aim: str = ">= 0.991") -> None:
+def _report(name: str, counts: Counter[str], aimed: Sequence[str], aim: str = ">= 0.991") -> None:
     of = counts.total()
-    print("  ".join([f"# {name:32}", *(f"{kind} {counts[kind]}" for kind in (AT_ONCE, COPIED, TOLD, LOST, WRONG))]))
+    kinds = (AT_ONCE, COPIED, REWRITTEN, LOST, WRONG)
+    print("  ".join([f"# {name:32}", *(f"{kind} {counts[kind]}" for kind in kinds)]))
     right = sum(counts[kind] for kind in aimed)
     emit(f"dialects: {name}: {' or '.join(aimed)}", right, of, right / of, aim, unit="of")
     bad = counts[LOST] + counts[WRONG]

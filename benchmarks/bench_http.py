@@ -42,7 +42,7 @@ def framed(data: bytes) -> bytes:
 
 
 def serve(pieces: int) -> None:
-    """Prints its port, answers each request with `pieces` stamped pieces, and at GET tells how often it accepted."""
+    """Prints its port; answers each POST with `pieces` stamped pieces, GET with its count of connections."""
     accepted = 0
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)

@@ -3,7 +3,7 @@
 - `may_hold_calls`, asked of each text that a skill gives, against `str.count` of one letter; `quoted_calls`, asked of
   those that may, against one `re.finditer` for whole blocks.
 - `json_data.loads`, with unique keys, against `json.loads`.
-- JSON in single quotes, read and told apart from tags, against the same in double quotes.
+- JSON in single quotes, parsed and distinguished from tags, against the same in double quotes.
 - A run of one call with 1,000 skills in the registry against one with 10.
 
 Counted is the processor time of the process.

@@ -3,9 +3,9 @@
 - Mixed text, 900 characters of prose to a 200-byte block. Floors: a class whose `push` looks for `<` and appends the
   chunk to a list (aim: half of it at chunks of 1 and 4, with a listener for blocks), and expat with three handlers on
   the same text as XML (aim: as fast; nine tenths at 64). With a listener for blocks, and with one for every event.
-  The shorter the prose, the more tags: dense text, 180 characters of prose to a block, stands beside it without aims.
+  The shorter the prose, the more tags: dense text, 180 characters of prose to a block, is measured too, without aims.
 - Shapes that parsers choke on: 10 MB must go at 0.8 of the speed of 1 MB, whatever the chunks. With chunks of 64 and
-  more, what one large block costs is the memory that keeps it; what becomes of a list that is joined at the end stands
+  more, what one large block costs is the memory that keeps it; the cost of joining a list at the end is
   beside those, without an aim.
 - `parse` against `re.finditer` with a plain pattern for blocks.
 - Small calls in JSON against calls of as much plain text: what it costs that tags in a JSON value are content.
@@ -174,7 +174,7 @@ def speeds(make: Callable[[], Way], texts: Sequence[str], size: int, rounds: int
 
 
 def growth(small: float, large: float, rounds: int) -> None:
-    bytearray(31 << 20)  # used once, large memory is kept at hand by the allocator; its first use is slow
+    bytearray(31 << 20)  # the allocator keeps large memory once it was used; the first use is slow
     for name in SHAPES:
         texts = shape(name, small), shape(name, large)
         for size in SIZES:

@@ -39,7 +39,7 @@ Channel = Callable[[str], Brought]
 
 
 def read_by_model(messages: Sequence[Message]) -> list[str]:
-    """The texts that messages tell: what stands in blocks, text in JSON out of its quotes, and the names of files."""
+    """The texts in messages: the content of blocks, text in JSON without its quotes, and file names."""
     blocks = [block for message in messages for block in parse(message.text).blocks if block.name != "note"]
     texts = [text for block in blocks for text in _in_json(block.content)]
     return texts + [str(media.data) for message in messages for media in message.media]

@@ -1,4 +1,4 @@
-"""An MCP server whose one tool gives what stands in a file: `python framing_server.py FILE`, for `framing_channels`."""
+"""An MCP server whose one tool returns a file's text: `python framing_server.py FILE`, for `framing_channels`."""
 
 import sys
 from pathlib import Path

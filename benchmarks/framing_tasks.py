@@ -90,7 +90,7 @@ def injected(suite: Any, texts: Mapping[str, str]) -> Any:
 
 @functools.cache
 def _default(suite: Any) -> tuple[Any, Any, Mapping[str, str]]:
-    """Type and values of a suite's environment, with a mark where an attacker can write; and what stands there else."""
+    """Type and values of a suite's environment, with a mark where an attacker can write; and the text already there."""
     defaults = suite.get_injection_vector_defaults()
     environment = suite.load_and_inject_default_environment({name: f"@@{name}@@" for name in defaults})
     return type(environment), environment.model_dump(), defaults

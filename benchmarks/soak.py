@@ -43,9 +43,9 @@ from kernai import (
 
 RUNS, STREAMS, CALLS = 20_000, 2_000, 2_000
 BATCH = 50  # of async runs on one event loop
-#: blocks of Python's allocator that caches and freed lists may come to, whatever the number of runs
+#: allocator blocks that caches and free lists may hold, whatever the number of runs
 SPARE_BLOCKS = 1_000
-PATIENCE = 10.0  # seconds for threads to end that have been told to
+PATIENCE = 10.0  # seconds for threads to end that were asked to
 
 
 @skill(register=False)
@@ -222,7 +222,7 @@ def _timed_out(one: Agent, recorder: Recorder) -> None:
 
 
 def _when_under_way(event: threading.Event | asyncio.Event) -> Callable[[Event], None]:
-    return lambda told: event.set() if told.type == "progress" else None
+    return lambda emitted: event.set() if emitted.type == "progress" else None
 
 
 def _cancelled(one: Agent, recorder: Recorder) -> None:
@@ -267,12 +267,12 @@ async def _all(coroutines: list[Any]) -> int:
     gc.collect()
     begun = time.monotonic()
     while len(asyncio.all_tasks()) > 1 and time.monotonic() - begun < PATIENCE:  # noqa: ASYNC110 - of no event's making
-        await asyncio.sleep(0.01)  # streams that were dropped end by themselves
+        await asyncio.sleep(0.01)  # dropped streams end on their own
     return len(asyncio.all_tasks()) - 1
 
 
 def counts() -> dict[str, int]:
-    """What there is of threads, descriptors and memory, when all that ends by itself has ended."""
+    """Threads, descriptors and memory in use, after everything that ends on its own has ended."""
     begun = time.monotonic()
     while threading.active_count() > 1 and time.monotonic() - begun < PATIENCE:
         time.sleep(0.01)
@@ -301,10 +301,10 @@ def main() -> int:
             before, begun = counts(), time.monotonic()
             tasks = perform(jobs, max(int(number * share), 1), sink)
             seconds, after = time.monotonic() - begun, counts()
-            told = ", ".join(f"{key} {before[key]:,} → {after[key]:,}" for key in before)
+            changes = ", ".join(f"{key} {before[key]:,} → {after[key]:,}" for key in before)
             more = [key for key in before if after[key] > before[key] + (SPARE_BLOCKS if key == "blocks" else 0)]
             failed = failed or bool(more) or tasks > 0
-            print(f"{max(int(number * share), 1):,} {name} in {seconds:.1f} s: tasks left {tasks}, {told}"
+            print(f"{max(int(number * share), 1):,} {name} in {seconds:.1f} s: tasks left {tasks}, {changes}"
                   + (f"  LEFT BEHIND: {', '.join(more)}" if more else ""))
     return int(failed)
 

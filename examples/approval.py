@@ -1,10 +1,10 @@
 """A payment that waits for a person: the process may end while it waits.
 
     python examples/approval.py                 asks for the payment, and ends
-    python examples/approval.py yes             another process, next week: agrees, and the run goes on
+    python examples/approval.py yes             another process, next week: agrees, and the run continues
     python examples/approval.py "too expensive" or says why not
 
-The run is kept in approval.db, in the folder you are in; delete it to begin anew. On the command line it is
+The run is kept in approval.db, in the folder you are in; delete it to start over. On the command line it is
 
     kernai resume examples/approval.py approval.db refund-42 --approve 0.0
 """
@@ -27,7 +27,7 @@ def refund(order: int, amount: int) -> str:
 
 
 def answer(messages: Sequence[Message], _: Model) -> str:
-    """What a model would say: pay, then tell how it went."""
+    """What a model would say: pay, then report the outcome."""
     last = messages[-1].text
     if last.startswith("Please"):
         return '<block type="command" name="refund">{"order": 42, "amount": 30}</block>'

@@ -1,4 +1,4 @@
-"""A provider of your own: a small HTTP client that streams, and tells a broken stream from a short answer.
+"""A provider of your own: a small HTTP client that streams, and distinguishes a broken stream from a short answer.
 
 The "vendor" is a server in this very process; it sends one JSON object a line and ends with `{"done": true}`.
 """

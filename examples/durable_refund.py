@@ -1,9 +1,9 @@
 """A refund that survives its process: let it die in the middle, and run it again.
 
     python examples/durable_refund.py --die     dies while the money is on its way, as by a power cut
-    python examples/durable_refund.py           goes on: the order is not looked up again, the money moves once
+    python examples/durable_refund.py           continues: the order is not looked up again, the money moves once
 
-The run is kept in refund.db, what the bank has booked in bank.txt; delete both to begin anew. To look at it:
+The run is kept in refund.db, what the bank has booked in bank.txt; delete both to start over. To look at it:
 
     kernai runs refund.db
     kernai view refund.db refund-42 --open

@@ -1,6 +1,6 @@
 """Skills and an agent as an MCP server, for any MCP client: over stdio, or with --http.
 
-A client that starts programs is told to run ``python examples/mcp_server.py``. Over HTTP,
+Configure a client that starts programs to run ``python examples/mcp_server.py``. Over HTTP,
 ``python examples/mcp_server.py --http --token "$TOKEN"`` says on stderr where it listens.
 """
 
@@ -53,7 +53,7 @@ def measure(image: Media) -> str:
 
 @kernai.skill(register=False)
 async def index_files(folder: str, ctx: SkillContext[Context]) -> str:
-    """Index the files of a folder; tells how far it is."""
+    """Index the files of a folder, and report progress."""
     for done in range(3):
         ctx.emit({"progress": done + 1, "total": 3, "message": f"{folder}, part {done + 1}"})
     return f"{folder} is indexed"
@@ -61,7 +61,7 @@ async def index_files(folder: str, ctx: SkillContext[Context]) -> str:
 
 @kernai.skill(register=False, credentials={"api_key": Credential(description="of the weather service")})
 def forecast(city: str, ctx: SkillContext[Context]) -> str:
-    """Tell tomorrow's weather."""
+    """Tomorrow's weather."""
     key = ctx.credential("api_key")  # KERNAI_SKILL_FORECAST_API_KEY; whatever goes wrong, no client sees it
     print("asking the weather service")  # goes to stderr: stdout belongs to the protocol
     return f"sunny in {city}" if key else "no key"

@@ -36,8 +36,8 @@ def show(spans: tuple[ReadableSpan, ...], parent: int | None = None, indent: str
     """Prints the spans below one, in the order in which they ended."""
     for span in spans:
         if (span.parent.span_id if span.parent else None) == parent:
-            told = span.attributes or {}
-            tokens = told.get("gen_ai.usage.input_tokens")
+            attributes = span.attributes or {}
+            tokens = attributes.get("gen_ai.usage.input_tokens")
             print(f"{indent}{span.name}{f': {tokens} tokens in' if tokens else ''}")
             show(spans, span.context.span_id, indent + "  ")
 

@@ -31,7 +31,7 @@ PLAN = {
 
 
 def answer(messages: Sequence[kernai.Message], _: kernai.Model) -> str:
-    """The mock model: the first message tells a sub-agent from the root, the last one how far it is."""
+    """The mock model: the first message shows whether it is the root or a sub-agent, the last one what to do next."""
     first, last = messages[1].text, messages[-1].text
     if "Which one is cheaper?" in first:
         return "<final>south</final>" if "35 euros" in first else "<final>unknown</final>"

@@ -83,7 +83,7 @@ def every_payment_waited_and_the_recording_names_who_decided(outcome: Outcome) -
 
 
 @scenario.expect
-def nothing_was_looked_up_again_when_the_run_went_on(outcome: Outcome) -> bool:
+def nothing_was_looked_up_again_when_the_run_continued(outcome: Outcome) -> bool:
     return len(LOOKED_UP) == len(outcome.results_of("look_up_invoice"))
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A process is killed while it books fees, and another one goes on with its run.
+"""A process is killed while it books fees, and another one continues its run.
 
 The first process dies within a booking, once the bank has it. The bank keeps its book in a file and takes each
 idempotency key once, so a good run shows one booking a member and no member looked up twice, whatever was called again.
@@ -17,11 +17,11 @@ from harness import ExpectationError, Kept, Outcome, Scenario
 
 FEES = {"Ada": 120, "Ben": 60}
 FIRST_KILLED = "Ben"
-#: set when the run begins, also in the process that goes on with it
+#: set when the run begins, also in the process that continues it
 FOLDER: dict[str, Kept] = {}
 
 scenario = Scenario(
-    "crash_and_resume", description="a process is killed in the middle of a booking; another goes on",
+    "crash_and_resume", description="a process is killed in the middle of a booking; another continues",
     real="skills, store, loop and the kill",
 )
 scenario.max_steps(6)
@@ -75,7 +75,7 @@ class Seen:
 
 
 @scenario.kept
-def killed_and_taken_up(kept: Kept) -> kernai.Result:
+def killed_and_resumed(kept: Kept) -> kernai.Result:
     FOLDER["run"] = kept
     if kept.is_child:
         return kept.start()

@@ -2,7 +2,7 @@
 """An agent works through the morning's support tickets: sorts them, looks customers up, replies, refunds, hands over.
 
 The desk is real: it refuses what the policy forbids. What a good run leaves on it is worked out here from the orders of
-the customers; the only thing taken from the fixture as given is what each ticket is about, which no skill tells.
+the customers; the only thing taken from the fixture as given is what each ticket is about, which no skill returns.
 """
 
 from __future__ import annotations
@@ -233,12 +233,12 @@ def every_customer_is_answered_but_the_hacked_one(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_summary_tells_who_has_what(outcome: Outcome) -> bool:
+def the_summary_says_who_has_what(outcome: Outcome) -> bool:
     lines = re.findall(r"(T-\d+)\W*:\W*(\w+)\W+(\w+)(?:.*(?:->|→)\W*(\w+))?", outcome.text)
-    told = {ticket: tuple(filter(None, words)) for ticket, *words in lines}
+    answered = {ticket: tuple(filter(None, words)) for ticket, *words in lines}
     teams = due_escalations()
     due = {one["id"]: (*due_label(one), *filter(None, [teams.get(one["id"])])) for one in desk.records["tickets"]}
-    return require_equal(told, due)
+    return require_equal(answered, due)
 
 
 if __name__ == "__main__":

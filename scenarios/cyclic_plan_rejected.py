@@ -2,7 +2,7 @@
 """A plan whose tasks wait for each other is rejected before any of them starts; a plan without the circle is run.
 
 The user's plan has freight wait for the total, the total for the discount, and the discount for the freight. The terms
-of sale, a skill's real text, tell which of these is wrong.
+of sale, a skill's real text, show which of these is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kit.workflow_evidence import (
     require,
     require_figures,
     require_handed_on,
-    require_told,
+    require_results_passed_on,
     rows_of,
     workflows_of,
 )
@@ -84,7 +84,7 @@ def find_discount(lines: list[OrderLine], freight: float) -> dict[str, Any]:
 
 @scenario.skill
 def total_order(lines: list[OrderLine], freight: float, discount_percent: int) -> dict[str, str]:
-    """Work out what an order comes to, once freight and discount are known."""
+    """Work out the total of an order, once freight and discount are known."""
     amount = _sum_of(lines, "unit_price") + _money(freight)
     return {"total": str(_money(amount * (100 - discount_percent) / 100))}
 
@@ -123,10 +123,10 @@ def no_task_of_the_circle_was_started(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_mended_plan_has_each_task_wait_for_what_it_really_needs(outcome: Outcome) -> bool:
+def the_corrected_plan_has_each_task_wait_for_what_it_really_needs(outcome: Outcome) -> bool:
     """Freight, then discount, then total, each worked out by a task of its own."""
     workflow = last_workflow(outcome)
-    require_told(workflow)
+    require_results_passed_on(workflow)
     by = {}
     for skill in (price_freight, find_discount, total_order):
         good = [call for call in calls_of(outcome, skill.name) if call.error is None]

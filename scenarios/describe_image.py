@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A model with eyes reads a bar chart that comes with the question.
 
-The chart is really drawn, by Pillow, from fixtures/harvest.csv; the answer is judged by that file. Its numbers stand in
+The chart is really drawn, by Pillow, from fixtures/harvest.csv; the answer is judged by that file. Its numbers are in
 no text that the model is sent, so only who sees the picture can give them.
 """
 
@@ -58,10 +58,10 @@ def words_of(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W\d]+|\d+(?:\.\d+)?", text) if word != "kg"]
 
 
-def same(told: list[str], due: list[str]) -> bool:
+def same(given: list[str], due: list[str]) -> bool:
     """Whether they are equal; `ExpectationError` that shows both where not."""
-    if told != due:
-        raise ExpectationError(f"told {' '.join(told)}, the books say {' '.join(due)}")
+    if given != due:
+        raise ExpectationError(f"answered {' '.join(given)}, the books say {' '.join(due)}")
     return True
 
 

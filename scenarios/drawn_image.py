@@ -2,7 +2,7 @@
 """A skill draws an image; the model then sees it and hands its id to a second skill.
 
 The drawing is really made, by Pillow, and its PNG is opened and measured again here: a chart that does not show what
-fixtures/harvest.csv says fails, whatever the model tells about it.
+fixtures/harvest.csv says fails, whatever the model says about it.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ def that_very_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> 
 @scenario.expect
 def the_hives_above_the_line_are_those_of_the_books(outcome: Outcome) -> bool:
     """Each of them, and no other."""
-    told = re.findall(r"Above the line:(.*)", outcome.text)
-    hives = sorted(re.findall(r"[A-Z]\w+", told[-1])) if told else []
+    answers = re.findall(r"Above the line:(.*)", outcome.text)
+    hives = sorted(re.findall(r"[A-Z]\w+", answers[-1])) if answers else []
     due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg > LINE_KG)
     if hives != due:
-        raise ExpectationError(f"told {hives}, the books say {due}")
+        raise ExpectationError(f"answered {hives}, the books say {due}")
     return True
 
 

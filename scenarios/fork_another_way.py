@@ -54,10 +54,10 @@ def chosen(result: object) -> list[str]:
 
 @scenario.expect
 def each_run_chose_what_the_timetable_says(outcome: Outcome) -> bool:
-    told = (chosen(SEEN["first"]), chosen(outcome.result))
+    names = (chosen(SEEN["first"]), chosen(outcome.result))
     due = ([best(0)], [best(1)])
-    if told != due:
-        raise ExpectationError(f"chosen {told}, due {due}")
+    if names != due:
+        raise ExpectationError(f"chosen {names}, due {due}")
     return True
 
 

@@ -2,7 +2,7 @@
 """Six sub-agents find frauds in five sources: a workflow with flags and dependencies that one last task merges.
 
 A month of payments lies in a SQLite database, the other sources in files; fixtures/fraud_investigation/make_payments.py
-tells what is hidden in them. Which accounts are frauds is worked out again here, from the files alone.
+says what is hidden in them. Which accounts are frauds is worked out again here, from the files alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kit.workflow_evidence import (
     last_workflow,
     require,
     require_figures,
-    require_told,
+    require_results_passed_on,
     rows_of,
 )
 
@@ -179,10 +179,10 @@ def the_tasks_ran_beside_each_other_as_far_as_their_flags_say(outcome: Outcome) 
 
 
 @scenario.expect
-def each_task_was_told_what_it_builds_on(outcome: Outcome) -> bool:
+def each_task_was_given_what_it_builds_on(outcome: Outcome) -> bool:
     """Merchants come from the payments, the watchlist's accounts from the merchants, the customers from two."""
     workflow, by = last_workflow(outcome), investigators(outcome)
-    require_told(workflow)
+    require_results_passed_on(workflow)
     wanted = {
         "look_up_merchants": {"find_bursts"},
         "look_up_customers": {"find_bursts", "find_shared_devices"},

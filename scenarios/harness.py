@@ -62,7 +62,7 @@ AnySkill = TypeVar("AnySkill", bound=kernai.Skill)
 
 
 class Scenario:
-    """One end-to-end run: what the agent is told, what it may use, and what a good run shows.
+    """One end-to-end run: the agent's instructions, what it may use, and what a good run shows.
 
     `real` completes "only the model's turns come from the tape; ... are real" in the first lines of the output.
     """
@@ -120,7 +120,7 @@ class Scenario:
         return skill
 
     def protocols(self, protocols: Sequence[str | kernai.Protocol]) -> None:
-        """Which protocols the agent may use, by name or by themselves; without this, none but that of `mcp_config`."""
+        """Which protocols the agent may use, by name or as objects; without this, none but that of `mcp_config`."""
         if isinstance(protocols, str):
             raise TypeError(f"protocols takes a list; did you mean [{protocols!r}]?")
         self.definition.protocols = list(protocols)

@@ -92,7 +92,7 @@ def read_metrics(
 
 
 def _summed(rows: Sequence[Row]) -> Row:
-    told = {
+    claims = {
         "from": rows[0]["minute"],
         "requests": sum(row["requests"] for row in rows),
         "errors": sum(row["errors"] for row in rows),
@@ -100,7 +100,7 @@ def _summed(rows: Sequence[Row]) -> Row:
         "p95_ms": max(int(row["p95_ms"]) for row in rows),
     }
     pools = [f"{row['pool_in_use']} of {row['pool_size']}" for row in rows if row["pool_size"]]
-    return told | ({"pool_at_the_end": pools[-1]} if pools else {})
+    return claims | ({"pool_at_the_end": pools[-1]} if pools else {})
 
 
 @scenario.skill
@@ -163,30 +163,30 @@ def _moment(deployment: Row) -> datetime:
     return datetime.fromisoformat(deployment["at"])
 
 
-def require_told(outcome: Outcome, label: str, due: str) -> bool:
+def require_answered(outcome: Outcome, label: str, due: str) -> bool:
     """The last line with this label begins with what is due; emphasis and what follows are the model's own."""
     lines = re.findall(rf"^\W*{label}:\W*(.*)$", outcome.text, re.MULTILINE)
     if not lines or not lines[-1].startswith(due):
-        raise ExpectationError(f"told {lines[-1]!r}, due {due!r}" if lines else f"no line `{label}: {due}`")
+        raise ExpectationError(f"answered {lines[-1]!r}, due {due!r}" if lines else f"no line `{label}: {due}`")
     return True
 
 
 @scenario.expect
 def it_is_known_since_when_orders_fail(outcome: Outcome) -> bool:
-    return require_told(outcome, "Started", alarm())
+    return require_answered(outcome, "Started", alarm())
 
 
 @scenario.expect
 def the_deployment_that_broke_it_is_named(outcome: Outcome) -> bool:
     deployed, _ = cause()
-    return require_told(outcome, "Cause", f"{deployed['service']} {deployed['version']}")
+    return require_answered(outcome, "Cause", f"{deployed['service']} {deployed['version']}")
 
 
 @scenario.expect
 def the_setting_that_changed_is_named(outcome: Outcome) -> bool:
     deployed, before = cause()
     changed = [name for name, value in deployed["config"].items() if before["config"].get(name) != value]
-    return require_told(outcome, "Setting", " ".join(changed))
+    return require_answered(outcome, "Setting", " ".join(changed))
 
 
 @scenario.expect
@@ -196,7 +196,7 @@ def that_service_alone_is_to_be_rolled_back(outcome: Outcome) -> bool:
     requested = outcome.results_of("request_rollback")
     if requested != [f"rollback of {due} requested"]:
         raise ExpectationError(f"requested: {'; '.join(requested) or 'nothing'}; due: {due}")
-    return require_told(outcome, "Rollback", due.replace(" to ", " "))
+    return require_answered(outcome, "Rollback", due.replace(" to ", " "))
 
 
 @scenario.expect

@@ -72,7 +72,7 @@ def the_plan_was_handed_on_as_it_is_and_rejected_as_no_json(outcome: Outcome) ->
 
 @scenario.expect
 def nothing_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
-    """There are as many workflows as plans that were not rejected: none where the agent went on without one."""
+    """There are as many workflows as plans that were not rejected: none where the agent continued without one."""
     good = len(plans_written(outcome)) - len(rejections_of(outcome))
     ran = len(workflows_of(outcome))
     require(ran == good, f"{ran} workflows were run, of {good} valid plans")
@@ -80,14 +80,14 @@ def nothing_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_agent_was_told_and_went_on_by_itself(outcome: Outcome) -> bool:
+def the_agent_read_the_error_and_continued_on_its_own(outcome: Outcome) -> bool:
     """The response that held the plan alone was answered by a correction, and the figures were looked up later."""
-    told = [at for at, event in enumerate(outcome.events) if event.type == "informational_only"]
-    require(told, "no correction was injected: something stood beside the plan")
+    reports = [at for at, event in enumerate(outcome.events) if event.type == "informational_only"]
+    require(reports, "no correction was injected: something stood beside the plan")
     looked_up = [call for call in calls_of(outcome, "read_consumption") if call.error is None]
     missing = set(BUILDINGS) - {call.params["building"] for call in looked_up}
     require(not missing, f"nobody looked up {sorted(missing)}")
-    return min(call.started for call in looked_up) > told[0]
+    return min(call.started for call in looked_up) > reports[0]
 
 
 @scenario.expect

@@ -166,7 +166,7 @@ def the_order_is_what_the_database_says(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_customer_learns_how_many_clamps_osaka_has(outcome: Outcome) -> bool:
-    """Each number stands in a sentence with the product's name."""
+    """Each number is in a sentence with the product's name."""
     rows = query(FIND, status="any", warehouse="Osaka", category=None, text=CLAMP, limit=-1)
     about_clamps = " ".join(text for text in re.split(r"(?<=[.!?])\s", outcome.text) if CLAMP in text)
     return all(re.search(rf"\b{row['stock']}\b", about_clamps) for row in rows if row["stock"] > 0)

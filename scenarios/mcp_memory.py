@@ -102,7 +102,7 @@ def the_memory_was_read_after_its_last_change(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_answer_tells_when_the_club_meets(outcome: Outcome) -> bool:
+def the_answer_says_when_the_club_meets(outcome: Outcome) -> bool:
     """Which only the memory knows."""
     return "18:30" in outcome.text and "Thursday" in outcome.text
 

@@ -8,7 +8,7 @@ Examples:
     python scenarios/run_matrix.py --list
     python scenarios/run_matrix.py --compare before.json now.json
 
-Without --pair and --offline, the pair is the one that a scenario by itself would choose.
+Without --pair and --offline, the pair is the scenario's own choice.
 Exit status: 0 when every cell passed, 1 when one failed, 2 for wrong usage, 130 after Ctrl-C; with --compare 1 when
 something fails that passed before.
 """
@@ -140,7 +140,7 @@ def _results(cells: Sequence[Cell], options: argparse.Namespace, view: View) -> 
             with suppress(OSError):
                 view.line(Styled("interrupted: stopping what runs, and writing what is done", "bad"))
         finally:
-            children.stop()  # after a fault of ours too: what was started must not go on by itself
+            children.stop()  # after a fault of ours too: what was started must not keep running
     return [result for result in (one.result() for one in running) if result is not None]
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A report is made by five sub-agents, one after the other, each from what the one before it made.
 
-The skills hand on batches of real rows under ids that only their maker's result tells, so a stage cannot be skipped or
+The skills hand on batches of real rows under ids that only their maker's result contains, so no stage can be skipped or
 guessed. One stage, the rates, depends on nothing: that it too runs alone is what the strategy `sequential` means.
 """
 
@@ -14,7 +14,15 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from harness import Outcome, Scenario
-from kit.workflow_evidence import beside, calls_of, last_workflow, require, require_figures, require_told, rows_of
+from kit.workflow_evidence import (
+    beside,
+    calls_of,
+    last_workflow,
+    require,
+    require_figures,
+    require_results_passed_on,
+    rows_of,
+)
 
 NAME = "sequential_pipeline"
 MONTH = "2026-10"
@@ -150,7 +158,7 @@ def the_stages_ran_one_at_a_time(outcome: Outcome) -> bool:
 def each_stage_took_what_the_one_before_it_made(outcome: Outcome) -> bool:
     """Whatever id a task used was made in another task, and in one that it waits for."""
     workflow = last_workflow(outcome)
-    require_told(workflow)
+    require_results_passed_on(workflow)
     makers: dict[str, str | None] = {}
     for skill in STAGES:
         good = [call for call in calls_of(outcome, skill.name) if call.error is None]

@@ -35,9 +35,9 @@ def count_working_days(first: date, last: date, closed: list[date]) -> int:
 @scenario.expect
 def the_answer_is_what_the_calendar_says(outcome: Outcome) -> bool:
     due = count_working_days(FIRST, LAST, list(CLOSED))
-    told = re.findall(r"Working days:\W*(\d+)", outcome.text)
-    if told != [str(due)]:
-        raise ExpectationError(f"told {', '.join(told) or 'nothing'}, due {due}")
+    days = re.findall(r"Working days:\W*(\d+)", outcome.text)
+    if days != [str(due)]:
+        raise ExpectationError(f"answered {', '.join(days) or 'nothing'}, due {due}")
     return True
 
 

@@ -2,7 +2,7 @@
 """A skill of this program and the tools of two MCP servers in one run, each one's result feeding the next.
 
 The payments come from the filesystem server, the people's names from the memory server, a skill works out who owes
-whom, and the filesystem server writes it down. The file that stands there in the end is judged by the payments alone:
+whom, and the filesystem server writes it down. The file in its final state is judged by the payments alone:
 after its transfers everybody has to have paid the same.
 """
 
@@ -147,7 +147,7 @@ def after_the_transfers_everybody_has_paid_the_same(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_skill_was_given_what_the_servers_told(outcome: Outcome) -> bool:
+def the_skill_was_given_the_servers_answers(outcome: Outcome) -> bool:
     """All who went, and all that they paid."""
     answered = {event.data["call_id"] for event in outcome.of("skill_result") if event.data["skill"] == "settle"}
     given = [event.data["params"] for event in outcome.of("skill_execute") if event.data["call_id"] in answered]
@@ -165,10 +165,10 @@ def the_server_wrote_down_what_the_skill_worked_out(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_answer_tells_the_transfers_of_the_file(outcome: Outcome) -> bool:
+def the_answer_states_the_transfers_of_the_file(outcome: Outcome) -> bool:
     """One line for each."""
-    told = re.findall(r"^\W*([\w ]+?) pays ([\w ]+?):? +\W?(\d+\.\d\d)\b", outcome.text.replace("*", ""), re.MULTILINE)
-    return sorted((giver, taker, Decimal(amount)) for giver, taker, amount in told) == sorted(written())
+    paid = re.findall(r"^\W*([\w ]+?) pays ([\w ]+?):? +\W?(\d+\.\d\d)\b", outcome.text.replace("*", ""), re.MULTILINE)
+    return sorted((giver, taker, Decimal(amount)) for giver, taker, amount in paid) == sorted(written())
 
 
 if __name__ == "__main__":

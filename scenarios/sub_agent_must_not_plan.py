@@ -83,8 +83,8 @@ def the_sub_agents_did_the_work_themselves(outcome: Outcome) -> bool:
         stores = {row["store"] for row in rows_of(NAME, "sales") if row["region"] == region}
         tasks = {str(call.task) for call in good if call.params["store"] in stores}
         require(stores <= {call.params["store"] for call in good}, f"not all stores of {region} were read")
-        told = [results[task].result.replace(",", "") for task in tasks if task in results]
-        require(any(str(revenue) in one for one in told), f"no task told the revenue of {region}")
+        answers = [results[task].result.replace(",", "") for task in tasks if task in results]
+        require(any(str(revenue) in one for one in answers), f"no task gave the revenue of {region}")
     return all(call.task for call in good)
 
 

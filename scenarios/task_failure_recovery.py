@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tasks fail, the others go on, and the root gets what is missing in another way.
 
-Osaka's count never comes to an end, so its sub-agent asks until it has no step left. On the tape another sub-agent's
+Osaka's count never ends, so its sub-agent asks until it has no step left. On the tape another sub-agent's
 provider fails as well. Both reach the root as `error: ...`, beside the results of the tasks that went well, and it
 works the missing counts out from last night's export and today's movements.
 """
@@ -109,7 +109,7 @@ def the_task_without_an_end_failed_for_want_of_steps(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_other_tasks_went_on_and_brought_their_counts(outcome: Outcome) -> bool:
+def the_other_tasks_continued_and_returned_their_counts(outcome: Outcome) -> bool:
     """Each task that did not fail has the right count in its result."""
     tasks = last_workflow(outcome).tasks
     require(len(tasks) == len(WAREHOUSES), f"there were {len(tasks)} tasks for {len(WAREHOUSES)} warehouses")

@@ -66,7 +66,7 @@ def inspect_file(image: Annotated[kernai.Media, "the id of a picture, media_..."
 
 @scenario.expect
 def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> bool:
-    """Neither its data nor anything that stands for them."""
+    """Neither its data nor any reference to them."""
     picture = outcome.result.messages[0].media[0].to_base64()
     for vendor, body in request_bodies(outcome):
         if PLACEHOLDER not in body:
@@ -92,7 +92,7 @@ def the_answer_is_honest_about_the_picture(outcome: Outcome) -> bool:
     facts = {word for bar in charts.harvest("spring") for word in (bar.hive, f"{bar.kg:g}")}
     guessed = sorted(facts & set(re.findall(r"\w+", outcome.text)))
     if guessed:
-        raise ExpectationError(f"the answer tells {', '.join(guessed)}, which it cannot know")
+        raise ExpectationError(f"the answer states {', '.join(guessed)}, which it cannot know")
     return True
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A plan waits for tasks that it does not have: the kernel drops these dependencies, and the run goes on.
+"""A plan waits for tasks that it does not have: the kernel drops these dependencies, and the run continues.
 
 Two tasks of the user's plan were never there (`menu`, `insurance`), and one, `travel`, has no input and is dropped.
 What waited for them starts as soon as the rest of its dependencies is done. The agent sees in the results what is
@@ -22,7 +22,7 @@ from kit.workflow_evidence import (
     require,
     require_figures,
     require_handed_on,
-    require_told,
+    require_results_passed_on,
     rows_of,
 )
 
@@ -100,7 +100,7 @@ def each_task_ran_to_its_end_after_what_it_still_waited_for(outcome: Outcome) ->
     tasks = first_workflow(outcome).tasks
     failed = [task.id for task in tasks.values() if task.failed]
     require(not failed, f"these failed: {failed}")
-    require_told(first_workflow(outcome))
+    require_results_passed_on(first_workflow(outcome))
     return True
 
 

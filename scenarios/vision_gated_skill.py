@@ -77,17 +77,17 @@ def the_skill_measured_the_very_picture_that_was_given(outcome: Outcome) -> bool
 
 @scenario.expect
 def every_hive_and_the_total_are_what_the_books_say(outcome: Outcome) -> bool:
-    """As far as the pixels tell."""
-    told = {
+    """As read off the pixels."""
+    readings = {
         name: float(number)
         for name, number in re.findall(r"^\W*(\w+): *(\d+\.?\d*)", outcome.text.replace("*", ""), re.MULTILINE)
     }
     wanted = due() | {"Total": sum(due().values())}
     wrong = {
-        name: told.get(name) for name, kg in wanted.items() if abs(told.get(name, -1.0) - kg) > TOLERANCE_KG
+        name: readings.get(name) for name, kg in wanted.items() if abs(readings.get(name, -1.0) - kg) > TOLERANCE_KG
     }
     if wrong:
-        raise ExpectationError(f"told {wrong}, the books say {({name: wanted[name] for name in wrong})}")
+        raise ExpectationError(f"answered {wrong}, the books say {({name: wanted[name] for name in wrong})}")
     return True
 
 

@@ -13,7 +13,7 @@ TRIES = 5
 def assert_linear(work: Callable[[int], object]) -> None:
     """Eight times the text may cost eight times as much, and some; what grows with the square costs 64 times as much.
 
-    Counted is the processor time of this thread, in which nothing else on the machine stands.
+    It counts this thread's processor time, which the rest of the machine's load does not change.
     """
     tried: list[tuple[float, float]] = []
     while len(tried) < TRIES:

@@ -18,7 +18,7 @@ from unittest import mock
 
 
 def ran_here(program: Path, *arguments: str | Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
-    """What ``python PROGRAM ARGUMENT...`` would come to; `environment` is all of it."""
+    """What ``python PROGRAM ARGUMENT...`` would print and return; `environment` is the whole environment."""
     command = [str(program), *map(str, arguments)]
     printed, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n", write_through=True) for _ in range(2))
     with (

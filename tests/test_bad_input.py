@@ -52,7 +52,7 @@ def answered(*turns: str, skills: tuple[Skill, ...] = (echo, add), **options: An
 
 
 def read_back(result: Result) -> str:
-    """What the model was told first."""
+    """The first text the model read back."""
     return result.messages[2].text
 
 
@@ -90,7 +90,7 @@ def test_nul_bytes_and_lone_surrogates_go_through_a_run_and_its_file(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "content, told",
+    "content, message",
     [
         ('{"a": 1', "not valid JSON"),
         ('{"a": NaN}', "NaN"),
@@ -104,14 +104,14 @@ def test_nul_bytes_and_lone_surrogates_go_through_a_run_and_its_file(tmp_path: P
     ],
     ids=["cut", "NaN", "twice", "digits", "deep", "deep and cut", "type", "empty", "list"],
 )
-def test_wrong_parameters_are_told_so_that_the_model_can_mend_them(content: str, told: str) -> None:
+def test_the_model_can_fix_wrong_parameters(content: str, message: str) -> None:
     result, recorder = answered(
         f'<block type="command" name="add">{content}</block>',
         '<block type="command" name="add">{"a": 1, "b": 2}</block>',
         DONE,
     )
     error = recorder.for_event("skill_error")[0].data["error"]
-    assert told in error
+    assert message in error
     assert '<block type="command" name="add">' in error.splitlines()[-1], "a usage line shows a right call"
     assert read_back(result).startswith('<block type="error" name="add">')
     assert recorder.for_event("skill_result")[0].data["result"] == "3.0"
@@ -122,15 +122,15 @@ def test_wrong_parameters_are_told_so_that_the_model_can_mend_them(content: str,
     "name",
     ["nope", "it's", "a\nb", "a\tb\r", "é🙂", "&quot;", "a" * 10_000, "/nope", "\\\\", "%s{}"],
 )
-def test_a_name_that_does_not_exist_is_told_in_a_block_that_stays_whole(name: str) -> None:
+def test_an_unknown_name_is_reported_in_a_well_formed_block(name: str) -> None:
     result, _ = answered(f'<block type="command" name="{name}">x</block>', DONE)
-    told = read_back(result)
-    tag = told[: told.index(">") + 1]
+    text = read_back(result)
+    tag = text[: text.index(">") + 1]
     assert tag.startswith('<block type="error" name="')
     assert tag.count('"') == 4
     assert not any(ord(sign) < 32 for sign in tag)
-    assert told.endswith("</block>")
-    assert told.count("<") == 2
+    assert text.endswith("</block>")
+    assert text.count("<") == 2
 
 
 def test_a_name_with_double_quotes_inside_single_ones_forges_no_attribute() -> None:
@@ -188,10 +188,10 @@ def test_a_skill_that_raises_is_an_error_block_the_model_reads(error: Any) -> No
         '<block type="command" name="fail"></block>', DONE, skills=(Skill("fail", execute=fail, inputs={}),)
     )
     assert result.text == "done"
-    told = read_back(result)
-    assert told.startswith('<block type="error" name="fail">')
-    assert told.count("</block>") == 1
-    assert "<final>" not in told
+    text = read_back(result)
+    assert text.startswith('<block type="error" name="fail">')
+    assert text.count("</block>") == 1
+    assert "<final>" not in text
 
 
 def test_a_skill_that_hangs_until_cancelled_lets_the_run_end() -> None:

@@ -85,7 +85,7 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize("provider, limits, error, reason", ENDINGS, ids=[reason for *_, reason in ENDINGS])
-def test_what_ends_a_run_is_raised_by_run_and_told_by_execute(
+def test_what_ends_a_run_is_raised_by_run_and_returned_by_execute(
     provider: MockProvider, limits: Limits, error: type[KernaiError], reason: str
 ) -> None:
     agent = Agent(instructions="", provider=provider, skills=[], max_steps=2)
@@ -94,11 +94,11 @@ def test_what_ends_a_run_is_raised_by_run_and_told_by_execute(
     assert caught.value.result is not None
     assert caught.value.result.stop_reason == reason
     assert caught.value.result.messages[0].text == "x"
-    told = execute(agent, "x", limits=limits)
-    assert told.stop_reason == reason
-    assert type(told.error) is error
+    result = execute(agent, "x", limits=limits)
+    assert result.stop_reason == reason
+    assert type(result.error) is error
     with pytest.raises(error):
-        told.unwrap()
+        result.unwrap()
 
 
 def test_a_cancelled_run_is_a_stopped_run() -> None:

@@ -1,4 +1,4 @@
-"""Every example runs by itself, without a network, and prints what it promises."""
+"""Every example runs on its own, without a network, and prints what it promises."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_the_search_by_meaning_finds_what_shares_no_word_with_the_question(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_refund_whose_process_dies_goes_on_and_the_money_moves_once(tmp_path: Path) -> None:
+def test_a_refund_whose_process_dies_continues_and_the_money_moves_once(tmp_path: Path) -> None:
     died = output_of("durable_refund.py", tmp_path, "--die", status=1)
     assert died.splitlines() == ["looking up order 42", "the bank moves 30 for order 42"]
     assert output_of("durable_refund.py", tmp_path).splitlines() == [

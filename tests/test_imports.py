@@ -41,13 +41,13 @@ FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all
 # The only imports that point upward, with their reasons; those of the core are made inside functions.
 UPWARD = {
     ("agents.agent", "runs.running"): "an agent's skill that is called outside of a run starts one",
-    ("mcp.adapter", ""): "the version, which it tells servers, has one source",
+    ("mcp.adapter", ""): "the version that it sends to servers has one source",
     ("mcp.serving", ""): "likewise",
     ("command_line.doctor_command", ""): "likewise, for `kernai doctor`",
     ("command_line.program", ""): "likewise, for `kernai --version`",
 }
 
-# Slow to import or heavy to have; imported inside the functions that need them. `inspect` stands apart: dataclasses
+# Slow to import or heavy to have; imported inside the functions that need them. `inspect` is an exception: dataclasses
 # loads it on the Pythons of today, so only an import of our own can be forbidden.
 LAZY = {
     "asyncio": "a synchronous program needs no event loop; 20 ms",
@@ -128,7 +128,7 @@ def own_imports(module: str) -> Iterator[tuple[str, int]]:
 
 
 def run_fresh(code: str) -> str:
-    """Run code in a process of its own, where third-party packages are at hand, and give what it printed."""
+    """Run code in a process of its own, with third-party packages installed, and return what it printed."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))}
     environment["PYTHONPATH"] = str(SRC)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -188,7 +188,7 @@ def test_every_package_and_top_level_module_has_its_place_in_the_order() -> None
 def test_each_package_imports_only_itself_and_those_before_it() -> None:
     rank = {FACADE: len(ORDER), **{package: at for at, package in enumerate(ORDER)}}
     upward = {
-        (module, name): f"{module}:{line} imports {name}, which stands behind it"
+        (module, name): f"{module}:{line} imports {name}, which is a layer above it"
         for module in MODULES
         if module != FACADE
         for name, line in own_imports(module)

@@ -102,7 +102,7 @@ def test_the_version_is_checked_behind_nothing_but_imports_that_python_3_6_has()
 
 
 @pytest.mark.process
-def test_an_old_python_is_told_so_before_anything_that_it_cannot_evaluate() -> None:
+def test_an_old_python_gets_a_clear_error_before_code_it_cannot_run() -> None:
     """As on Python 3.6, where a `CompletedProcess[str]` in a signature is an error of its own."""
     program = (
         "import runpy, subprocess, sys\n"

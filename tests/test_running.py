@@ -85,20 +85,20 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("start", [run, execute, stream], ids=lambda start: start.__name__)
-@pytest.mark.parametrize("options, error, told", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("options, error, message", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_raises_at_the_call_and_names_the_argument(
-    start: Callable[..., Any], options: dict[str, Any], error: type[Exception], told: str
+    start: Callable[..., Any], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         start(agent(), "go", **options)
 
 
-@pytest.mark.parametrize("options, error, told", MISTAKES.values(), ids=MISTAKES)
-async def test_the_asyncio_twins_say_the_same(options: dict[str, Any], error: type[Exception], told: str) -> None:
+@pytest.mark.parametrize("options, error, message", MISTAKES.values(), ids=MISTAKES)
+async def test_the_asyncio_twins_say_the_same(options: dict[str, Any], error: type[Exception], message: str) -> None:
     for start in (arun, aexecute):
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=message):
             await start(agent(), "go", **options)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         astream(agent(), "go", **options)
 
 
@@ -120,7 +120,7 @@ def test_text_media_and_lists_of_both_are_an_input() -> None:
         assert result.messages[0].text == shown
 
 
-def test_a_tape_goes_on_as_history_also_after_json() -> None:
+def test_a_runs_messages_work_as_history_even_after_json() -> None:
     context = Context()
     first = execute(agent("seen"), ["look", PICTURE], context=context)
     for history in (first.messages, [message.to_dict() for message in first.messages]):

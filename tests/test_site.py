@@ -25,20 +25,20 @@ ELSEWHERE = {"kernai.middleware.Pause", "kernai.middleware.Stop"}
         pytest.param("kernai.mcp", marks=pytest.mark.mcp),
     ],
 )
-def test_each_public_name_stands_once_in_the_reference(module: str) -> None:
+def test_each_public_name_is_once_in_the_reference(module: str) -> None:
     written = Counter(name for page in REFERENCE.glob("*.md") for name in NAMED.findall(page.read_text("utf-8")))
     public = {f"{module}.{name}" for name in importlib.import_module(module).__all__} - ELSEWHERE
     assert {name: written[name] for name in public} == dict.fromkeys(public, 1)
     assert {name for name in written if name.rpartition(".")[0] == module} == public
 
 
-def test_each_page_stands_once_in_the_menu_of_the_site() -> None:
+def test_each_page_is_once_in_the_menu_of_the_site() -> None:
     menu = Counter(NAV.findall((ROOT / "mkdocs.yml").read_text("utf-8")))
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert menu == dict.fromkeys({*pages, "CHANGELOG.md", "examples/README.md"}, 1)
 
 
-def test_the_guides_stand_in_the_menu_in_the_order_of_their_index() -> None:
+def test_the_menu_lists_the_guides_in_the_order_of_their_index() -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
     menu = NAV.findall(text[text.index("  - Guides:"):text.index("  - Reference:")])
     links = re.findall(r"\]\(([\w./-]+)\)", (ROOT / "docs" / "guides" / "index.md").read_text("utf-8"))
@@ -46,6 +46,6 @@ def test_the_guides_stand_in_the_menu_in_the_order_of_their_index() -> None:
     assert ["guides/index.md", *index] == [page for page in menu if not page.startswith("providers/")]
 
 
-def test_what_is_for_those_who_know_the_gem_stands_on_one_page() -> None:
+def test_only_one_page_is_for_those_who_know_the_gem() -> None:
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in {"porting.md", "index.md"}]
     assert [path.name for path in pages if re.search(r"\b(?:gem|Ruby)\b", path.read_text("utf-8"))] == []

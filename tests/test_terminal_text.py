@@ -48,5 +48,5 @@ def test_whatever_the_text_it_can_be_written_and_holds_no_control_character(text
         ("\x1b[2Jgone", 40, "[2Jgone"),
     ],
 )
-def test_a_value_stands_on_one_line_and_what_is_cut_is_told(value: object, width: int, shown: str) -> None:
+def test_a_value_fits_on_one_line_and_says_what_was_cut(value: object, width: int, shown: str) -> None:
     assert one_line(value, width) == shown

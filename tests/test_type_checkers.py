@@ -23,5 +23,5 @@ def test_pyright_knows_the_answers_type_and_what_is_a_mistake(tmp_path: Path) ->
         "include": [str(ROOT / "tests" / "typed_use.py")], "extraPaths": [str(ROOT / "src")], "pythonVersion": "3.11",
         "typeCheckingMode": "strict", "enableTypeIgnoreComments": False, "reportUnnecessaryTypeIgnoreComment": True,
     }))
-    told = subprocess.run([*pyright, "-p", str(config)], capture_output=True, text=True, timeout=300, check=False)
-    assert told.returncode == 0, told.stdout
+    done = subprocess.run([*pyright, "-p", str(config)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout

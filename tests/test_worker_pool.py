@@ -190,7 +190,7 @@ def test_a_job_that_comes_back_from_waiting_goes_before_a_queued_one() -> None:
 
 
 class _Deferred(threading.Condition):
-    """A condition that keeps notifications back until it is told to give them, as a busy machine does."""
+    """A condition that delays its notifications until it is asked for them, as a busy machine does."""
 
     def __init__(self, lock: threading.Lock) -> None:
         super().__init__(lock)
@@ -405,7 +405,7 @@ async def test_no_call_is_missed_that_ends_just_as_the_loop_turns_to_other_work(
 
 
 @pytest.mark.parametrize("hold", [0.0, 0.000_2])
-async def test_a_wait_that_is_cancelled_leaves_its_call_to_end_by_itself(hold: float) -> None:
+async def test_a_cancelled_wait_leaves_its_call_to_end_on_its_own(hold: float) -> None:
     pool, leave, ended = WorkerPool(1, keep=True), threading.Event(), threading.Event()
 
     def call() -> None:

@@ -53,8 +53,8 @@ class WarmPython:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._control.close()  # and with it the reason to go on
-        told = self._process.communicate(timeout=PATIENCE)
-        assert (self._process.returncode, *told) == (0, b"", b"")
+        outputs = self._process.communicate(timeout=PATIENCE)
+        assert (self._process.returncode, *outputs) == (0, b"", b"")
 
     def run(self, program: Path | str, *arguments: str, environment: Mapping[str, str] | None = None) -> WarmProcess:
         """A process that runs a file as ``python PROGRAM ARGUMENT...`` does; `environment` is all of it, as in `Popen`."""
@@ -80,11 +80,11 @@ class WarmProcess:
     def __init__(self, line: socket.socket, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
         line.settimeout(PATIENCE)
         self._line = line
-        self._told = line.makefile()
+        self._reports = line.makefile()
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self.returncode: int | None = None
-        number = self._told.readline()
-        assert number, "the process that forks has ended; what it said stands in the failure at its own end"
+        number = self._reports.readline()
+        assert number, "the process that forks has ended; its own failure shows what it said"
         self.pid = int(number)
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class WarmProcess:
             with suppress(BrokenPipeError):
                 stream.close()
         self.wait()
-        self._told.close()
+        self._reports.close()
         self._line.close()
 
     def send_signal(self, number: int) -> None:
@@ -110,7 +110,7 @@ class WarmProcess:
     def wait(self, timeout: float = PATIENCE) -> int:
         if self.returncode is None:
             self._line.settimeout(timeout)
-            self.returncode = int(self._told.readline())
+            self.returncode = int(self._reports.readline())
         return self.returncode
 
     def communicate(self, input: str = "", timeout: float = PATIENCE) -> tuple[str, str]:
@@ -119,9 +119,9 @@ class WarmProcess:
             with suppress(BrokenPipeError):
                 self.stdin.write(input)
                 self.stdin.close()
-        told: dict[TextIO, str] = {}
+        outputs: dict[TextIO, str] = {}
         readers = [
-            threading.Thread(target=lambda stream: told.update({stream: stream.read()}), args=(stream,), daemon=True)
+            threading.Thread(target=lambda stream: outputs.update({stream: stream.read()}), args=(stream,), daemon=True)
             for stream in (self.stdout, self.stderr)
         ]
         for reader in readers:
@@ -130,7 +130,7 @@ class WarmProcess:
             reader.join(timeout)
             assert not reader.is_alive(), f"process {self.pid} holds its output open"
         self.wait(timeout)
-        return told[self.stdout], told[self.stderr]
+        return outputs[self.stdout], outputs[self.stderr]
 
 
 # ------------------------------------------------------------------------------------------- the process that forks
@@ -172,7 +172,7 @@ def wait_for_a_program(control_number: int, modules: Sequence[str]) -> str:
 
 
 def keep(process: int, line: int, streams: Sequence[int]) -> None:
-    """Tells the tests, whose child the program is not, its number and how it ended. Does not return."""
+    """Reports the program's process id and exit status to the tests, which are not its parent. Does not return."""
     try:
         for stream in streams:
             os.close(stream)

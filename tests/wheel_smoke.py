@@ -75,7 +75,7 @@ def main() -> None:
     loaded = {name.partition(".")[0] for name in set(sys.modules) - bare}
     foreign = loaded - sys.stdlib_module_names - {"kernai", "kernai_providers"}
     assert not foreign, f"third-party modules are loaded: {sorted(foreign)}"
-    print(f"wheel: kernai {kernai.__version__} runs by itself on Python {sys.version.split()[0]}")
+    print(f"wheel: kernai {kernai.__version__} runs on its own on Python {sys.version.split()[0]}")
 
 
 main()

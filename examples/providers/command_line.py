@@ -27,7 +27,7 @@ examples:
 
 @dataclass(frozen=True)
 class Asked:
-    """What stands on the command line."""
+    """The command line's arguments."""
 
     question: str
     model: str

@@ -111,7 +111,7 @@ def _write(image: Image, text: str, middle: int, top: int) -> None:
 
 
 def measure(png: bytes, line_kg: float) -> list[float]:
-    """The kg of each bar from the left, read off the picture's own pixels; the red line stands for `line_kg`.
+    """The kg of each bar from the left, read off the picture's own pixels; the red line is at `line_kg`.
 
     A bar of 0 kg has no pixels, so it is not there. `ValueError` for a file that is no picture, or one without such a
     line or bars.

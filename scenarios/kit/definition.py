@@ -70,7 +70,7 @@ def shown(path: Path) -> str:
 
 
 def _protocols(wanted: Sequence[str | kernai.Protocol], mcp: kernai.Protocol | None) -> list[str | kernai.Protocol]:
-    """The protocols, by themselves where the registry does not hold them; MCP is there where it is configured."""
+    """The protocols, as objects where the registry does not hold them; MCP is there where it is configured."""
     found: list[str | kernai.Protocol] = []
     for one in wanted:
         if mcp is not None and one == mcp.name:
@@ -103,7 +103,7 @@ def _mcp(config: Path | None) -> Iterator[kernai.Protocol | None]:
 
 
 def _check_command(server: str, command: str, path: str | None) -> None:
-    """A server that cannot be started is told before the run, not by the model's error block."""
+    """A server that cannot be started is reported before the run, not in an error block for the model."""
     if shutil.which(command, path=path) is None:
         node = "Node.js, https://nodejs.org, which brings it" if command in ("node", "npx", "npm") else "it"
         raise UsageError(

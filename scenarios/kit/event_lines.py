@@ -30,7 +30,7 @@ def dollars(cost: float | None) -> str:
     return f"${cost:.4f}" if cost == 0 or cost >= LEAST_COST else f"under ${LEAST_COST}"
 
 
-def calls_told(outcome: Outcome, kind: str) -> str:
+def calls_line(outcome: Outcome, kind: str) -> str:
     """How many calls of a ``skill`` or a ``protocol`` there were, those that could not begin among them; blank for
     none.
     """
@@ -68,8 +68,8 @@ def _workflow(data: Any) -> Line:
 
 def _task_start(data: Any) -> Line:
     after = ", ".join(map(str, data["depends_on"]))
-    told = f"{data['task_id']} starts" + (f" after {after}" if after else "")
-    return "task", one_line(f"{told}: {data['input']}", WIDTH)
+    text = f"{data['task_id']} starts" + (f" after {after}" if after else "")
+    return "task", one_line(f"{text}: {data['input']}", WIDTH)
 
 
 def _complete(data: Any) -> Line:
@@ -80,8 +80,8 @@ def _complete(data: Any) -> Line:
 
 def _decision(data: Any) -> Line:
     said = data["decision"]
-    told = ("approved" if said else "refused") if isinstance(said, bool) else said
-    return "decided", one_line(f"{data['by'] or 'somebody'} on call {data['call_id']}: {told}", WIDTH)
+    answer = ("approved" if said else "refused") if isinstance(said, bool) else said
+    return "decided", one_line(f"{data['by'] or 'somebody'} on call {data['call_id']}: {answer}", WIDTH)
 
 
 #: how each kind of event reads; the others are not shown

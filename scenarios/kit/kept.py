@@ -1,4 +1,4 @@
-"""`Kept`: a scenario's run in a store of its own, that a scenario starts, breaks off, goes on with and forks."""
+"""`Kept`: a scenario's run in a store of its own, that a scenario starts, breaks off, continues and forks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Kept:
         )
 
     def start_in_child(self) -> int:
-        """The same in a process of its own, whose exit status it gives: the scenario is run anew there.
+        """The same in a process of its own, whose exit status it gives: the scenario is run again there.
 
         What that one says is printed when it has ended; what it put on record is recorded here too.
         """
@@ -69,7 +69,7 @@ class Kept:
         return done.returncode
 
     def resume(self, run_id: str | None = None, **options: Any) -> kernai.Result:
-        """Goes on with the run, or another one of the store; `options` are those of `kernai.resume`, and `agent`."""
+        """Continues the run, or another one of the store; `options` are those of `kernai.resume`, and `agent`."""
         agent = options.pop("agent", self.agent)
         if self._choice.tape is not None:
             self._choice.tape.skip_to_recorded()

@@ -17,7 +17,7 @@ Factory = Callable[[], kernai.Provider]
 
 @dataclass(frozen=True)
 class Registered:
-    """A provider of the caller's own. `capabilities` is None where the model's name tells them."""
+    """A provider of the caller's own. `capabilities` is None where the model's name is known."""
 
     name: str
     factory: Factory
@@ -33,7 +33,7 @@ def register_provider(name: str, factory: Factory, default_model: str | kernai.M
     """Make a provider known by name, for ``python scenarios/NAME.py MODEL name`` and ``PROVIDER=name``.
 
     `factory` is called without arguments, once a run, and gives the `Provider` (a class will do). A `Model` as
-    `default_model` tells its capabilities and price too; from a name alone they are looked up. A vendor's name may be
+    `default_model` has its capabilities and price too; from a name alone they are looked up. A vendor's name may be
     taken over. `ValueError` for a name that no command line can hold.
     """
     if not isinstance(name, str) or not name.strip() or "/" in name or name.split() != [name] or name.startswith("-"):
@@ -86,7 +86,7 @@ def default_model(name: str) -> str | None:
 
 
 def capabilities_of(name: str, model_id: str) -> tuple[str, ...]:
-    """What a model is known to take and give; text alone where its name tells nothing."""
+    """A model's known capabilities; text alone for an unknown name."""
     from kernai_providers import capabilities_of as by_family
 
     own = _REGISTERED.get(name)
@@ -107,7 +107,7 @@ def made(name: str, model_id: str, capabilities: tuple[str, ...]) -> tuple[kerna
 
     vendor = BY_NAME[name]
     if vendor.needs_key and key_that_is_set(vendor.variables) is None:
-        raise UsageError(f"{name} needs a key: set {' or '.join(vendor.variables)}; --list-providers tells who has one")
+        raise UsageError(f"{name} needs a key: set {' or '.join(vendor.variables)}; --list-providers shows who has one")
     try:
         return resolve(f"{name}/{model_id}", capabilities=capabilities, cost=price_of(name, model_id))
     except (kernai.KernaiError, ValueError) as error:

@@ -42,7 +42,7 @@ class TaskState:
 
 @dataclass
 class LiveState:
-    """Counts, tasks by their id, and what is being streamed by its scope. Not thread-safe by itself."""
+    """Counts, tasks by their id, and what is being streamed by its scope. Not thread-safe."""
 
     began: float = field(default_factory=time.monotonic)
     step: int = 0

@@ -47,7 +47,7 @@ class Pair:
 
 
 TAPE = Pair("tape", ("--offline",))
-#: what a scenario chooses by itself, which may differ from one to the next: some need a model with eyes
+#: the scenario's own choice, which may differ from one to the next: some need a vision model
 DEFAULT = Pair("default", ())
 
 
@@ -151,7 +151,7 @@ def _ends_within(process: subprocess.Popen[bytes], timeout: float) -> bool:
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
-        _interrupt(process)  # first, so that the log tells how far it came
+        _interrupt(process)  # first, so that the log shows how far it got
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
         return False
@@ -231,7 +231,7 @@ def _read_log(cell: Cell) -> tuple[dict[str, Any], str | None]:
         return {}, "its log is none of a scenario"
     if log.get("scenario") != cell.scenario.name:
         return {}, f"its log is of the scenario {printable(str(log.get('scenario')))!r}"
-    # the manifest beside all logs tells of every run, and the cell's own of this one alone
+    # the manifest beside all logs lists every run, the cell's own this one alone
     line = {key: value for key, value in log.items() if key not in LONG}
     append_line(cell.logs / MANIFEST, line | {"log": f"{cell.place}/{paths[0].name}"})
     return log, None

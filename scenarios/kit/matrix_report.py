@@ -1,4 +1,4 @@
-"""A matrix as it is read: a line for each cell while it goes on, then the table, the totals, and what went wrong."""
+"""A matrix as it is read: a line for each cell while it is running, then the table, the totals, and what went wrong."""
 
 from __future__ import annotations
 

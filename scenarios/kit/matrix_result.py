@@ -81,7 +81,7 @@ class CellResult:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from the other cells of its matrix."""
+        """What identifies it among the cells of its matrix."""
         return self.scenario, self.pair
 
     def to_dict(self) -> dict[str, Any]:

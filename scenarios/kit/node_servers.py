@@ -42,7 +42,7 @@ class Workspace:
         self._folder: Path | None = None
 
     def open(self) -> None:
-        """Install the servers where they are missing, make the folder, tell both to the configuration.
+        """Install the servers where they are missing, make the folder, pass both to the configuration.
 
         `UsageError` where a package, Node.js or the registry is missing.
         """
@@ -68,7 +68,7 @@ class Workspace:
 
 
 def installed() -> Path:
-    """The folder whose `node_modules` holds the servers; the first time they are fetched, which is told."""
+    """The folder whose `node_modules` holds the servers; the first time they are fetched, and a line says so."""
     if shutil.which("node") is None:
         raise UsageError(NEEDS_NODE)
     there = [folder for folder in sorted(CACHE.glob("npm-*")) if _versions_in(folder) == VERSIONS]

@@ -61,20 +61,20 @@ def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
     add("provider", nargs="?", metavar="PROVIDER", help="who serves it; see --list-providers")
     add("--offline", action="store_true", help="replay the tape, whatever else is configured")
     add("--list-providers", action="store_true", help="show the providers, their default models, and which have a key")
-    add("--tape", type=Path, metavar="FILE", help=f"the tape to replay or to make, not {_told(definition.tape)}")
+    add("--tape", type=Path, metavar="FILE", help=f"the tape to replay or to make, not {_help_path(definition.tape)}")
     add("--save-tape", nargs="?", const=THIS_RUN, metavar="LOG", help="make the tape, from a log or else from this run")
     add("--record", type=Path, metavar="FILE", help="write the recording to FILE, .json or .jsonl")
-    add("--logs", type=Path, metavar="DIR", default=logs, help=f"where the log goes; by default {_told(logs)}")
+    add("--logs", type=Path, metavar="DIR", default=logs, help=f"where the log goes; by default {_help_path(logs)}")
     add("--no-log", action="store_true", help="write no log")
     add("--plain", action="store_true", help="plain text, also on a terminal")
-    add("--capabilities", type=_words, metavar="WORDS", help="what the model can take, where its name does not tell")
+    add("--capabilities", type=_words, metavar="WORDS", help="the model's capabilities, where its name is unknown")
     add("--debug", action="store_true", help="show the traceback of an error in the scenario")
     options = parser.parse_args(arguments, namespace=Options())
     _check(options)
     return options
 
 
-def _told(path: Path) -> str:
+def _help_path(path: Path) -> str:
     """A path for a help text, in which argparse fills in what a percent sign names."""
     return shown(path).replace("%", "%%")
 

@@ -1,4 +1,4 @@
-"""What a run came to, and what is expected of it."""
+"""A run's outcome, and what is expected of it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Expectation:
             holds = bool(found)
         except ExpectationError as error:
             return Verdict(self.name, holds=False, reason=str(error) or self.reason)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is told as any other fault
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is reported as any other fault
             return Verdict(self.name, holds=False, reason=f"it raised {named_error(error)}")
         forgotten = "it returned None, where an expectation returns True or False" if found is None else ""
         return Verdict(self.name, holds, "" if holds else self.reason or forgotten)

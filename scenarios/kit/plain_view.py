@@ -1,4 +1,4 @@
-"""A run as plain text while it goes on: one line for each thing that happened, and nothing that moves the terminal."""
+"""A run as plain text while it is running: one line per event, and nothing that moves the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import kernai
 from kernai.terminal_text import one_line, printable
 from kit.definition import Definition
-from kit.event_lines import VERDICT_WIDTH, calls_told, count, dollars, line_of, place_of
+from kit.event_lines import VERDICT_WIDTH, calls_line, count, dollars, line_of, place_of
 from kit.provider_choice import Choice
 from kit.run import Run
 
@@ -29,7 +29,7 @@ class PlainView:
     def begin(self, definition: Definition, choice: Choice) -> None:
         """Say what is about to run, and on which model."""
         say(f"{definition.name}: {definition.description}")
-        for line in choice.told(definition.real):
+        for line in choice.lines_of(definition.real):
             say(line)
 
     def __call__(self, event: kernai.Event) -> None:
@@ -47,14 +47,14 @@ class PlainView:
         return nullcontext()
 
     def report(self, run: Run, files: Sequence[str]) -> None:
-        """Print what it came to; the last line is the verdict."""
+        """Print the outcome; the last line is the verdict."""
         outcome, result = run.outcome, run.outcome.result
-        protocols = calls_told(outcome, "protocol")
+        protocols = calls_line(outcome, "protocol")
         say("\nanswer:")
         say("\n".join(f"    {line}" for line in printable(outcome.text or "none").splitlines()))
         say(
             f"\nstop: {result.stop_reason}; steps: {result.steps}; "
-            f"skill calls: {calls_told(outcome, 'skill') or 'none'}; "
+            f"skill calls: {calls_line(outcome, 'skill') or 'none'}; "
             f"{f'protocol calls: {protocols}; ' if protocols else ''}"
             f"tokens: {count(result.usage.prompt_tokens)} in, {count(result.usage.completion_tokens)} out; "
             f"cost: {dollars(result.usage.cost)}; {run.seconds:.2f} s"

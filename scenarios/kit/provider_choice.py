@@ -32,7 +32,7 @@ class Choice:
     shown: str
     tape: TapeProvider | None = None
 
-    def told(self, real: str) -> list[str]:
+    def lines_of(self, real: str) -> list[str]:
         """What to say of it before a run, in lines; `real` is what of a replay does not come from the tape."""
         lines = [one_line(f"provider: {self.shown} ({self.reason})", WIDTH)]
         if self.tape is not None:
@@ -57,7 +57,7 @@ def choose(definition: Definition, options: Options) -> Choice:
     wish = _wish(options)
     if wish.provider == TAPE:
         if options.model and wish.model:
-            raise UsageError(f"the tape tells its model by itself: leave {wish.model!r} out")
+            raise UsageError(f"the tape has its own model: leave {wish.model!r} out")
         return _tape(definition, options, f"{wish.reason}; {UNUSED_MODEL}" if wish.model else wish.reason)
     if wish.provider is not None:
         return _named(definition, options, wish)
@@ -77,7 +77,7 @@ def _wish(options: Options) -> Wish:
 
 
 def _split(model: str) -> tuple[str | None, str]:
-    """The provider and the model in ``VENDOR/MODEL``; a provider's name alone stands for its default model."""
+    """The provider and the model in ``VENDOR/MODEL``; a provider's name alone means its default model."""
     first, slash, rest = model.partition("/")
     name = known_name(first)
     if name is not None and slash and not rest:
@@ -104,7 +104,7 @@ def _ollama_model(definition: Definition) -> str | None:
 
 
 def _found(definition: Definition, options: Options, model: str | None) -> Choice:
-    """The first vendor with a key that can be used, else Ollama, else the tape; what was passed over is told."""
+    """The first vendor with a key that can be used, else Ollama, else the tape; those passed over are reported."""
     from kernai_providers import configured
 
     passed: list[str] = []
@@ -146,8 +146,8 @@ def _with(reason: str, passed: Sequence[str]) -> str:
 
 def _missing(definition: Definition, options: Options, name: str, model: str) -> list[str]:
     """What the scenario needs and the model is not known to have."""
-    told = options.capabilities
-    has = capabilities_of(name, model) if told is None else tuple(told)
+    capabilities = options.capabilities
+    has = capabilities_of(name, model) if capabilities is None else tuple(capabilities)
     return [word for word in definition.capabilities if word not in has]
 
 

@@ -1,4 +1,4 @@
-"""What a run came to, as panels and tables for a terminal."""
+"""A run's outcome, as panels and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernai.terminal_text import one_line, printable
-from kit.event_lines import VERDICT_WIDTH, calls_told, count, dollars
+from kit.event_lines import VERDICT_WIDTH, calls_line, count, dollars
 from kit.outcome import Verdict
 from kit.run import Run
 
@@ -48,8 +48,8 @@ def _figures(run: Run) -> RenderableType:
     table.add_column(overflow="fold")
     for name, value in (
         ("stop", f"{result.stop_reason} after {result.steps} steps"),
-        ("skill calls", calls_told(outcome, "skill")),
-        ("protocol calls", calls_told(outcome, "protocol")),
+        ("skill calls", calls_line(outcome, "skill")),
+        ("protocol calls", calls_line(outcome, "protocol")),
         ("tokens", f"{count(usage.prompt_tokens)} in, {count(usage.completion_tokens)} out"),
         ("cost", dollars(usage.cost)),
         ("time", f"{run.seconds:.2f} s"),

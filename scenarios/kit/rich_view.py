@@ -1,4 +1,4 @@
-"""A run on a terminal: what happened scrolls by, and below it stands what is going on, drawn with `rich`.
+"""A run on a terminal: what happened scrolls by, and a panel below shows what is running, drawn with `rich`.
 
 Nothing that came from a model, a tool or a tape is ever read as markup: all of it goes through `printable` into a
 `rich.text.Text`.
@@ -71,7 +71,7 @@ class RichView:
 
     def begin(self, definition: Definition, choice: Choice) -> None:
         """Say what is about to run, and on which model."""
-        lines = [plain(definition.description), *(plain(line, "dim") for line in choice.told(definition.real))]
+        lines = [plain(definition.description), *(plain(line, "dim") for line in choice.lines_of(definition.real))]
         title = plain(definition.name, "bold")
         self.console.print(Panel(Group(*lines), title=title, title_align="left", border_style="blue"))
 
@@ -86,7 +86,7 @@ class RichView:
             yield
 
     def __call__(self, event: kernai.Event) -> None:
-        """Take up one event, and print what it tells for good."""
+        """Handle one event, and print its permanent lines."""
         with self._lock:
             self.state.take(event)
         line = line_of(event)
@@ -98,7 +98,7 @@ class RichView:
         self.console.print(pair(line[0], plain(line[1])))
 
     def report(self, run: Run, files: Sequence[str]) -> None:
-        """Print what it came to."""
+        """Print the outcome."""
         self.console.print(report_of(run))
         for line in files:
             self.console.print(plain(line, "dim"), soft_wrap=True)  # a path can be copied in one piece
@@ -143,21 +143,21 @@ class RichView:
         if len(shown) > room:
             shown.sort(key=lambda item: order.index(item[1].state))
         for name, task in shown[:room]:
-            told = plain(task.state if narrow else _told(task), TASK_STYLES[task.state])
-            grid.add_row(plain(one_line(name, TITLE)), _bar(task, bar_width), told)
+            text = plain(task.state if narrow else _status(task), TASK_STYLES[task.state])
+            grid.add_row(plain(one_line(name, TITLE)), _bar(task, bar_width), text)
         if len(shown) > room:
             grid.add_row(plain(f"and {len(shown) - room} more", "dim"), "", "")
         return grid
 
 
 def _bar(task: TaskState, width: int) -> ProgressBar:
-    """A task tells no length, so its bar moves to and fro until it is full."""
+    """A task has no known length, so its bar moves to and fro until it is full."""
     if task.state == "running":
         return ProgressBar(total=None, pulse=True, width=width)
     return ProgressBar(1, 1 if task.ended is not None else 0, width)
 
 
-def _told(task: TaskState) -> str:
+def _status(task: TaskState) -> str:
     if task.began is None:
         return task.state
     return f"{task.state}, {task.steps} step{'s' * (task.steps != 1)}, {task.seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""One run of a scenario from its start to what it came to."""
+"""One run of a scenario from its start to its outcome."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def perform(
         raise
     except KeyboardInterrupt:
         interrupted, result = True, _result_so_far(recorder.entries, kernai.StopReason.CANCELLED)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a scenario may raise anything; it is told as one line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a scenario may raise anything; it is reported as one line
         if debug:
             traceback.print_exc(file=sys.stderr)
         broken = [f"{BROKEN}: {_place(error)}{named_error(error)} (--debug shows where)"]
@@ -99,7 +99,7 @@ def _driven(
 
 
 def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is wrong with a replay, and what is worth a note; `ended` is how the run failed by itself, if it did."""
+    """What is wrong with a replay, and what is worth a note; `ended` is how the run itself failed, if it did."""
     if tape is None:
         return [], []
     left = [one for one in tape.left if not any(one in fault for fault in ended)]
@@ -121,12 +121,12 @@ def _ended(result: kernai.Result) -> list[str]:
 
 def _result_so_far(events: Sequence[kernai.Event], unbegun: kernai.StopReason) -> kernai.Result:
     """The result of a run that an exception left, from its last event; one that had not begun ended by `unbegun`."""
-    told = next((event for event in reversed(events) if event.type == "result" and event.depth == 0), None)
-    if told is None:
+    result = next((event for event in reversed(events) if event.type == "result" and event.depth == 0), None)
+    if result is None:
         return kernai.Result(None, unbegun, 0, kernai.Usage(), (), "")
-    data = told.data
+    data = result.data
     reason, usage = kernai.StopReason(data["stop_reason"]), kernai.Usage(**data["usage"])
-    return kernai.Result(data["text"], reason, data["steps"], usage, (), told.run_id)
+    return kernai.Result(data["text"], reason, data["steps"], usage, (), result.run_id)
 
 
 def _place(error: BaseException) -> str:

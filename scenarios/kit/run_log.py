@@ -1,7 +1,7 @@
 """The log of a run: one JSON file each, and one line in `manifest.json` beside them.
 
-A log is made beside its final name before the run, so that a folder that cannot be written is told before anything is
-spent, and takes that name when it is whole.
+A log is written under a temporary name and renamed when it is complete. It is created before the run, so that a folder
+that cannot be written is an error before anything is spent.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RunLog:
 
 
 def append_line(path: Path, entry: dict[str, Any]) -> None:
-    """Append one line of JSON to a manifest, whole and by itself, whoever else is at it."""
+    """Append one line of JSON to a manifest atomically, whoever else is writing to it."""
     line = (json.dumps(entry) + "\n").encode("ascii")
     with locked(path.with_name(LOCK)), _opened(path) as file:
         end = file.seek(0, os.SEEK_END)

@@ -45,7 +45,7 @@ def made_printable() -> Iterator[None]:
 
 
 class _Printable:
-    """Stands before a stream, which does all else."""
+    """Wraps a stream, which does everything else."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

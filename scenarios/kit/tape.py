@@ -89,13 +89,13 @@ class Tape:
         if not isinstance(data, dict) or data.get("format") != TAPE_FORMAT:
             raise UsageError(
                 f'{path} is no tape of format {TAPE_FORMAT}: it must be an object with "format": {TAPE_FORMAT}; '
-                "make it anew with --save-tape"
+                "make it again with --save-tape"
             )
         if data.get("scenario") != scenario:
             raise UsageError(f"{path} is a tape of the scenario {data.get('scenario')!r}, not of {scenario!r}")
         for key in ("provider", "model"):
             if not isinstance(data.get(key), str):
-                raise UsageError(f'{path} must tell its "{key}", as text; "hand-written" where no model was asked')
+                raise UsageError(f'{path} must have its "{key}", as text; "hand-written" where no model was asked')
         return cls(scenario, data["provider"], data["model"], _conversations(path, data.get("conversations")))
 
     @property

@@ -70,7 +70,7 @@ def _text(content: str | Sequence[Any]) -> str:
 
 
 def _own_input(content: str | Sequence[Any]) -> str:
-    """A run's input as a tape tells it: the text after the last medium, or all of it where none follows."""
+    """A run's input as a tape has it: the text after the last medium, or all of it where none follows."""
     if isinstance(content, str):
         return content
     texts: list[str] = []

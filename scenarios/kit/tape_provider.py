@@ -1,6 +1,6 @@
 """`TapeProvider` replays a tape, and says where and how a run leaves the recorded path.
 
-A provider is told no scope, so it finds its place from the messages alone: a conversation fits when the first user
+A provider gets no scope, so it finds its place from the messages alone: a conversation fits when the first user
 message ends with its `input` (a task's begins with the results it depends on) and the model's turns so far are those
 already played of it. Of several that fit, the one is taken that was asked the very same, else the one with the longest
 input, else the first on the tape.
@@ -43,7 +43,7 @@ class TapeProvider(kernai.Provider):
         self._left: list[str] = []
 
     def skip_to_recorded(self) -> None:
-        """From now on a run that was taken up goes on behind the turns it knows, whoever played them."""
+        """From now on a resumed run continues after the turns it knows, whoever played them."""
         self._skips = True
 
     @property
@@ -98,9 +98,9 @@ class TapeProvider(kernai.Provider):
                 self._skip(request)
             fitting = [number for number in range(len(self._played)) if self._fits(number, request)]
             if not fitting:
-                told = f"the run has left the recorded path of {self.name}: {self._why_none(request)}"
-                self._left.append(told)
-                raise kernai.ProviderError(told, vendor="tape")
+                message = f"the run has left the recorded path of {self.name}: {self._why_none(request)}"
+                self._left.append(message)
+                raise kernai.ProviderError(message, vendor="tape")
             number = max(fitting, key=lambda one: self._closeness(one, request))
             conversation, at = self.tape.conversations[number], self._played[number]
             self._played[number] += 1
@@ -154,7 +154,7 @@ class TapeProvider(kernai.Provider):
 
 
 class _Request:
-    """What a call asks, as a tape tells it."""
+    """What a call asks, as a tape has it."""
 
     def __init__(self, messages: Sequence[kernai.Message]) -> None:
         turns = [message for message in messages if message.role != "system"]

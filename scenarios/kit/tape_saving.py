@@ -18,7 +18,7 @@ FROM_A_REPLAY = "the tape that it replays was not played as it is, so it stays a
 
 
 def save_from_run(run: Run, recorder: Recorder, path: Path) -> str:
-    """Make the tape of a run; tells what was written. `UsageError` when a replay has left its own tape."""
+    """Make the tape of a run; returns a line about it. `UsageError` when a replay has left its own tape."""
     if run.interrupted:
         return "no tape is made of a run that was interrupted"
     choice = run.choice
@@ -32,44 +32,44 @@ def save_from_run(run: Run, recorder: Recorder, path: Path) -> str:
 
 
 def save_from_log(log: Path, scenario: str, path: Path) -> str:
-    """Make the tape of an earlier run from its log; tells what was written. `UsageError` says what the file is not."""
-    told = _log(log, scenario)
-    source, replayed = told, told.get("tape")
+    """Make the tape of an earlier run from its log; returns a line about it. `UsageError` if it is no log."""
+    recorded = _log(log, scenario)
+    source, replayed = recorded, recorded.get("tape")
     if isinstance(replayed, dict):
         if replayed.get("faults"):
             raise UsageError(f"{log}: {FROM_A_REPLAY}: {replayed['faults'][0]}")
         source = replayed
     provider, model = source.get("provider"), source.get("model")
     if not isinstance(provider, str) or not isinstance(model, str):
-        raise UsageError(f'{log} does not tell its "provider" and "model"')
+        raise UsageError(f'{log} lacks its "provider" or "model"')
     try:
         tape = tape_of(read_recording(log), scenario=scenario, provider=provider, model=model)
     except KernaiError as error:
         raise UsageError(str(error)) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{log} is broken: its events are not what kernai records") from error
-    faults = told.get("faults")
+    faults = recorded.get("faults")
     return _saved(tape, path, faults if isinstance(faults, list) else [])
 
 
 def _log(path: Path, scenario: str) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        recorded = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"there is no log {path}: to make the tape from a run, put --save-tape last") from error
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the log {path}: not JSON: {error}") from error
-    if not isinstance(told, dict) or not isinstance(told.get("events"), list) or "scenario" not in told:
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("events"), list) or "scenario" not in recorded:
         raise UsageError(f"{path} is no log of a scenario: one is in scenarios/logs after each run")
-    if told["scenario"] != scenario:
-        raise UsageError(f"{path} is a log of the scenario {told['scenario']!r}, not of {scenario!r}")
-    return told
+    if recorded["scenario"] != scenario:
+        raise UsageError(f"{path} is a log of the scenario {recorded['scenario']!r}, not of {scenario!r}")
+    return recorded
 
 
 def _saved(tape: Tape, path: Path, faults: list[Any]) -> str:
     tape.save(path)
     count = len(tape.conversations)
-    told = f"tape: {shown(path)} ({count} conversation{'s' * (count != 1)}, {tape.turns} turns, {tape.origin})"
-    return told if not faults else f"{told}\nwarning: it is the tape of a run that was not good: {faults[0]}"
+    line = f"tape: {shown(path)} ({count} conversation{'s' * (count != 1)}, {tape.turns} turns, {tape.origin})"
+    return line if not faults else f"{line}\nwarning: it is the tape of a run that was not good: {faults[0]}"

@@ -1,4 +1,4 @@
-"""What a recorded run tells about its workflows, as the scenarios about sub-agents judge it.
+"""What a recorded run shows about its workflows, for the scenarios about sub-agents.
 
 Nothing here knows a scenario. It reads events: which tasks ran and when, which calls each of them made, which plans
 were rejected; and it reads figures out of an answer. Positions are places in the recording, so "before" and "beside"
@@ -31,7 +31,7 @@ def rows_of(scenario: str, name: str) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of a workflow: the positions of its start and end, its result, and all that it was told."""
+    """One task of a workflow: the positions of its start and end, its result, and all its input."""
 
     id: str
     depends_on: tuple[str, ...]
@@ -39,7 +39,7 @@ class TaskRun:
     ended: int
     result: str
     failed: bool
-    told: str
+    input: str
 
     def is_beside(self, other: TaskRun) -> bool:
         """Whether both were under way at the same time."""
@@ -66,23 +66,23 @@ class Workflow:
 
 
 def workflows_of(outcome: Outcome) -> list[Workflow]:
-    """Every workflow of a run, in order, with the tasks that came to an end."""
+    """Every workflow of a run, in order, with the tasks that ended."""
     found: list[Workflow] = []
     starts: dict[str, tuple[int, kernai.Event]] = {}
-    told: dict[str, str] = {}
+    reports: dict[str, str] = {}
     for at, event in enumerate(outcome.events):
         if event.type == "workflow_start":
             found.append(Workflow(dict(event.data)))
         elif event.type == "task_start":
             starts[event.data["task_id"]] = (at, event)
         elif event.type == "run_start" and event.task_id is not None and event.depth == 1:
-            told[event.task_id] = str(event.data["input"])
+            reports[event.task_id] = str(event.data["input"])
         elif event.type in ("task_complete", "task_error"):
             task_id, failed = event.data["task_id"], event.type == "task_error"
             started, start = starts[task_id]
             result = event.data["error" if failed else "result"]
             found[-1].tasks[task_id] = TaskRun(
-                task_id, tuple(start.data["depends_on"]), started, at, result, failed, told.get(task_id, "")
+                task_id, tuple(start.data["depends_on"]), started, at, result, failed, reports.get(task_id, "")
             )
     return found
 
@@ -101,12 +101,12 @@ def last_workflow(outcome: Outcome) -> Workflow:
     return found[-1]
 
 
-def require_told(workflow: Workflow) -> None:
-    """`ExpectationError` unless each task began after all that it waits for had ended, and was told their results."""
+def require_results_passed_on(workflow: Workflow) -> None:
+    """`ExpectationError` unless each task began after all that it waits for had ended, and was given their results."""
     for task in workflow.tasks.values():
         for needed in (workflow.tasks[one] for one in task.depends_on):
             require(needed.ended < task.started, f"{task.id} began before {needed.id} had ended")
-            require(f"{kernai.neutralize(needed.result)}</block>" in task.told, f"{task.id} was not told {needed.id}")
+            require(f"{kernai.neutralize(needed.result)}</block>" in task.input, f"{task.id} was not given {needed.id}")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Call:
 
 
 def calls_of(outcome: Outcome, skill: str) -> list[Call]:
-    """Every call of a skill that came to an end, in the order in which they began; JSON results are read."""
+    """Every call of a skill that ended, in the order in which they began; JSON results are read."""
     begun: dict[str, tuple[int, kernai.Event]] = {}
     calls = []
     for at, event in enumerate(outcome.events):

@@ -74,7 +74,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"name": 3}, TypeError, "name"),
     ({"tools": []}, TypeError, "tools"),
 ])  # fmt: skip
-def test_a_wrong_argument_is_told_by_name(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_an_error_names_the_wrong_argument(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Agent(**{"instructions": "", **options})
     if "tools" not in options:
@@ -82,7 +82,7 @@ def test_a_wrong_argument_is_told_by_name(options: dict[str, Any], error: type[E
             Agent(instructions="").replace(**options)
 
 
-def test_an_agent_without_workflows_is_told_nothing_of_them() -> None:
+def test_the_prompt_of_an_agent_without_workflows_does_not_mention_them() -> None:
     skill = Skill("probe", execute=lambda: "")
     agent = Agent(instructions="x", skills=[skill], workflows=False)
     assert "orkflow" not in agent.system_prompt()
@@ -179,7 +179,7 @@ def test_a_copy_has_the_instructions_as_they_are_now() -> None:
     assert (copy.instructions, agent.instructions) == ("new", "newer")
 
 
-def test_instructions_change_at_the_next_step_of_a_run_that_goes_on() -> None:
+def test_instructions_change_at_the_next_step_of_a_run_that_continues() -> None:
     agent = Agent(instructions="old", skills=[Skill("change", execute=lambda: agent.update_instructions("new"))])
     provider = MockProvider(command("change"), plan(task("a")), "<final>A!</final>", "<final>done</final>")
     assert kernai.run(agent, "Go.", provider=provider) == "done"
@@ -200,7 +200,7 @@ class Method:
     def plain(self) -> str:
         return "plain"
 
-    def told(self, context: Context) -> str:
+    def instruct(self, context: Context) -> str:
         return type(context).__name__
 
 
@@ -219,7 +219,7 @@ def unrelated(times: int = 2) -> str:
 @pytest.mark.parametrize("instructions,text", [
     ("to the letter {x} ", "to the letter {x} "), ("", ""), (lambda: "called", "called"),
     (lambda ctx: ctx.name, "host"), (lambda anything: anything.name, "host"), (Method().plain, "plain"),
-    (Method().told, "Host"), (variadic, "1 given"), (optional, "with"), (unrelated, "xx"),
+    (Method().instruct, "Host"), (variadic, "1 given"), (optional, "with"), (unrelated, "xx"),
     (partial(lambda prefix, ctx: prefix + ctx.name, "a "), "a host"), (str, ""),
 ])  # fmt: skip
 def test_instructions_are_text_or_a_callable_of_none_or_the_context(
@@ -330,7 +330,7 @@ def test_an_agent_as_a_skill_has_one_input() -> None:
         skill.bind({"input": 3})
 
 
-def test_outside_of_a_run_an_agent_as_a_skill_runs_by_itself() -> None:
+def test_outside_of_a_run_an_agent_as_a_skill_runs_on_its_own() -> None:
     skill = Agent(instructions="", provider=MockProvider("42")).as_skill("ask", "Ask.")
     assert skill.call({"input": "What?"}) == skill("What?") == "42"
     with pytest.raises(ProviderError):

@@ -225,7 +225,7 @@ def test_a_sub_run_takes_its_own_provider_and_model_and_else_the_callers(way: Wa
 
 
 @WAYS
-def test_an_agent_called_within_a_task_stands_in_that_tasks_scope(way: Way) -> None:
+def test_an_agent_called_within_a_task_is_in_that_tasks_scope(way: Way) -> None:
     recorder = Recorder()
 
     def answer(who: str, messages: Sequence[Message]) -> str:
@@ -285,7 +285,7 @@ def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way)
     result = way(one, recorder=recorder)
     assert result.ok
     assert "max_depth=8" in str(result.text)
-    assert max(event.depth for event in recorder.entries) == 9  # the one that is refused tells its end, too
+    assert max(event.depth for event in recorder.entries) == 9  # the refused one records its end, too
     ends = {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")}
     assert len(ends) == 10
     assert ends["/".join(["0.0"] * 9)] == "max_depth"
@@ -353,7 +353,7 @@ def test_what_a_sub_agent_says_cannot_pass_for_markup(way: Way) -> None:
 
 
 @WAYS
-def test_a_wrong_input_is_told_before_anything_runs(way: Way) -> None:
+def test_a_wrong_input_is_reported_before_anything_runs(way: Way) -> None:
     recorder = Recorder()
 
     def answer(who: str, messages: Sequence[Message]) -> str:

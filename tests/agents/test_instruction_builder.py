@@ -27,7 +27,7 @@ def test_an_agent_that_can_call_nothing_has_its_instructions_alone() -> None:
     assert prompt(protocols=[], skills=None, list_skills=True, model=EVERYTHING) == INSTRUCTIONS
 
 
-def test_the_instructions_stand_first_to_the_letter() -> None:
+def test_the_instructions_come_first_and_unchanged() -> None:
     assert prompt(skills="all").startswith(INSTRUCTIONS)
 
 
@@ -100,7 +100,7 @@ SECTIONS = {
      set(SECTIONS)),
     ({"has_skills": False, "workflows": True, "model": EVERYTHING, "listing": "### echo"}, set()),
 ])  # fmt: skip
-def test_each_section_stands_only_where_it_applies(options: dict[str, object], sections: set[str]) -> None:
+def test_each_section_appears_only_where_it_applies(options: dict[str, object], sections: set[str]) -> None:
     built = InstructionBuilder("", **{"model": Models.TEXT_ONLY, **options}).build()  # type: ignore[arg-type]  # a table
     assert {name for name, sign in SECTIONS.items() if sign in built} == sections
 
@@ -173,7 +173,7 @@ def test_of_thousands_of_skills_not_all_are_described_to_find_that_the_listing_i
     assert len(described) < 80
 
 
-def test_a_sub_agent_is_not_told_of_workflows() -> None:
+def test_a_sub_agents_prompt_does_not_mention_workflows() -> None:
     agent = Agent(instructions="", skills=[])
     assert "/workflow" in agent.system_prompt()
     assert "/workflow" not in agent.system_prompt(Context(depth=1))
@@ -187,7 +187,7 @@ def test_the_help_on_workflows_shows_a_plan_that_runs() -> None:
     assert checked.tasks[-1].depends_on == ("a", "b")
 
 
-def test_the_message_is_made_anew_each_step_and_from_what_is_registered_then() -> None:
+def test_the_message_is_rebuilt_each_step_from_the_current_registrations() -> None:
     def learn() -> str:
         kernai.protocols.register(ORACLE)
         return "learnt"

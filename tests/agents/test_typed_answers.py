@@ -1,4 +1,4 @@
-"""`Agent(output=T)`: how the model is told of the type, how answers are read and mended, and what a run gives."""
+"""`Agent(output=T)`: how the prompt describes the type, how answers are read and fixed, and what a run returns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_right_answer_is_its_value_whether_in_a_final_in_prose_or_in_a_fence(s
     assert (result.output, result.stop_reason, result.steps) == (VALUE, "final", 1)
 
 
-@pytest.mark.parametrize("said, told", [
+@pytest.mark.parametrize("said, fault", [
     (final('{"lines": []}'), "number: required, but missing"),
     (final('{"number": 1, "lines": [{"text": "a", "price": -1}]}'), "lines[0].price: expected number, at least 0"),
     (final('{"number": "A1",'), "not valid JSON"),
@@ -71,10 +71,10 @@ def test_a_right_answer_is_its_value_whether_in_a_final_in_prose_or_in_a_fence(s
     (final('{"number": "A1", "number": "A2"}'), "twice"),
     (final("NaN"), "NaN"),
 ])
-def test_a_wrong_answer_is_told_with_a_right_one_and_may_be_mended(said: str, told: str) -> None:
+def test_a_wrong_answer_gets_its_error_and_an_example_and_can_be_fixed(said: str, fault: str) -> None:
     result = kernai.execute(agent_of(Invoice, said, final(GOOD)), "?")
     correction = result.messages[2].text
-    assert told in correction
+    assert fault in correction
     assert result.output == VALUE
     assert result.steps == 2
 
@@ -84,7 +84,7 @@ def test_what_the_model_reads_of_its_answer_cannot_forge_a_block() -> None:
     assert "<final>" not in result.messages[2].text
 
 
-def test_an_answer_that_was_mended_says_so_and_can_be_refused() -> None:
+def test_a_repaired_answer_says_so_and_can_be_refused() -> None:
     said = final(GOOD.replace('"', "'"))
     hand = ByHand(agent_of(Invoice, said))
     assert hand.run("?").output == VALUE
@@ -242,7 +242,7 @@ def test_a_replay_and_a_resume_give_the_same_value() -> None:
         kernai.resume(agent.replace(output=int), "r", store=store)
 
 
-def test_a_run_that_stopped_with_output_goes_on_with_more_retries() -> None:
+def test_a_run_that_stopped_with_output_continues_with_more_retries() -> None:
     store = MemoryStore()
     agent = agent_of(int, final("no"), final("5"), output_retries=0)
     assert kernai.execute(agent, "?", store=store, run_id="r").stop_reason == "output"

@@ -163,7 +163,7 @@ def test_input_comes_from_stdin_without_its_last_line_break(here: Here, tmp_path
     assert done.stdout == "You said: two\nlines\n"
 
 
-def test_options_may_stand_between_the_agent_and_its_input(here: Here, tmp_path: Path) -> None:
+def test_options_may_be_between_the_agent_and_its_input(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     assert here("run", "--quiet", "agent.py", "--max-steps", "2", "-5 degrees", cwd=tmp_path).stdout == "You said: -5 degrees\n"
     assert here("run", "agent.py", "-q", "--", "--json", cwd=tmp_path).stdout == "You said: --json\n"

@@ -152,7 +152,7 @@ def test_partial_of_a_text_is_the_text_so_far() -> None:
         assert list(events.partial()) == ["a", "ab", "abc"]
 
 
-def test_partial_begins_anew_with_the_model() -> None:
+def test_partial_restarts_with_each_model_call() -> None:
     agent = agent_of("<final>[1, 2, 3]</final>", '<final>["a"]</final>', output=list[str])
     with kernai.stream(agent, "?") as events:
         parts = list(events.partial())

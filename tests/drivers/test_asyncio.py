@@ -307,7 +307,7 @@ async def test_an_async_protocol_handler_runs_on_the_loop_and_a_sync_one_in_a_th
     assert [event.data["result"] for event in sync.for_event("protocol_result")] == ["native one", "plain two"]
 
 
-async def test_both_drivers_tell_the_same_story() -> None:
+async def test_both_drivers_record_the_same_events() -> None:
     @skill(register=False)
     def plain(ctx: SkillContext[Any]) -> str:
         ctx.emit("plain")
@@ -420,7 +420,7 @@ async def test_async_callbacks_are_called_one_at_a_time_whatever_runs_at_once() 
     ]
 
 
-async def test_a_piece_of_progress_is_told_while_an_earlier_one_is_still_listened_to() -> None:
+async def test_progress_is_emitted_while_an_earlier_one_is_still_being_handled() -> None:
     listening, both_emitted, second_heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @skill(register=False)
@@ -508,7 +508,7 @@ def _raise_now(_: Event) -> None:
 
 
 @pytest.mark.parametrize("callback", [_raise_later, _raise_now])
-async def test_a_callback_that_raises_is_logged_and_the_run_goes_on(
+async def test_a_callback_that_raises_is_logged_and_the_run_continues(
     callback: Callable[[Event], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder()
@@ -519,13 +519,13 @@ async def test_a_callback_that_raises_is_logged_and_the_run_goes_on(
     assert "event=callback.failed" in caplog.text
 
 
-async def test_an_on_task_complete_that_raises_is_logged_and_every_task_is_told(
+async def test_an_on_task_complete_that_raises_is_logged_and_called_for_every_task(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[str] = []
+    completed: list[str] = []
 
     async def hook(**given: Any) -> None:
-        told.append(given["task_id"])
+        completed.append(given["task_id"])
         raise ValueError("oops")
 
     def answer(messages: Sequence[Message], _: Model) -> str:
@@ -534,7 +534,7 @@ async def test_an_on_task_complete_that_raises_is_logged_and_every_task_is_told(
     with caplog.at_level(logging.ERROR, "kernai"):
         agent = Agent(instructions="x", provider=MockProvider().on_call(answer))
         assert await arun(agent, "go", on_task_complete=hook) == "done"
-    assert sorted(told) == ["a", "b"]
+    assert sorted(completed) == ["a", "b"]
     assert caplog.text.count("event=callback.failed") == 2
 
 

@@ -38,7 +38,7 @@ async def current() -> asyncio.AbstractEventLoop:
 
 
 def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
-    """What it comes to; fails where it would hang."""
+    """Its result; fails instead of hanging."""
     ended: list[Any] = []
 
     def wait() -> None:

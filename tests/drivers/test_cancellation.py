@@ -1,4 +1,4 @@
-"""Cancelling a run: where it is noticed, what is told, and what is not taken for a cancellation."""
+"""Cancelling a run: where it is noticed, what is recorded, and what is not taken for a cancellation."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_cancellation_stops_the_model_at_its_next_chunk(way: Way) -> None:
             on_chunk("two")
         finally:
             closed.append("closed")
-        raise AssertionError("the run went on")
+        raise AssertionError("the run continued")
 
     result, _ = way(script, cancel=cancel, recorder=recorder)
     assert closed == ["closed"]
@@ -160,7 +160,7 @@ def _swallow(on_chunk: OnChunk) -> str:
         on_chunk("two")
     except KernaiError:
         return final("a short answer")
-    raise AssertionError("the run went on")
+    raise AssertionError("the run continued")
 
 
 def _wrap(on_chunk: OnChunk) -> str:
@@ -168,7 +168,7 @@ def _wrap(on_chunk: OnChunk) -> str:
         on_chunk("two")
     except Exception as error:
         raise ProviderError("the stream broke off", retryable=True) from error
-    raise AssertionError("the run went on")
+    raise AssertionError("the run continued")
 
 
 def _return(_: OnChunk) -> str:
@@ -400,8 +400,8 @@ def test_a_call_that_gives_up_because_the_run_is_to_stop_was_interrupted(way: Wa
         lambda *_: calls, agent={"skills": [buy, look], "parallel_skills": parallel}, recorder=recorder, cancel=cancel
     )
     assert result.stop_reason == "cancelled"
-    [told] = [event for event in recorder.for_event("skill_error") if event.data["skill"] == "buy"]
-    assert told.data["interrupted"] is True
+    [failed] = [event for event in recorder.for_event("skill_error") if event.data["skill"] == "buy"]
+    assert failed.data["interrupted"] is True
 
 
 # ------------------------------------------------------------------------------------------- what is not a cancellation
@@ -441,9 +441,9 @@ def test_what_a_skill_raises_is_only_a_skill_error(way: Way, native: bool, error
         recorder=recorder,
     )
     assert result.text == "done"
-    told = [event.data["error"] for event in recorder.for_event("skill_error")]
-    assert len(told) == 1
-    assert told[0]
+    errors = [event.data["error"] for event in recorder.for_event("skill_error")]
+    assert len(errors) == 1
+    assert errors[0]
     assert results(recorder) == {"": "final"}
 
 
@@ -474,7 +474,7 @@ def test_a_skill_that_awaits_a_cancelled_future_fails_alone(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("error", [RunCancelledError("mine"), LimitReachedError("mine", "timeout"), OSError("mine")])
-def test_what_a_provider_raises_by_itself_is_a_providers_failure(way: Way, error: Exception) -> None:
+def test_an_exception_of_a_provider_is_a_providers_failure(way: Way, error: Exception) -> None:
     recorder = Recorder()
 
     def script(*_: object) -> str:
@@ -700,7 +700,7 @@ EIGHT = {"": "cancelled", **{f"0.{one}": "cancelled" for one in "abcdefgh"}}
 
 
 @pytest.mark.parametrize("kind", [_Waiting, _NativeWaiting], ids=["in threads", "native"])
-async def test_cancelling_the_task_of_a_run_with_eight_tasks_under_way_tells_how_each_ended(
+async def test_cancelling_a_run_with_eight_running_tasks_records_how_each_ended(
     kind: type[_Waiting],
 ) -> None:
     provider, recorder, hooked = kind(), Recorder(), list[str]()
@@ -747,7 +747,7 @@ async def test_a_timeout_of_asyncio_cancels_a_run(kind: type[_Waiting]) -> None:
 
 
 @pytest.mark.parametrize("again", ["a", "abcdefgh"])
-async def test_cancelling_again_still_waits_for_the_tasks_and_tells_the_end_last(again: str) -> None:
+async def test_cancelling_again_still_waits_for_the_tasks_and_records_the_end_last(again: str) -> None:
     provider, recorder = _NativeWaiting(), Recorder()
     before = asyncio.all_tasks()
 
@@ -797,7 +797,7 @@ async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) ->
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_a_skill_that_outlives_its_cancelled_run_tells_nothing_after_the_result(count: int) -> None:
+async def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result(count: int) -> None:
     recorder, inside, leave, left = Recorder(), threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
     heard: list[str] = []
 
@@ -899,7 +899,7 @@ async def test_an_async_skill_is_cancelled_with_the_task_of_its_run() -> None:
     assert results(recorder) == {"": "cancelled"}
 
 
-async def test_runs_beside_a_cancelled_one_go_on() -> None:
+async def test_runs_beside_a_cancelled_one_continue() -> None:
     provider = _NativeWaiting("ab")
     cancelled = asyncio.ensure_future(arun(Agent(instructions="x", provider=provider), "go"))
     await _all_under_way(provider)
@@ -951,11 +951,11 @@ async def test_a_skill_that_makes_another_error_of_it_does_not_hide_the_cancella
 
     model = MockProvider(command("look", '{"at": "x"}'), final("It is there."))
     looking = Agent(instructions="x", provider=model, skills=[look])
-    told: list[Event] = []
+    events: list[Event] = []
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await aexecute(looking, "go", on_event=told.append)
-    assert told[-1].type == "result"
+            await aexecute(looking, "go", on_event=events.append)
+    assert events[-1].type == "result"
     assert len(model.calls) == 1
 
 
@@ -980,14 +980,14 @@ def test_a_call_that_waited_for_a_worker_when_the_run_was_stopped_is_not_made(wa
         agent={"skills": [pay], "parallel_skills": True}, cancel=stop, recorder=recorder, limits=Limits(timeout=PATIENCE),
     )
     leave.set()
-    told = [event.data for event in recorder.entries if event.type == "skill_error"]
+    errors = [event.data for event in recorder.entries if event.type == "skill_error"]
     for thread in threading.enumerate():
         if thread.name == "kernai-worker":
             thread.join(PATIENCE)
     assert result.stop_reason == "cancelled"
     assert len(begun) == 32
-    assert sum(data.get("not_run", False) for data in told) == 8
-    assert sum(data.get("interrupted", False) for data in told) == 32
+    assert sum(data.get("not_run", False) for data in errors) == 8
+    assert sum(data.get("interrupted", False) for data in errors) == 32
 
 
 @pytest.mark.parametrize("how", ["timeout", "aclose"])

@@ -78,7 +78,7 @@ def test_a_worker_waits_until_its_event_is_taken() -> None:
         for number in range(100):
             channel.put(event(number))
             channel.wait_until_taken()
-            steps.append(f"went on after {number}")
+            steps.append(f"continued after {number}")
 
     thread = started(work)
     for number in range(100):

@@ -61,11 +61,11 @@ def agent_of(source: str, error: BaseException, **options: Any) -> Agent:
     def instructions() -> str:
         raise error
 
-    given: dict[str, Any] = {"instructions": "x", "provider": MockProvider(command("act"), "<final>went on</final>")}
+    given: dict[str, Any] = {"instructions": "x", "provider": MockProvider(command("act"), "<final>done</final>")}
     sources: dict[str, dict[str, Any]] = {
         "skill": {"skills": [act]},
         "async skill": {"skills": [act_async]},
-        "protocol": {"provider": MockProvider(ECHO, "<final>went on</final>"), "protocols": [Protocol("echo", handler)]},
+        "protocol": {"provider": MockProvider(ECHO, "<final>done</final>"), "protocols": [Protocol("echo", handler)]},
         "provider": {"provider": Raising(error)},
         "instructions": {"instructions": instructions},
     }
@@ -88,17 +88,17 @@ def test_a_stop_ends_the_run_with_its_reason(way: Way, source: str) -> None:
 
 @WAYS
 @pytest.mark.parametrize("source", ["skill", "async skill", "protocol", "provider"])
-def test_the_call_it_came_out_of_gets_its_outcome_told_first(way: Way, source: str) -> None:
+def test_the_call_that_raised_it_records_its_outcome_first(way: Way, source: str) -> None:
     recorder = Recorder()
     way(agent_of(source, Stop("guardrail", "no refunds")), recorder=recorder)
     kind = {"protocol": "protocol_error", "provider": "model_failed"}.get(source, "skill_error")
-    told = recorder.entries[-2]
-    assert (told.type, told.data["error"], told.data["exception"]) == (kind, "no refunds", "Stop")
-    assert not {"interrupted", "not_run"} & told.data.keys()
+    event = recorder.entries[-2]
+    assert (event.type, event.data["error"], event.data["exception"]) == (kind, "no refunds", "Stop")
+    assert not {"interrupted", "not_run"} & event.data.keys()
 
 
 @WAYS
-def test_calls_beside_it_are_waited_for_and_told(way: Way) -> None:
+def test_concurrent_calls_are_waited_for_and_recorded(way: Way) -> None:
     @skill(register=False)
     def stop(why: str) -> str:
         raise Stop("guardrail", why)

@@ -104,11 +104,11 @@ KINDS = pytest.mark.parametrize(
 
 
 def whole(recorder: Recorder) -> bool:
-    """Whether everything that was announced got its outcome told."""
+    """Whether every announced call has a recorded outcome."""
     begun = [event.data["call_id"] for event in recorder.for_event("skill_execute")]
-    told = [event.data["call_id"] for event in [*recorder.for_event("skill_result"), *recorder.for_event("skill_error")]]
+    ended = [event.data["call_id"] for event in [*recorder.for_event("skill_result"), *recorder.for_event("skill_error")]]
     starts, ends = recorder.for_event("run_start"), recorder.for_event("result")
-    return sorted(begun) == sorted(told) and len(starts) == len(ends) and recorder.entries[-1].scope == ""
+    return sorted(begun) == sorted(ended) and len(starts) == len(ends) and recorder.entries[-1].scope == ""
 
 
 @WAYS
@@ -154,12 +154,12 @@ def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
     events.close()
     assert events.result.stop_reason == "cancelled"
     assert recorder.entries[-1].type == "result"
-    told = len(recorder.entries)
+    count = len(recorder.entries)
     hang.leave.set()
     for thread in threading.enumerate():
         if thread.name == "kernai-stream":
             thread.join(PATIENCE)
-    assert len(recorder.entries) == told  # what came of it goes nowhere
+    assert len(recorder.entries) == count  # what came of it goes nowhere
 
 
 def test_the_outcome_of_a_call_that_was_left_behind_changes_nothing(hang: Hang) -> None:
@@ -209,8 +209,8 @@ def test_an_async_skill_is_not_waited_for_nor_what_it_handed_to_a_thread(way: Wa
     result = way(agent, recorder=recorder, **stop)
     assert result.stop_reason == reason
     assert hang.in_time
-    [told] = recorder.for_event("skill_error")
-    assert told.data["interrupted"] is True
+    [failed] = recorder.for_event("skill_error")
+    assert failed.data["interrupted"] is True
     assert whole(recorder)
 
 

@@ -50,13 +50,13 @@ def test_a_run_works_whichever_way_it_is_driven(way: Way) -> None:
 def test_a_stream_is_driven_as_it_is_read() -> None:
     reached: list[str] = []
 
-    def told() -> str:
+    def say() -> str:
         reached.append("called")
-        return "told"
+        return "said"
 
     token = USER.set("the caller")
-    events = kernai.stream(agent(command("told"), command("look"), "<final>done</final>").replace(
-        skills=[Skill("told", execute=told, inputs={}), Skill("look", execute=look, inputs={})]
+    events = kernai.stream(agent(command("say"), command("look"), "<final>done</final>").replace(
+        skills=[Skill("say", execute=say, inputs={}), Skill("look", execute=look, inputs={})]
     ), "go")
     USER.reset(token)
     for event in events:
@@ -66,7 +66,7 @@ def test_a_stream_is_driven_as_it_is_read() -> None:
     assert (events.result.text, reached) == ("done", ["called"])
 
 
-def test_a_stream_tells_what_a_run_tells() -> None:
+def test_a_stream_yields_the_events_of_a_run() -> None:
     recorders = [Recorder(), Recorder()]
     for way, recorder in zip((by_stream, by_execute), recorders, strict=True):
         way(agent(), recorder=recorder, run_id="r")

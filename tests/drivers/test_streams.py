@@ -61,7 +61,7 @@ class Pieces(Provider):
     `endless` keeps on for ever; a run must be left to end it.
     """
 
-    over = threading.Event()  # the test is: nothing of a failed one goes on
+    over = threading.Event()  # set when the test ends: nothing of a failed one keeps running
 
     def __init__(self, pieces: int = 1000, *, endless: bool = False) -> None:
         self.pieces = pieces
@@ -267,13 +267,13 @@ def test_a_slow_consumer_holds_back_all_tasks() -> None:
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["async", "parallel"])
-def test_a_slow_consumer_holds_back_skills_that_tell_their_progress(native: bool) -> None:
-    told = 0
+def test_a_slow_consumer_holds_back_skills_that_report_progress(native: bool) -> None:
+    given = 0
 
     def talk(ctx: SkillContext[Any]) -> str:
-        nonlocal told
+        nonlocal given
         for at in range(300):
-            told += 1
+            given += 1
             ctx.emit(at)
         return "said"
 
@@ -286,8 +286,8 @@ def test_a_slow_consumer_holds_back_skills_that_tell_their_progress(native: bool
     taken = 0
     for event in stream(agent_of(provider, skills=[made, quiet], parallel_skills=not native), "go"):
         taken += event.type == "progress"
-        assert told <= taken + 2
-    assert taken == told == 300
+        assert given <= taken + 2
+    assert taken == given == 300
 
 
 @pytest.mark.parametrize("provider", [Pieces(500), AsyncPieces(500)], ids=["in a thread", "native"])
@@ -324,7 +324,7 @@ async def test_a_slow_consumer_holds_back_all_async_tasks() -> None:
 # ------------------------------------------------------------------------------------------- leaving early
 
 
-def test_closing_before_the_first_event_runs_nothing_and_still_tells_how_it_ended() -> None:
+def test_closing_before_the_first_event_runs_nothing_and_still_has_a_result() -> None:
     provider, recorder = Pieces(), Recorder()
     events = stream(agent_of(provider), "go", recorder=recorder)
     events.close()
@@ -685,7 +685,7 @@ async def test_an_async_stream_left_without_a_block_leaves_no_task_and_no_thread
             await asyncio.sleep(0.01)
 
 
-async def test_two_consumers_of_an_async_stream_both_come_to_its_end() -> None:
+async def test_two_consumers_of_an_async_stream_both_reach_its_end() -> None:
     events = astream(agent_of(MockProvider("Hm. " * 20)), "go")
 
     async def consume() -> list[Event]:
@@ -699,7 +699,7 @@ async def test_two_consumers_of_an_async_stream_both_come_to_its_end() -> None:
     assert events.result.text == "Hm. " * 20
 
 
-def test_two_consumers_of_a_stream_both_come_to_its_end() -> None:
+def test_two_consumers_of_a_stream_both_reach_its_end() -> None:
     events = stream(agent_of(MockProvider("Hm. " * 20)), "go")
     parts: list[list[Event]] = []
     consumers = [threading.Thread(target=lambda: parts.append(list(events))) for _ in range(3)]
@@ -720,32 +720,32 @@ def test_two_consumers_of_a_stream_both_come_to_its_end() -> None:
 def test_progress_is_seen_while_the_call_is_under_way(way: str, parallel: bool, native: bool, protocol: bool) -> None:
     seen = threading.Event()
 
-    def tell(ctx: SkillContext[Any]) -> str:
+    def report(ctx: SkillContext[Any]) -> str:
         ctx.emit("under way")
         assert native or seen.wait(PATIENCE)
-        return "told"
+        return "reported"
 
-    async def tell_later(ctx: SkillContext[Any]) -> str:
-        tell(ctx)
+    async def report_later(ctx: SkillContext[Any]) -> str:
+        report(ctx)
         while not seen.is_set():
             await asyncio.sleep(0.001)
-        return "told"
+        return "reported"
 
     def handle(_: Block, ctx: SkillContext[Any]) -> str:
-        return tell(ctx)
+        return report(ctx)
 
     async def handle_later(_: Block, ctx: SkillContext[Any]) -> str:
-        return await tell_later(ctx)
+        return await report_later(ctx)
 
     def listen(event: Event) -> None:
         if event.type == "progress":
             seen.set()
 
-    one = Skill("tell", execute=tell_later if native else tell)
-    turn = '<block type="tells">x</block>' if protocol else command("tell")
+    one = Skill("report", execute=report_later if native else report)
+    turn = '<block type="reports">x</block>' if protocol else command("report")
     agent = agent_of(
         MockProvider(turn * (1 + parallel), final("done")), skills=[one], parallel_skills=parallel,
-        protocols=[Protocol("tells", handle_later if native else handle)],
+        protocols=[Protocol("reports", handle_later if native else handle)],
     )
 
     async def consume() -> None:

@@ -596,7 +596,7 @@ class _BrokenHandler(logging.Handler):
 
 @ALL_THREE
 @pytest.mark.parametrize("error", [ValueError("oops"), _BrokenError()], ids=["plain", "without a text"])
-def test_a_callback_that_raises_is_logged_and_the_run_goes_on(
+def test_a_callback_that_raises_is_logged_and_the_run_continues(
     runner: Runner, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     @skill(register=False)
@@ -614,7 +614,7 @@ def test_a_callback_that_raises_is_logged_and_the_run_goes_on(
 
 
 @ALL_THREE
-def test_a_sink_that_raises_is_logged_and_the_run_goes_on(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sink_that_raises_is_logged_and_the_run_continues(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
     @skill(register=False)
     def work() -> str:
         return "worked"
@@ -658,13 +658,13 @@ def test_a_log_handler_that_raises_does_not_touch_the_run(runner: Runner) -> Non
 
 
 @ALL_THREE
-def test_an_on_task_complete_that_raises_is_logged_and_every_task_is_told(
+def test_an_on_task_complete_that_raises_is_logged_and_called_for_every_task(
     runner: Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
+    completed: list[str] = []
 
     def hook(**arguments: Any) -> None:
-        told.append(arguments["task_id"])
+        completed.append(arguments["task_id"])
         raise ValueError("oops")
 
     def answer(messages: Sequence[Message], _: Model) -> str:
@@ -673,7 +673,7 @@ def test_an_on_task_complete_that_raises_is_logged_and_every_task_is_told(
     with caplog.at_level(logging.ERROR, "kernai"):
         agent = Agent(instructions="x", provider=MockProvider().on_call(answer))
         assert runner(agent, "go", on_task_complete=hook) == "done"
-    assert sorted(told) == ["a", "b", "c"]
+    assert sorted(completed) == ["a", "b", "c"]
     assert caplog.text.count("event=callback.failed") == 3
 
 
@@ -772,7 +772,7 @@ def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() 
         assert kinds(recorder) == kinds(recorders[0])
 
 
-def test_one_recorder_for_many_runs_at_once_tells_them_apart_by_run_id() -> None:
+def test_one_recorder_separates_concurrent_runs_by_run_id() -> None:
     recorder = Recorder()
     agent = Agent(instructions="x", provider=MockProvider(final("done"), chunk_size=64))
     threads = [

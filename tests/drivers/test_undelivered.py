@@ -85,7 +85,7 @@ def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, paral
 
 
 @WAYS
-def test_a_model_is_not_asked_when_that_could_not_be_told(way: Way) -> None:
+def test_a_model_is_not_called_when_that_could_not_be_recorded(way: Way) -> None:
     provider, recorder = MockProvider("<final>done</final>"), Recorder()
     with pytest.raises(LostError):
         way(Agent(instructions="x", provider=provider), recorder=recorder, on_event=lost_at("messages_sent"))
@@ -94,7 +94,7 @@ def test_a_model_is_not_asked_when_that_could_not_be_told(way: Way) -> None:
 
 
 @WAYS
-def test_what_was_done_is_on_record_although_it_could_not_be_told(way: Way) -> None:
+def test_what_was_done_is_recorded_although_its_observers_failed(way: Way) -> None:
     @skill(register=False)
     def pay() -> str:
         return "paid"

@@ -31,7 +31,7 @@ PRICED = Model("priced", ("text", "vision"), cost=(1.0, 2.0))
 
 
 class Way(NamedTuple):
-    """How a run is taken up: by which of the twins, with somebody who listens or not."""
+    """How a run is resumed: sync or async, with or without a listener."""
 
     is_async: bool
     listens: bool
@@ -101,7 +101,7 @@ SCRIPTS: dict[str, list[str]] = {
 
 
 def provider(scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> MockProvider:
-    """A model that says what stands in the script of whatever the conversation begins with."""
+    """A model that answers from the script of the conversation's first message."""
 
     def answer(messages: Sequence[Message], model: Model) -> str:
         del model

@@ -246,10 +246,10 @@ def main() -> int:
         if child.returncode != 0:
             faults.append(f"a process ended with {child.returncode}: {out}")
             continue
-        told = json.loads(out.splitlines()[-1])
-        counts.update(told["counts"])
-        faults += told["faults"]
-        slowest = max(slowest, told["slowest"])
+        report = json.loads(out.splitlines()[-1])
+        counts.update(report["counts"])
+        faults += report["faults"]
+        slowest = max(slowest, report["slowest"])
     for name, count in counts.items():
         print(f"{name}: {count}")
     print(f"slowest end: {slowest:.3f} s")

@@ -5,8 +5,8 @@
 Each run is that of `durable_cases`, in a SQLite file, in processes of its own: this one forks them, so that a kill costs
 milliseconds. A process notes each effect in a file before it does anything else, and each append once it has returned.
 
-- at random: a process is killed at a random moment, the next one goes on, until the run has ended; then another run.
-- at appends: a process kills itself right before, or right behind, its nth append, for every n.
+- at random: a process is killed at a random moment and the next one continues, until the run has ended; then another run.
+- at appends: a process kills itself immediately before or after its nth append, for every n.
 - again and again: every process dies at its third append.
 """
 
@@ -58,7 +58,7 @@ class Noted(Performed):
 
 
 class DyingStore(SqliteStore):
-    """Kills its process right before, or right behind, its nth append; notes how many entries an append made."""
+    """Kills its process immediately before or after its nth append; counts how many entries an append made."""
 
     def __init__(self, path: Path, acknowledged: Path, die_at: int = 0, *, behind: bool = False) -> None:
         self._acknowledged = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -89,7 +89,7 @@ class Trial:
         counts["runs"] += 1
 
     def segment(self, die_at: int = 0, *, behind: bool = False, kill: Callable[[int], None] | None = None) -> bool:
-        """One process that begins the run, or goes on with it; says whether the run has ended."""
+        """One process that starts or continues the run; returns whether the run has ended."""
         self.segments += 1
         self.counts["processes"] += 1
         process = os.fork()
@@ -163,11 +163,11 @@ class Trial:
             if one["event"] in OUTCOMES and one["data"].get("skill") != "ask_clerk"
             and (key := f"r:{one['data']['call_id']}") not in performed
         ]
-        told = Counter(
+        counts = Counter(
             one["data"]["call_id"] for one in self.entries
             if one["event"] in OUTCOMES
         )
-        twice = [call for call, count in told.items() if count > 1]
+        twice = [call for call, count in counts.items() if count > 1]
         self.counts["effects"] += len(performed)
         self.counts["entries"] += len(self.entries)
         self.counts["performed again under their key"] += sum(
@@ -177,7 +177,7 @@ class Trial:
             one["event"] == "in_flight" and one["data"]["decision"] == "skip" for one in self.entries
         )
         for name, found in (
-            ("doubled", doubled), ("lost", lost), ("performed and not on record", unknown), ("told twice", twice)
+            ("doubled", doubled), ("lost", lost), ("performed and not on record", unknown), ("recorded twice", twice)
         ):
             self.counts[name] += len(found)
             if found:

@@ -52,7 +52,7 @@ def test_the_host_is_asked_before_an_agent_is_called(way: Way, at_once: bool, sa
 @pytest.mark.slow
 @AT_ONCE
 @EACH_WAY
-def test_the_call_of_an_agent_waits_and_goes_on_as_was_decided_after_any_cut(way: Way, at_once: bool) -> None:
+def test_the_call_of_an_agent_waits_and_continues_as_decided_after_any_cut(way: Way, at_once: bool) -> None:
     case = Case(Pause("may it?"), at_once)
     result = way.execute(case.agent, "go", run_id="r", **case.options)
     assert case.scopes() == set(), "nothing of it has begun"

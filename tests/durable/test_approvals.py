@@ -126,7 +126,7 @@ def paused(scripts: Mapping[str, Sequence[str]], way: Way, at_once: bool = False
 @EACH_PLACE
 @AT_ONCE
 @pytest.mark.parametrize("asks", ASKS)
-def test_a_call_waits_wherever_it_stands_and_is_made_once_when_it_is_approved(
+def test_a_call_waits_in_any_position_and_is_made_once_when_approved(
     place: str, at_once: bool, asks: str
 ) -> None:
     scripts, call_id = PLACES[place]
@@ -175,11 +175,11 @@ DECISIONS: list[tuple[Any, str | None, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("decision, paid, told", DECISIONS)
+@pytest.mark.parametrize("decision, paid, recorded", DECISIONS)
 @AT_ONCE
 @EACH_WAY
 def test_each_decision_is_an_event_and_does_what_it_says(
-    decision: Any, paid: str | None, told: Any, at_once: bool, way: Way
+    decision: Any, paid: str | None, recorded: Any, at_once: bool, way: Way
 ) -> None:
     scripts, _ = PLACES["between others"]
     store, performed = MemoryStore(), Performed()
@@ -187,7 +187,7 @@ def test_each_decision_is_an_event_and_does_what_it_says(
     way.execute(agent(performed, at_once), "go", run_id="r", **options)
     result = way.resume(agent(performed, at_once), "r", approvals={"0.1": decision}, **options)
     assert result.ok
-    data = {"call_id": "0.1", "decision": told, "by": getattr(decision, "by", None)}
+    data = {"call_id": "0.1", "decision": recorded, "by": getattr(decision, "by", None)}
     assert events(store, "approval_given") == [("approval_given", data)]
     read = "".join(message.text for message in result.messages)
     assert performed.calls["pay 0.1"] == (paid is not None)
@@ -196,7 +196,7 @@ def test_each_decision_is_an_event_and_does_what_it_says(
     else:
         assert '<block type="error" name="pay">' in read
         assert "<final>money" not in read
-        assert told is False or "too much" in read or "no &lt;final>money" in read or "pay" in read
+        assert recorded is False or "too much" in read or "no &lt;final>money" in read or "pay" in read
 
 
 @pytest.mark.parametrize("refusal", [False, "", "  "])
@@ -273,7 +273,7 @@ def test_a_decision_is_used_up_by_the_call_it_was_for() -> None:
 
 
 @EACH_WAY
-def test_one_of_several_may_be_decided_and_the_others_go_on_waiting(way: Way) -> None:
+def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -> None:
     scripts = {"go": [PAY + LOOK + PAY + PAY]}
     store, performed = MemoryStore(), Performed()
     options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
@@ -367,7 +367,7 @@ def test_approve_is_asked_before_each_call_and_its_answer_is_an_event(
     def approve(call: kernai.PendingCall) -> Any:
         asked.append((call.call_id, call.skill, call.params))
         if isinstance(said, Exception):
-            raise type(said)(str(said))  # anew: an instance that was raised holds on to the run
+            raise type(said)(str(said))  # a new instance: one that was raised keeps the run alive
         return said
 
     def pay(amount: int) -> str:
@@ -449,11 +449,11 @@ def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_ma
         with pytest.raises(KernaiError, match="needs a store: pass store="):
             way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), recorder=recorder)
         assert not any(call.startswith("pay") for call in performed.calls)
-        told = [one.data for one in recorder.for_event("skill_error") if one.data["skill"] == "pay"]
-        assert asks == "itself" or all("not_run" in data for data in told), "it did not even begin"
+        errors = [one.data for one in recorder.for_event("skill_error") if one.data["skill"] == "pay"]
+        assert asks == "itself" or all("not_run" in data for data in errors), "it did not even begin"
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["by itself", "by its name"])
+@pytest.mark.parametrize("named", [False, True], ids=["as an object", "by its name"])
 @EACH_WAY
 def test_an_agent_below_one_that_asks_nobody_asks_also_without_a_store(way: Way, named: bool) -> None:
     asked: list[str | None] = []
@@ -616,7 +616,7 @@ def _pay_skills() -> list[Skill]:
 
 
 @EACH_WAY
-def test_what_was_read_as_a_credential_does_not_stand_in_the_reason_of_a_pause(way: Way) -> None:
+def test_what_was_read_as_a_credential_is_not_in_the_reason_of_a_pause(way: Way) -> None:
     kernai.configure(credential_resolver=kernai.MappingResolver({"KERNAI_SKILL_PAY_KEY": "geheim-123"}))
 
     def pay(ctx: Ctx) -> str:
@@ -629,13 +629,13 @@ def test_what_was_read_as_a_credential_does_not_stand_in_the_reason_of_a_pause(w
     for at_once in (False, True):
         it = Agent(instructions="x", skills=[skill], parallel_skills=at_once)
         store = MemoryStore()
-        told: list[Event] = []
-        options = given({"go": [command("pay") * 2]}, on_event=told.append)
+        events: list[Event] = []
+        options = given({"go": [command("pay") * 2]}, on_event=events.append)
         first = way.execute(it, "go", store=store, run_id="r", **options)
         assert first.pending[0].reason == "pay with [credential key]?"
         last = way.resume(it, "r", store=store, approvals={first.pending[0].call_id: True}, **options)
         assert last.stop_reason in ("guardrail", "interrupt")
-        assert "geheim" not in f"{first} {last} {last.error} {store.load('r')} {[one.to_dict() for one in told]}"
+        assert "geheim" not in f"{first} {last} {last.error} {store.load('r')} {[one.to_dict() for one in events]}"
         with pytest.raises(kernai.StoreNeededError, match=r"paused \(pay with \[credential key\]\?\)"):
             way.execute(it, "go", **options)
 
@@ -665,7 +665,7 @@ except (RunConflictError, kernai.InFlightError, ValueError) as error:
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-def test_of_eight_processes_that_resume_one_paused_run_exactly_one_goes_on(python: WarmPython, tmp_path: Path) -> None:
+def test_of_eight_processes_that_resume_one_paused_run_exactly_one_continues(python: WarmPython, tmp_path: Path) -> None:
     database, effects = tmp_path / "runs.db", tmp_path / "effects"
     store = SqliteStore(database)
     skills = [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
@@ -687,12 +687,12 @@ def test_of_eight_processes_that_resume_one_paused_run_exactly_one_goes_on(pytho
     assert said.count("final") >= 1
     assert set(said) <= {"final", "RunBusyError", "RunConflictError", "ValueError"}
     assert effects.read_text() == "paid\n"
-    told = [entry["event"] for entry in store.load("r")]
-    assert told.count("approval_given") == told.count("skill_result") == 1
+    types = [entry["event"] for entry in store.load("r")]
+    assert types.count("approval_given") == types.count("skill_result") == 1
     store.close()
 
 
-def test_of_two_workers_in_one_process_one_goes_on_and_the_other_hears_of_it() -> None:
+def test_of_two_workers_in_one_process_one_continues_and_the_other_gets_an_error() -> None:
     store, performed = paused({"go": [PAY]}, WAYS[0]), Performed()
     said: list[object] = []
     begin = threading.Barrier(4)
@@ -757,14 +757,14 @@ Listener = Callable[[Event], None]
 @EACH_WAY
 def test_listeners_hear_of_the_request_and_of_the_decision_before_the_call(way: Way) -> None:
     scripts = {"go": [PAY]}
-    told: list[str] = []
-    store, options = MemoryStore(), given(scripts, on_event=lambda event: told.append(event.type))
+    completed: list[str] = []
+    store, options = MemoryStore(), given(scripts, on_event=lambda event: completed.append(event.type))
     way.execute(agent(Performed()), "go", store=store, run_id="r", **options)
-    assert told[-2:] == ["approval_requested", "result"]
-    told.clear()
+    assert completed[-2:] == ["approval_requested", "result"]
+    completed.clear()
     result: Result = way.resume(agent(Performed()), "r", store=store, approvals={"0.0": True}, **options)
     assert result.ok
-    assert told[:3] == ["run_resumed", "approval_given", "skill_result"]
+    assert completed[:3] == ["run_resumed", "approval_given", "skill_result"]
 
 
 def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:

@@ -1,4 +1,4 @@
-"""What a run has used is known and limited however often it was taken up, and a run that is to stop calls nothing."""
+"""A run's usage is counted and limited across every resume, and a run that is stopping calls nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BILLS: dict[str, tuple[dict[str, Any], list[tuple[str, ...] | list[str]], tuple[
 @pytest.mark.slow
 @pytest.mark.parametrize("bill", BILLS)
 @EACH_WAY
-def test_the_usage_of_calls_that_came_to_nothing_stays_on_the_bill(bill: str, way: Way) -> None:
+def test_the_usage_of_failed_calls_stays_on_the_bill(bill: str, way: Way) -> None:
     changes, segments, (failed, made) = BILLS[bill]
     it, store, recorder = Agent(instructions="x", model=PRICED, **changes), MemoryStore(), Recorder()
     options: dict[str, Any] = {"store": store, "recorder": recorder}
@@ -93,7 +93,7 @@ def test_the_usage_of_calls_that_came_to_nothing_stays_on_the_bill(bill: str, wa
     assert (used.prompt_tokens, used.completion_tokens) == (100 * failed + 10 * made, 7 * failed + made)
     assert used.model_calls == failed + made
     assert used.cost == pytest.approx((114 * failed + 12 * made) / 1e6)
-    assert recorder.token_usage().model_calls == failed + made, "no event tells of it twice"
+    assert recorder.token_usage().model_calls == failed + made, "no event counts it twice"
     assert way.resume(it, "r", store=store).usage == used
     for length in range(1, len(store.load("r"))):
         part = cut(store, length)

@@ -37,7 +37,7 @@ from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cu
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 
 #: events that say what came of something: the loop takes that from them, so there is nothing to compare them with
-TOLD = {
+RUNTIME_TEXT = {
     "llm_response", "skill_result", "skill_error", "protocol_result", "protocol_error", "builtin_result", "progress",
     "context_saved",
 }
@@ -79,7 +79,7 @@ def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
     done: Counter[tuple[str, bool, str]] = Counter()
     for seq, entry in enumerate(entries):
         kind, data = entry["event"], entry["data"]
-        if kind in TOLD:
+        if kind in RUNTIME_TEXT:
             continue
         others = [
             *((what, {**entry, field: other}) for field in ("step", "depth", "task_id") for what, other in changed(entry[field], field)),
@@ -108,9 +108,9 @@ def _is_aside(kind: str, data: Any, other: Any) -> bool:
 
 
 def _without_words(messages: list[Any]) -> list[Any]:
-    """Of the system message nothing is compared, and of what the runtime told the model only that it told something."""
+    """The system message is not compared; of the runtime's messages to the model, only that there was one."""
     return [
-        "told" if one.get("role") == "user" and "content" in one and not str(one["content"]).startswith("do every") else one
+        "runtime" if one.get("role") == "user" and "content" in one and not str(one["content"]).startswith("do every") else one
         for one in messages if one.get("role") != "system"
     ]
 
@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @EACH_WAY
-def test_an_agent_that_decides_otherwise_is_told_the_first_event_that_differs_and_changes_nothing(
+def test_a_diverging_agent_gets_the_first_event_that_differs_and_changes_nothing(
     whole: MemoryStore, change: str, way: Way
 ) -> None:
     changes, kind = dict(CHANGES[change][0]), CHANGES[change][1]
@@ -174,7 +174,7 @@ def test_an_agent_that_decides_otherwise_is_told_the_first_event_that_differs_an
 
 
 @EACH_WAY
-def test_what_is_aside_may_change_and_the_run_goes_on(whole: MemoryStore, way: Way) -> None:
+def test_what_is_aside_may_change_and_the_run_continues(whole: MemoryStore, way: Way) -> None:
     store = cut(whole, len(whole.load("r")) - 5)
     it = agent(Performed(), instructions="You do it otherwise.", name="newer", model=kernai.Model("newer", ("text", "vision")))
     assert way.resume(it, "r", store=store, provider=provider(), in_flight="skip").ok
@@ -211,7 +211,7 @@ def test_what_is_no_recording_is_a_clear_error(whole: MemoryStore, damage: Calla
 
 
 @EACH_WAY
-def test_a_flipped_byte_in_the_database_is_a_clear_error_and_what_stands_before_it_still_loads(
+def test_a_flipped_byte_in_the_database_is_a_clear_error_and_earlier_entries_still_load(
     whole: MemoryStore, way: Way, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs.db"
@@ -290,7 +290,7 @@ def damaged(entries: Sequence[Entry]) -> Iterator[list[Any]]:
             yield from ([*before, {**entry, "data": {**data, name: one}}, *after] for one in junk)
 
 
-def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_goes_on_as_before() -> None:
+def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_continues_as_before() -> None:
     skill, script = Skill("look", execute=lambda: "seen", inputs={}), {"go": [command("look"), "<final>done</final>"]}
     it, store = Agent(instructions="x", skills=[skill]), MemoryStore()
     options: dict[str, Any] = {"provider": provider(script)}
@@ -349,7 +349,7 @@ NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped"
 
 
 @pytest.mark.parametrize("data", NO_SEAMS, ids=str)
-def test_a_damaged_place_where_a_run_was_taken_up_is_a_clear_error(data: object) -> None:
+def test_a_damaged_resume_entry_is_a_clear_error(data: object) -> None:
     it, store = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore()
     kernai.execute(it, "go", store=store, run_id="r")
     entries = store.load("r")

@@ -1,4 +1,4 @@
-"""The host's own state, `Context.save`: told with the outcome that changed it, and there again wherever a run goes on."""
+"""The host's own state, `Context.save`: recorded with the outcome that changed it, and restored whenever a run continues."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def told_last(store: MemoryStore) -> Any:
     return [one["data"] for one in store.load("r") if one["event"] == "context_saved" and one["scope"] == ""][-1]
 
 
-def test_what_a_task_takes_back_that_another_one_put_in_is_told() -> None:
+def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
     begun, ended, taken = threading.Event(), threading.Event(), threading.Event()
 
     def put(ctx: SkillContext[Cart]) -> str:
@@ -374,7 +374,7 @@ def test_what_a_task_takes_back_that_another_one_put_in_is_told() -> None:
     assert told_last(store) == {"items": []}
 
 
-def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_goes_on() -> None:
+def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_continues() -> None:
     waits = threading.Event()
     scripts = {
         "go": [AT_ONCE, command("put", "r"), "<final>done</final>"],

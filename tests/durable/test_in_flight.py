@@ -83,8 +83,8 @@ def test_each_verdict_is_an_event_and_does_what_it_says(whole: MemoryStore, way:
         )
         assert result.ok
         wanted = {call: said(PendingCall(call, names[call])) if verdict == "function" else verdict for call in calls}
-        told = [one["data"] for one in store.load("r") if one["event"] == "in_flight"]
-        assert {one["call_id"]: one["decision"] for one in told} == wanted
+        recorded = [one["data"] for one in store.load("r") if one["event"] == "in_flight"]
+        assert {one["call_id"]: one["decision"] for one in recorded} == wanted
         for call, decision in wanted.items():
             assert performed.calls[f"r:{call}"] == (decision == "retry")
             if decision == "skip":
@@ -192,7 +192,7 @@ def one_in_flight(*, idempotent: bool = False) -> tuple[MemoryStore, list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["fail", "skip"])
 def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_broken_off(verdict: str) -> None:
-    """Each segment dies at one of its appends, before it or behind it; the next one goes on where it was."""
+    """Each segment dies just before or after one of its appends; the next one continues from there."""
 
     class Died(BaseException):
         pass
@@ -236,7 +236,7 @@ def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_brok
     print(f"{verdict}: {runs} runs in {segments} segments, {stuck} that ask what became of a call, no call made twice")
 
 
-def test_a_crash_in_a_call_that_was_stopped_before_it_began_is_told_when_the_run_is_taken_up_again() -> None:
+def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> None:
     paid: list[int] = []
 
     class Dies(MemoryStore):
@@ -269,7 +269,7 @@ def test_a_crash_in_a_call_that_was_stopped_before_it_began_is_told_when_the_run
     assert paid == [30]
 
 
-def test_calls_of_tasks_that_were_approved_and_stopped_before_their_tasks_began_are_made_when_the_run_goes_on() -> None:
+def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() -> None:
     tasks = '{"strategy": "parallel", "tasks": [{"id": "a", "input": "task a"}, {"id": "b", "input": "task b"}]}'
     answers = {"go": f'<block type="plan">{tasks}</block>', "task a": command("pay", "a"), "task b": command("pay", "b")}
     paid: list[str] = []

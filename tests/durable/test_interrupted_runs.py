@@ -1,4 +1,4 @@
-"""A short form of `dev.py interrupts`: SIGINT at random moments, and runs that are taken up again."""
+"""A short form of `dev.py interrupts`: SIGINT at random moments, and runs that are resumed."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_stream_with_a_store_tells_what_is_on_record_and_the_pieces_besides(is_async: bool) -> None:
+def test_a_stream_with_a_store_yields_the_recorded_events_and_live_chunks(is_async: bool) -> None:
     store = MemoryStore()
     events, result = streamed(
         is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
@@ -108,13 +108,13 @@ def test_a_stream_with_a_store_tells_what_is_on_record_and_the_pieces_besides(is
     assert result.ok
     assert [one.type for one in events if one.type not in LIVE] == [one["event"] for one in store.load("r")]
     assert any(one.type in LIVE for one in events)
-    again, told = streamed(is_async, None, agent(Performed()), None, store=store, run_id="r")
-    assert ([one.type for one in again], told) == (["result"], result)
+    events, resumed = streamed(is_async, None, agent(Performed()), None, store=store, run_id="r")
+    assert ([one.type for one in events], resumed) == (["result"], result)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_stream_that_is_left_anywhere_goes_on_as_a_stream_without_an_input(is_async: bool) -> None:
+def test_a_stream_left_anywhere_continues_as_a_stream_without_an_input(is_async: bool) -> None:
     store = MemoryStore()
     whole_events, whole = streamed(
         is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
@@ -136,7 +136,7 @@ def test_a_stream_that_is_left_anywhere_goes_on_as_a_stream_without_an_input(is_
 
 
 class Slow(MemoryStore):
-    """One append says when it has begun, and goes on when it is let; then it keeps, or fails.
+    """One append signals that it has begun and waits to be released; then it stores the entries, or fails.
 
     It is number `at`, or the one that brings the root's first event of that type.
     """
@@ -145,7 +145,7 @@ class Slow(MemoryStore):
         super().__init__()
         self.at, self.failure, self.count = at, failure, 0
         self.entered, self.leave = threading.Event(), threading.Event()
-        self.told: list[str] = []
+        self.types: list[str] = []
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any, **terms: Any) -> Any:
         self.count += 1
@@ -156,7 +156,7 @@ class Slow(MemoryStore):
             if self.failure is not None:
                 raise self.failure
         lease = super().append(run_id, first_seq, entries, media, **terms)
-        self.told += [entry["event"] for entry in entries]
+        self.types += [entry["event"] for entry in entries]
         return lease
 
 
@@ -184,13 +184,13 @@ async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_ha
     with pytest.raises(asyncio.CancelledError):
         await going
     kept = [entry["event"] for entry in store.load("r")]
-    assert kept == store.told
+    assert kept == store.types
     assert kept[-1] == "result"
     result = await kernai.aresume(agent(Performed()), "r", store=store, provider=provider())
     assert result.ok
 
 
-async def test_an_append_that_fails_while_its_run_is_cancelled_is_told() -> None:
+async def test_an_append_that_fails_while_its_run_is_cancelled_is_reported() -> None:
     store = Slow(2, OSError("the disk is full"))
     going = asyncio.ensure_future(
         kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
@@ -226,9 +226,9 @@ def test_a_store_that_exits_ends_its_run_and_not_the_event_loop() -> None:
         with pytest.raises(SystemExit):
             await kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
         await asyncio.sleep(0)
-        return "goes on"
+        return "continues"
 
-    assert asyncio.run(main()) == "goes on"
+    assert asyncio.run(main()) == "continues"
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -258,15 +258,15 @@ async def test_a_call_whose_announcement_was_being_appended_when_the_run_was_can
     store.leave.set()
     with pytest.raises(asyncio.CancelledError):
         await going
-    told = [entry["data"] for entry in store.load("r") if entry["event"] == "skill_error"]
-    assert [data.get("not_run") for data in told] == [True, True] if parallel else [True]
+    errors = [entry["data"] for entry in store.load("r") if entry["event"] == "skill_error"]
+    assert [data.get("not_run") for data in errors] == [True, True] if parallel else [True]
     assert paid == []
     result = await kernai.aresume(clerk, "r", store=store)
     assert (result.text, sorted(paid)) == ("Done.", [1, 2])
 
 
 @pytest.mark.parametrize("at", ["llm_response", "final", "result"])
-def test_what_was_told_is_in_the_store_also_where_an_observer_of_it_is_interrupted(at: str) -> None:
+def test_events_are_in_the_store_even_when_their_observer_is_interrupted(at: str) -> None:
     def interrupted(event: Event) -> None:
         if event.type == at:
             raise KeyboardInterrupt
@@ -282,7 +282,7 @@ def test_what_was_told_is_in_the_store_also_where_an_observer_of_it_is_interrupt
 
 
 @pytest.mark.parametrize("at", ["llm_response", "final", "result"])
-async def test_what_was_told_is_in_the_store_also_where_the_run_is_cancelled_in_an_observer(at: str) -> None:
+async def test_events_are_in_the_store_even_when_the_run_is_cancelled_in_an_observer(at: str) -> None:
     there = asyncio.Event()
 
     async def hangs(event: Event) -> None:
@@ -344,7 +344,7 @@ def test_a_stream_whose_event_loop_ends_before_it_has_begun_leaves_nothing() -> 
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_stream_without_an_input_needs_a_run_to_go_on_with(is_async: bool) -> None:
+def test_a_stream_without_an_input_needs_a_run_to_continue(is_async: bool) -> None:
     for options in ({}, {"store": MemoryStore()}, {"run_id": "r"}):
         with pytest.raises(TypeError, match="input"):
             streamed(is_async, None, agent(Performed()), None, **options)
@@ -355,14 +355,14 @@ def test_a_stream_without_an_input_needs_a_run_to_go_on_with(is_async: bool) -> 
 # ------------------------------------------------------------------------------------------------------------ Ctrl-C
 
 
-def test_ctrl_c_in_a_skill_is_on_record_and_the_run_goes_on_later() -> None:
+def test_ctrl_c_in_a_skill_is_on_record_and_the_run_continues_later() -> None:
     store, calls = MemoryStore(), list[str]()
 
     def stop(ctx: SkillContext[Context]) -> str:
         calls.append(ctx.call_id)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        return "went on"
+        return "continued"
 
     it = Agent(instructions="x", skills=[Skill("stop", execute=stop)])
     scripts = {"go": [command("stop") + command("/skills")]}
@@ -373,7 +373,7 @@ def test_ctrl_c_in_a_skill_is_on_record_and_the_run_goes_on_later() -> None:
         kernai.resume(it, "r", provider=provider(scripts), store=store)
     result = kernai.resume(it, "r", provider=provider(scripts), store=store, in_flight="retry")
     assert result.ok
-    assert "went on" in result.messages[2].text
+    assert "continued" in result.messages[2].text
     assert calls == ["0.0", "0.0"]
 
 
@@ -396,11 +396,11 @@ class Interrupted(MemoryStore):
         return lease
 
 
-# a coroutine that is cancelled before its first line is told as "never awaited"
+# a coroutine that is cancelled before its first line raises the warning "never awaited"
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True])
-def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_goes_on_later(behind: bool) -> None:
+def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_continues_later(behind: bool) -> None:
     whole = kernai.execute(agent(Performed()), "do everything", provider=provider())
     at = 1
     while True:
@@ -419,7 +419,7 @@ def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_go
     assert at > 20
 
 
-def test_an_event_in_whose_recording_ctrl_c_falls_is_kept_once_whatever_is_told_meanwhile() -> None:
+def test_an_event_whose_recording_ctrl_c_interrupts_is_stored_once() -> None:
     contexts: list[SkillContext[Context]] = []
 
     def look(ctx: SkillContext[Context]) -> str:
@@ -440,8 +440,8 @@ def test_an_event_in_whose_recording_ctrl_c_falls_is_kept_once_whatever_is_told_
     one = Agent(instructions="x", skills=[Skill("look", execute=look)], provider=provider({"go": [command("look")]}))
     with pytest.raises(KeyboardInterrupt):
         kernai.execute(one, "go", store=store, run_id="r", recorder=Interrupted())
-    told = [entry["event"] for entry in store.load("r")]
-    assert (told.count("skill_result"), told.count("progress")) == (1, 1)
+    types = [entry["event"] for entry in store.load("r")]
+    assert (types.count("skill_result"), types.count("progress")) == (1, 1)
     assert kernai.replay(one, "r", store=store) is None
     assert kernai.resume(one, "r", store=store).ok
     assert len(contexts) == 1
@@ -538,7 +538,7 @@ def test_that_a_run_was_resumed_is_in_the_store_before_its_first_model_call(way:
 
 
 @EACH_WAY
-def test_a_call_is_on_record_before_it_is_made_wherever_it_stands(way: Way) -> None:
+def test_every_call_is_recorded_before_it_is_made(way: Way) -> None:
     store = MemoryStore()
     missing: list[str] = []
 
@@ -571,7 +571,7 @@ SECRET = 'k-"geheim"/ä&123'
 
 @pytest.mark.parametrize("at_once", [False, True])
 @EACH_WAY
-def test_no_credential_stands_in_a_store(at_once: bool, way: Way, tmp_path: Path) -> None:
+def test_no_credential_is_in_a_store(at_once: bool, way: Way, tmp_path: Path) -> None:
     kernai.configure(credential_resolver=MappingResolver({"KERNAI_SKILL_LEAK_KEY": SECRET}))
 
     def leak(how: str, ctx: SkillContext[Context]) -> Any:

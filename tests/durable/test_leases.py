@@ -41,7 +41,7 @@ def info_of(store: MemoryStore | SqliteStore, run_id: str = "r") -> kernai.RunIn
 
 
 @EACH_WAY
-def test_a_run_is_its_workers_while_it_goes_on_and_nobodys_afterwards(way: Way) -> None:
+def test_a_run_belongs_to_its_worker_until_it_ends(way: Way) -> None:
     store, seen = MemoryStore(), []
 
     def act() -> None:

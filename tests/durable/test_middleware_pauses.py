@@ -69,7 +69,7 @@ WAITING = {
     "before_model": ["0", "1"],
     "after_model": ["0", "1"],
     "before_tool": ["0.0", "0.1", "0.2"],
-    "after_tool": ["0.0", "0.2"],  # the one that fails does not come to it
+    "after_tool": ["0.0", "0.2"],  # the failing one never reaches it
     "on_error": ["0.1"],
     "on_run_end": [],
 }
@@ -80,7 +80,7 @@ EACH_HOOK = pytest.mark.parametrize("hook", WAITING)
 @pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
 @EACH_HOOK
 @EACH_WAY
-def test_a_pause_from_any_hook_waits_and_goes_on_once_somebody_has_agreed(way: Way, hook: str, at_once: bool) -> None:
+def test_a_pause_from_any_hook_waits_and_continues_once_approved(way: Way, hook: str, at_once: bool) -> None:
     case = Case(pausing(hook), at_once=at_once)
     result, waited = way.execute(case.agent, "go", run_id="r", **case.options), list[str]()
     while result.pending:

@@ -1,4 +1,4 @@
-"""A later kernai words what it tells models otherwise: the conversations that people have continue all the same."""
+"""A later kernai words its prompts differently: existing conversations still continue."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def script(draw: random.Random, *, plans: bool) -> list[str]:
 
 
 class Scripted(Provider):
-    """Says what stands in the script that the conversation began with; fails now and then, and has counted by then."""
+    """Answers from the script that the conversation began with; fails now and then, after counting the call."""
 
     def __init__(self, scripts: dict[str, list[str]], failing: float, seed: float) -> None:
         self._scripts, self._failing, self._draw = scripts, failing, random.Random(seed)
@@ -195,7 +195,7 @@ MORE = range(3, 3 + settings().max_examples // 3)
 
 
 @pytest.mark.parametrize("seeds", [SOME, pytest.param(MORE, marks=pytest.mark.slow)])
-def test_a_random_run_that_is_stopped_at_random_goes_on_to_its_end(seeds: range) -> None:
+def test_a_random_run_that_is_stopped_at_random_continues_to_its_end(seeds: range) -> None:
     ended: Counter[str] = Counter()
     for seed in seeds:
         run = RandomRun(seed)

@@ -42,7 +42,7 @@ DRIVERS = pytest.mark.parametrize("is_async", BOTH.values(), ids=BOTH)
 
 
 class EntryRecorder(kernai.Recorder):
-    """Hands events on, and keeps them as they were when they were told."""
+    """Passes events on, and keeps a copy of each as it was when emitted."""
 
     def __init__(self, entries: list[Mapping[str, Any]], next_one: kernai.Recorder | None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class EntryRecorder(kernai.Recorder):
 
 
 class Captured:
-    """Every root run of a program: its request, and what it told."""
+    """Every root run of a program: its request and its events."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[RunRequest, list[Mapping[str, Any]]]] = []
@@ -139,9 +139,9 @@ def test_what_an_example_runs_replays(
 @pytest.mark.slow
 def test_the_example_with_a_real_model_keeps_to_the_protocol_and_replays(captured: Captured) -> None:
     done = ran_here(ROOT / "examples" / "local_model.py", environment=dict(os.environ))
-    told = re.search(r"keep to the protocol: (\d+) of (\d+)$", done.stdout)
-    assert told is not None, done.stderr
-    assert told[1] == told[2]
+    found = re.search(r"keep to the protocol: (\d+) of (\d+)$", done.stdout)
+    assert found is not None, done.stderr
+    assert found[1] == found[2]
     captured.check()
 
 

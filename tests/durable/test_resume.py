@@ -1,6 +1,6 @@
-"""A run that was broken off anywhere goes on as if nothing had been.
+"""A run that was cut off anywhere continues as if nothing had happened.
 
-What is resumed is made anew each time: agent, skills, provider, context, as in a new process.
+Everything is rebuilt for each resume (agent, skills, provider, context), as in a new process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Whole(NamedTuple):
     store: MemoryStore
     result: Result
     entries: list[Entry]
-    told: dict[str, list[Any]]
+    facts: dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def whole() -> Whole:
     result = kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
     assert result.ok
     entries = store.load("r")
-    return Whole(store, result, entries, told(RecordedRun("r", entries)))
+    return Whole(store, result, entries, facts_of(RecordedRun("r", entries)))
 
 
-def told(run: RecordedRun) -> dict[str, list[Any]]:
-    """By scope, what the loop told, without times and without what a resume left out."""
+def facts_of(run: RecordedRun) -> dict[str, list[Any]]:
+    """The loop's events by scope, without times and without what a resume left out."""
     scopes: dict[str, list[Any]] = {}
     for scope, events in run.scopes.items():
         scopes[scope] = [(one.row.type, one.step, dumps(_timeless(one.row))) for one in events]
@@ -55,7 +55,7 @@ def _timeless(row: Row) -> Any:
     data = row.fields()
     if isinstance(row, MessagesSentRow):
         return None  # a segment's first one is written whole; the result's messages say whether the tape is the same
-    aside = ("duration_ms", "latency_ms", "usage")  # what calls had used that came to nothing is on the bill besides
+    aside = ("duration_ms", "latency_ms", "usage")  # the usage of failed calls is billed as well
     return {k: v for k, v in data.items() if k not in aside} if isinstance(data, dict) else data
 
 
@@ -76,7 +76,7 @@ def check_resumed(way: Way, store: Store, whole: Whole) -> Performed:
     assert (result.usage.total_tokens, result.usage.model_calls) == (used.total_tokens, used.model_calls)
     assert result.usage.cost == pytest.approx(used.cost)
     assert {media.id: media.read_bytes() for message in result.messages for media in message.media if media.is_bytes} != {}
-    assert told(recorded) == whole.told
+    assert facts_of(recorded) == whole.facts
     assert not performed.calls.keys() & before.keys(), "an outcome that is on record was performed again"
     kernai.replay(agent(Performed()), "r", store=store)
     return performed
@@ -100,7 +100,7 @@ def by_kind(whole: Whole) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-def test_cut_after_any_event_and_after_each_kind_of_event_in_each_way_it_goes_on_to_the_same_end(whole: Whole) -> None:
+def test_cut_after_any_event_and_after_each_kind_of_event_in_each_way_it_continues_to_the_same_end(whole: Whole) -> None:
     again, resumed = 0, set()
     for lengths in by_kind(whole).values():
         times = max(len(lengths), len(WAYS))
@@ -112,7 +112,7 @@ def test_cut_after_any_event_and_after_each_kind_of_event_in_each_way_it_goes_on
 
 
 @pytest.mark.slow
-def test_cut_in_a_database_after_each_kind_of_event_it_goes_on_to_the_same_end(whole: Whole, tmp_path: Path) -> None:
+def test_cut_in_a_database_after_each_kind_of_event_it_continues_to_the_same_end(whole: Whole, tmp_path: Path) -> None:
     for lengths, way in zip(by_kind(whole).values(), cycle(WAYS), strict=False):
         length = lengths[len(lengths) // 2]
         with SqliteStore(tmp_path / f"{length}.db", durability="process") as store:
@@ -120,7 +120,7 @@ def test_cut_in_a_database_after_each_kind_of_event_it_goes_on_to_the_same_end(w
             check_resumed(way, store, whole)
 
 
-def test_cut_after_some_events_it_goes_on_in_one_way_or_another(whole: Whole) -> None:
+def test_cut_after_some_events_it_continues_in_one_way_or_another(whole: Whole) -> None:
     for length, way in zip(range(1, len(whole.entries) + 1, 15), cycle(WAYS), strict=False):
         check_resumed(way, cut(whole.store, length), whole)
 
@@ -158,7 +158,7 @@ def cancelled_at(at: int, way: Way) -> MemoryStore:
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 21])
-def test_cancelled_at_any_event_it_goes_on_to_the_same_end(whole: Whole, step: int) -> None:
+def test_cancelled_at_any_event_it_continues_to_the_same_end(whole: Whole, step: int) -> None:
     ends = set()
     for at, way in zip(range(1, len(whole.entries) + 1, step), cycle(WAYS), strict=False):
         store = cancelled_at(at, way)
@@ -186,7 +186,7 @@ class FailsAt(MemoryStore):
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 10])
-def test_where_any_append_fails_the_caller_hears_of_it_and_the_run_can_go_on(whole: Whole, step: int) -> None:
+def test_where_any_append_fails_the_caller_gets_the_error_and_the_run_can_continue(whole: Whole, step: int) -> None:
     at, ways = 2, cycle(WAYS)
     while True:
         store, way = FailsAt(at), next(ways)
@@ -200,7 +200,7 @@ def test_where_any_append_fails_the_caller_hears_of_it_and_the_run_can_go_on(who
     assert at > 20
 
 
-def test_after_a_failure_of_the_provider_the_conversation_goes_on_with_another_input() -> None:
+def test_after_a_failure_of_the_provider_the_conversation_continues_with_another_input() -> None:
     store = MemoryStore()
     talker = kernai.Agent(instructions="You talk.")
 

@@ -1,4 +1,4 @@
-"""A conversation that goes on, forks, and runs that go on after a limit or a failure."""
+"""Conversations that continue or fork, and runs that continue after a limit or a failure."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_each_turn_of_a_session_keeps_what_is_new_and_no_more() -> None:
 
 @pytest.mark.slow
 @EACH_WAY
-def test_a_session_cut_after_any_event_goes_on_to_the_same_end(way: Way) -> None:
+def test_a_session_cut_after_any_event_continues_to_the_same_end(way: Way) -> None:
     store, notes = MemoryStore(), list[str]()
     options = talk()
     way.execute(talker(notes), "say 0", store=store, run_id="r", **options)
@@ -165,7 +165,7 @@ def test_an_input_that_is_none_is_the_callers_mistake_and_changes_nothing(given:
 
 
 @EACH_WAY
-def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_goes_on(way: Way) -> None:
+def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_continues(way: Way) -> None:
     cancelled = threading.Event()
     cancelled.set()
     stops: list[tuple[dict[str, Any], str]] = [({"cancel": cancelled}, "cancelled"), ({"limits": Limits(timeout=0)}, "timeout")]
@@ -191,7 +191,7 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
     assert replayed(talker([]), "r", store=store) == result
 
 
-def test_where_something_waits_it_is_decided_before_the_user_goes_on() -> None:
+def test_what_is_pending_is_decided_before_the_user_continues() -> None:
     store = MemoryStore()
     it = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
     options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
@@ -263,7 +263,7 @@ def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
     assert [one.run_id for one in store.runs()] == ["r"]
 
 
-def test_a_paused_run_takes_decisions_and_an_input_at_once_and_goes_on_from_there() -> None:
+def test_a_paused_run_takes_decisions_and_an_input_at_once_and_continues_from_there() -> None:
     def model(messages: Sequence[Message], model: Model) -> str:
         del model
         return command("pay", "1") if messages[-1].text == "go" else "<final>ok</final>"
@@ -335,7 +335,7 @@ def three(**options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @EACH_WAY
-def test_a_run_that_hit_a_limit_goes_on_under_a_wider_one(limit: str, way: Way) -> None:
+def test_a_run_that_hit_a_limit_continues_under_a_wider_one(limit: str, way: Way) -> None:
     first, then, reason = LIMITS[limit]
     store, notes = MemoryStore(), list[str]()
     result = way.execute(talker(notes), "go", run_id="r", **three(store=store), **first)
@@ -352,7 +352,7 @@ def test_a_run_that_hit_a_limit_goes_on_under_a_wider_one(limit: str, way: Way) 
 
 
 @EACH_WAY
-def test_after_max_steps_a_changed_agent_goes_on(way: Way) -> None:
+def test_after_max_steps_a_changed_agent_continues(way: Way) -> None:
     store, notes = MemoryStore(), list[str]()
     result = way.execute(talker(notes, max_steps=2), "go", run_id="r", **three(store=store))
     assert result.stop_reason == "max_steps"
@@ -425,7 +425,7 @@ def test_a_resume_of_what_is_not_there_is_a_clear_error(way: Way) -> None:
 
 
 @EACH_WAY
-def test_an_answer_that_was_to_go_on_does_not_begin_that_to_the_next_question(way: Way) -> None:
+def test_an_unfinished_answer_does_not_begin_the_answer_to_the_next_question(way: Way) -> None:
     class Cut(Provider):
         def call(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
             asked = messages[-1].text
@@ -456,9 +456,9 @@ def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way:
     assert way.execute(it, "go", run_id="r", **options).stop_reason == "interrupt"
     assert way.resume(it, "r", **options).pending
     assert way.resume(it, "r", approvals={"0.0": True}, **options).ok
-    told: list[str] = []
-    assert way.resume(it, "r", on_event=lambda event: told.append(event.type), **options).ok
-    assert told == ["result"]
+    seen: list[str] = []
+    assert way.resume(it, "r", on_event=lambda event: seen.append(event.type), **options).ok
+    assert seen == ["result"]
     assert len(recorder.for_event("result")) == 2
     assert replayed(it, recording=recorder.to_list()).text == "done"
 

@@ -137,7 +137,7 @@ while True:
             seq = int(program.stdout.readline())
         program.kill()
         out, _ = program.communicate()
-        acknowledged = int(([str(seq), *out.split("\n")[:-1]])[-1])  # a line that was cut off tells nothing
+        acknowledged = int(([str(seq), *out.split("\n")[:-1]])[-1])  # a line that was cut off counts for nothing
         with SqliteStore(tmp_path / "runs.db", durability) as store:
             found = [one["data"] for one in store.load("r")]
         kills += 1
@@ -154,7 +154,7 @@ FORKS = """
 path = sys.argv[1]
 store = SqliteStore(path)
 store.append("r", 0, [entry("parent")], [])
-heard, told = os.pipe()
+ready, signal_ready = os.pipe()
 child = os.fork()
 if child == 0:
     store.append("r", 1, [entry("child")], [])
@@ -167,7 +167,7 @@ while len(store.load("r")) < 2:
     pass
 store.append("s", 0, [entry("parent")], [])
 store.close()
-os.write(told, b"x")
+os.write(signal_ready, b"x")
 sys.exit(os.waitpid(child, 0)[1])
 """
 
@@ -267,7 +267,7 @@ def make_room():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes there")
-def test_a_folder_that_cannot_be_written_is_told(started: Start) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(started: Start) -> None:
     with tempfile.TemporaryDirectory() as name:  # not below `tmp_path`, where another user may not even look
         folder = Path(name)
         with SqliteStore(folder / "runs.db") as store:

@@ -70,7 +70,7 @@ def test_the_file_and_those_beside_it_are_for_their_owner_alone(path: Path, befo
 
 
 @pytest.mark.parametrize("durability, level", [("power", 2), ("process", 1)])
-def test_durability_is_what_sqlite_is_told(path: Path, durability: Any, level: int) -> None:
+def test_durability_sets_sqlites_synchronous_level(path: Path, durability: Any, level: int) -> None:
     with SqliteStore(path, durability=durability) as store:
         assert store._file._connection is not None
         assert store._file._connection.execute("PRAGMA synchronous").fetchone() == (level,)
@@ -252,7 +252,7 @@ def test_large_entries_and_media_come_back_whole(store: SqliteStore) -> None:
     assert store.load_media("r")[0].read_bytes() == payload
 
 
-def test_what_is_too_large_for_the_file_is_told_and_nothing_is_kept(store: SqliteStore) -> None:
+def test_an_entry_too_large_for_the_file_is_an_error_and_nothing_is_stored(store: SqliteStore) -> None:
     assert store._file._connection is not None
     store._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)  # of 1 GB
     with pytest.raises(KernaiError, match=r"cannot append entries 0 to 1 of run 'r' in .*runs\.db': .*too big.*up to 1 GB"):
@@ -263,7 +263,7 @@ def test_what_is_too_large_for_the_file_is_told_and_nothing_is_kept(store: Sqlit
 # ---------------------------------------------------------------------------------------------------------- locks
 
 
-def test_a_database_that_stays_locked_is_told(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_stays_locked_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -397,7 +397,7 @@ def read(store: SqliteStore) -> dict[str, Any]:
     return found
 
 
-def test_a_damaged_entry_is_named_and_those_before_it_are_at_hand(path: Path, whole: bytes) -> None:
+def test_a_damaged_entry_is_reported_and_those_before_it_stay_readable(path: Path, whole: bytes) -> None:
     path.write_bytes(whole.replace(b'"number 40"', b'"number 4!"'))
     with SqliteStore(path) as store:
         with pytest.raises(RunDamagedError, match=r"cannot load entry 41 of run 'r' in '.*runs\.db': its checksum") as caught:

@@ -1,4 +1,4 @@
-"""Runs with a part that was stopped for its own reason, and that went on: taken up after any cut, nothing is done again."""
+"""Runs that continued after one part was stopped for a reason of its own: resumed after any cut, they repeat nothing."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_what_a_run_did_behind_a_part_that_stopped_is_not_done_again(how: str, a
 
 
 @EACH_WAY
-def test_a_run_that_a_stop_ended_goes_on_when_it_is_taken_up_and_not_where_it_had_not_ended_yet(way: Way) -> None:
+def test_a_run_ended_by_a_stop_continues_when_resumed_and_an_unfinished_stop_is_final(way: Way) -> None:
     def stop(ctx: Ctx) -> str:
         raise Stop("guardrail", "not this")
 
@@ -190,21 +190,21 @@ def test_a_run_that_a_stop_ended_goes_on_when_it_is_taken_up_and_not_where_it_ha
 
     skills = [Skill("stop", execute=stop), Skill("wait", execute=wait)]
     it, store = Agent(instructions="x", skills=skills, parallel_skills=True), MemoryStore()
-    options = {"provider": provider({"go": [command("stop") + command("wait"), "<final>went on</final>"]})}
+    options = {"provider": provider({"go": [command("stop") + command("wait"), "<final>continued</final>"]})}
     assert way.execute(it, "go", store=store, run_id="r", **options).stop_reason == "guardrail"
-    told = [one["event"] for one in store.load("r")]
-    part = cut(store, told.index("skill_error") + 1)
+    types = [one["event"] for one in store.load("r")]
+    part = cut(store, types.index("skill_error") + 1)
     for _ in range(2):
         stopped = way.resume(it, "r", store=part, in_flight="skip", **options)
         assert (stopped.stop_reason, str(stopped.error)) == ("guardrail", "not this"), "decided, and the process died"
         part = cut(store, len(store.load("r")) - 1)
     result = way.resume(it, "r", store=store, **options)
-    assert result.text == "went on"
+    assert result.text == "continued"
     assert kernai.replay(it, "r", store=store) == result
 
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=way_id)
-def test_a_call_beside_others_that_was_begun_is_never_told_as_not_run(way: Way) -> None:
+def test_a_call_that_began_beside_others_is_never_recorded_as_not_run(way: Way) -> None:
     begun = threading.Barrier(2)
     calls: list[str] = []
 
@@ -222,13 +222,13 @@ def test_a_call_beside_others_that_was_begun_is_never_told_as_not_run(way: Way) 
     it = Agent(instructions="x", skills=[Skill("look", execute=look)], middleware=[interrupted], parallel_skills=True)
     store = MemoryStore()
     way.execute(it, "go", store=store, run_id="r", provider=provider({"go": [command("look") * 2]}))
-    told = [one["data"] for one in store.load("r") if one["event"] == "skill_error"]
-    assert (sorted(calls), [one.get("interrupted") for one in told]) == (["0.0", "0.1"], [True, True])
+    errors = [one["data"] for one in store.load("r") if one["event"] == "skill_error"]
+    assert (sorted(calls), [one.get("interrupted") for one in errors]) == (["0.0", "0.1"], [True, True])
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["skill", "sub-agent"])
 @EACH_WAY
-def test_a_run_goes_on_and_replays_behind_a_task_that_a_system_exit_has_ended(way: Way, nested: bool) -> None:
+def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Way, nested: bool) -> None:
     calls: list[str] = []
 
     def leave(ctx: Ctx) -> str:
@@ -258,10 +258,10 @@ def test_a_run_goes_on_and_replays_behind_a_task_that_a_system_exit_has_ended(wa
     for length in range(1 + WAYS.index(way), len(entries), len(WAYS)):
         part = cut(store, length)
         calls.clear()
-        told = {one["data"]["call_id"] for one in entries[:length] if one["event"] in ("skill_result", "skill_error")}
+        ended = {one["data"]["call_id"] for one in entries[:length] if one["event"] in ("skill_result", "skill_error")}
         result = way.resume(it, "r", store=part, **options)
         assert [message.text for message in result.messages] == [message.text for message in whole.messages]
-        assert told.isdisjoint(calls)
+        assert ended.isdisjoint(calls)
         assert kernai.replay(it, "r", store=part) == result
 
 
@@ -289,7 +289,7 @@ class Down(Provider):
         raise TimeoutError("slow")
 
 
-#: sub-agents that come to nothing, and the limits of the run
+#: sub-agents that fail, and the limits of the run
 FAILING: dict[str, tuple[Agent, Limits | None]] = {
     "a provider that raises what it likes": (Agent(instructions="c", provider=Down()), None),
     "a middleware that does": (Agent(instructions="c", middleware=[down]), None),
@@ -300,7 +300,7 @@ FAILING: dict[str, tuple[Agent, Limits | None]] = {
 
 @EACH_WAY
 @pytest.mark.parametrize("name", FAILING)
-def test_a_sub_agent_that_came_to_nothing_is_no_reason_why_its_run_cannot_go_on(name: str, way: Way) -> None:
+def test_a_run_can_continue_after_its_sub_agent_failed(name: str, way: Way) -> None:
     failing, limits = FAILING[name]
     pay = Skill("pay", execute=lambda: "paid", approval=True)
     script = {"go": [command("clerk", "sub"), command("pay"), "<final>done</final>"], "sub": [command("spend")] * 3}

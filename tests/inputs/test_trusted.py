@@ -76,7 +76,7 @@ NOT_HELD = [
 
 
 @pytest.mark.parametrize("value, text", HELD)
-def test_a_value_that_stands_whole_in_the_users_words_is_held_by_them(value: Any, text: str) -> None:
+def test_a_value_that_is_whole_in_the_users_words_is_trusted(value: Any, text: str) -> None:
     assert Words([text]).hold(value)
 
 
@@ -139,7 +139,7 @@ LEAVES = [
      {"it.recipient": ("a", True), "it.note": ("n", True)}),
     (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),
     (Letter, {"address": "a"}, {"it.address": ("a", True)}),
-    # which of an alias and a name was sent cannot be told, so the default counts as sent
+    # whether the alias or the name was sent is unknown, so the default counts as sent
     (Letter, {"address": "a", "text": "b"}, {"it.address": ("a", True), "it.body": ("b", False)}),
     (Payment | Letter, {"address": "a"}, {"it.address": ("a", True)}),
     (Tree, {"name": "a", "below": [{"name": "b"}]}, {"it.name": ("a", True), "it.below[0].name": ("b", True)}),

@@ -15,6 +15,6 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 @pytest.fixture(scope="session")
 def strict_python() -> Iterator[WarmPython]:
-    """A Python in its development mode, which tells of what is left open, that has imported kernai."""
+    """A Python that has imported kernai, in development mode, which warns of whatever is left open."""
     with WarmPython("kernai", environment={**os.environ, "PYTHONPATH": str(SRC)}, options=["-X", "dev"]) as python:
         yield python

@@ -93,11 +93,11 @@ def test_one_ctrl_c_ends_the_run_with_a_result_event_and_then_the_program(
             assert process.stdout.readline() == "under way\n"
         process.send_signal(signal.SIGINT)
         try:
-            _, told = process.communicate(timeout=60)
+            _, stderr = process.communicate(timeout=60)
         finally:
             process.kill()  # one that hangs fails this test, and not the whole run of tests
     assert process.returncode == -signal.SIGINT
-    assert told.rstrip().endswith("KeyboardInterrupt")
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
     entries = JsonlSink.read(path)
     assert (entries[-1]["event"], entries[-1]["scope"]) == ("result", "")
     assert {entry["data"]["stop_reason"] for entry in entries if entry["event"] == "result"} == {"cancelled"}

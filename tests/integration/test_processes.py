@@ -119,8 +119,8 @@ def interrupt(process: WarmProcess) -> None:
 
 def end_of(process: WarmProcess) -> str:
     """Waits for the program to end; gives what it wrote to standard error."""
-    _, told = process.communicate(timeout=PATIENCE)
-    return told
+    _, stderr = process.communicate(timeout=PATIENCE)
+    return stderr
 
 
 def entries_of(path: Path) -> list[dict[str, Any]]:
@@ -231,9 +231,9 @@ def test_ctrl_c_ends_with_a_result_event_and_then_the_program(
     path = tmp_path / "run.jsonl"
     with program(strict_python, path, source, *words) as process:
         interrupt(process)
-        told = end_of(process)
-    assert process.returncode == -signal.SIGINT, told
-    assert told.rstrip().endswith("KeyboardInterrupt")
+        stderr = end_of(process)
+    assert process.returncode == -signal.SIGINT, stderr
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
     assert reasons(entries_of(path)) == dict.fromkeys(scopes, "cancelled")
 
 
@@ -278,6 +278,6 @@ inside.wait()
 @pytest.mark.parametrize("source", ENDING.values(), ids=ENDING.keys())
 def test_nothing_keeps_a_program_from_ending(strict_python: WarmPython, tmp_path: Path, source: str) -> None:
     with program(strict_python, tmp_path / "run.jsonl", source + "\nsay('the end')") as process:
-        told = end_of(process)
-    assert process.returncode == 0, told
-    assert told == ""
+        stderr = end_of(process)
+    assert process.returncode == 0, stderr
+    assert stderr == ""

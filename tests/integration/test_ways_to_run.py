@@ -22,7 +22,7 @@ pytestmark = [
 PROGRAM = """\
 import atexit, os, sys, threading, time
 print(sys.argv[1:], __name__, os.getcwd(), os.environ["WORD"], sys.path[0] == os.path.dirname(__file__), flush=True)
-print("told", file=sys.stderr)
+print("warned", file=sys.stderr)
 atexit.register(print, "left")
 """
 ENDINGS = {
@@ -31,7 +31,7 @@ ENDINGS = {
     "a status of none": "sys.exit(None)",
     "a text": "sys.exit('why')",
     "an exception": "raise RuntimeError('why')",
-    "a thread that goes on": "threading.Timer(0.01, print, ['late']).start()",
+    "a thread that keeps running": "threading.Timer(0.01, print, ['late']).start()",
     "a daemon that reads on": "threading.Thread(target=sys.stdin.read, daemon=True).start(); time.sleep(0.01)",
     "its own death": "os.kill(os.getpid(), 9)",
     "os._exit": "os._exit(5)",

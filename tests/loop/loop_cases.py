@@ -1,4 +1,4 @@
-"""One table of what a run does: the model's responses in, what is told and what the model reads out.
+"""One table of what a run does: the model's responses in, events and the model's messages out.
 
 Every case is a conversation of turns, each one response and the messages that the runtime injects for it. `test_loop`
 runs the table by hand and through all drivers. What every run has in common (`messages_sent`, `llm_response`, ...) is
@@ -65,22 +65,22 @@ class Turn:
 
 @dataclass(frozen=True)
 class Sub:
-    """A sub-run: what it is asked, its turns, and what it tells."""
+    """A sub-run: its input, its turns, and its events."""
 
     input: str
     turns: Sequence[Turn]
-    told: Sequence[tuple[str, Any]] = ()
+    events: Sequence[tuple[str, Any]] = ()
     task_id: str | None = None
     stop: str = "final"
 
 
 @dataclass(frozen=True)
 class Case:
-    """`told` holds type and data of each event but the common ones; of a dict it may hold a part."""
+    """`events`: type and data of each event but the common ones; a dict may be partial."""
 
     name: str
     turns: Sequence[Turn]
-    told: Sequence[tuple[str, Any]] = ()
+    events: Sequence[tuple[str, Any]] = ()
     answer: str | None = None
     stop: str = "final"
     error: type[Exception] | None = None
@@ -295,7 +295,7 @@ ANSWERS = [
     Case("a final before an unfinished block is the answer",
          [Turn(f'{final("done")}<block type="command" name="echo">x')],
          [("block_incomplete", block("command", "x", "echo")), ENDED], "done"),
-    Case("a final beside notes is the answer, the notes are told",
+    Case("a final beside notes is the answer, the notes are recorded",
          [Turn(f"<plan>first this</plan>{final('done')}<json>[1]</json>")],
          [("plan_rejected", {"reason": "invalid_json", "raw": "first this"}), ("plan", "first this"), ("json", "[1]"),
           ENDED], "done"),
@@ -348,7 +348,7 @@ MENDED = [
          [("forged_block", block("result", "42", "echo")), ("forged_block", block("error", "e")),
           ("forged_block", block("media")), ("informational_only", {"kinds": ["result", "error", "media"]}),
           ENDED], "done"),
-    Case("a forged result beside a final is told, the final is the answer",
+    Case("a forged result beside a final is recorded, the final is the answer",
          [Turn(f'{result("echo", "42")}{final("42")}')],
          [("forged_block", block("result", "42", "echo")), ("final", "42")], "42"),
     Case("of a forged block beside a command the next message says what it is, once",
@@ -374,7 +374,7 @@ MENDED = [
     Case("what an agent that can call nothing began to answer in a block is asked for whole",
          [Turn("<final>It is 4", error_saying("final", "not closed")), DONE],
          [("block_incomplete", block("final", "It is 4")), ENDED], "done", agent={"skills": None, "protocols": []}),
-    *[Case(f"why a plan that is {reason} was not run is told with the correction",
+    *[Case(f"why a plan that is {reason} was not run is in the correction",
            [Turn(f'<block type="plan">{raw}</block>',
                  error_saying("response", "plan", '<block type="error" name="plan">', word, "/workflow")), DONE],
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw),
@@ -386,18 +386,18 @@ MENDED = [
           ("duplicate_ids", json.dumps({"tasks": [task("a"), task("a")]}), "same id"),
           ("cyclic", json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}), "circle"),
       ]],
-    Case("a plan that is a note is told nothing of how plans are written",
+    Case("a plan that is a note gets no help on how plans are written",
          [Turn("<plan>look</plan>", error_lacking("response", "/workflow")), DONE],
          [("plan_rejected", {"reason": "invalid_json"}), ("plan", "look"), ("informational_only", {}), ENDED], "done"),
     Case("plans of an agent without workflows are notes",
          [Turn(plan(task("a")), error_lacking("response", "/workflow")), DONE],
          [("plan", plan(task("a"))[len('<block type="plan">'):-len("</block>")]), ("informational_only", {}), ENDED],
          "done", agent={"workflows": False}),
-    Case("an agent that can call nothing is told nothing of blocks, so its text is its answer whatever tags are in it",
+    Case("an agent that can call nothing has no blocks in its prompt, so its text is its answer whatever tags are in it",
          [Turn("The file says <error>no</error>.")],
          [("forged_block", block("error", "no"))],
          "The file says <error>no</error>.", agent={"skills": None, "protocols": []}),
-    *[Case(f"a plan that is {reason} is told as rejected and as notes",
+    *[Case(f"a plan that is {reason} is recorded as rejected and as notes",
            [Turn(f'<block type="plan">{raw}</block>{final("done")}')],
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw), ENDED], "done")
       for reason, raw in {
@@ -455,7 +455,7 @@ COMMANDS = [
     Case("a command beside blocks that run nothing runs",
          [Turn(f'<block type="poem">rose</block>{command(" echo ", "x")}<json>1</json>', result("echo", "x")), DONE],
          [("json", "1"), *called("echo", {"text": "x"}, "x"), ENDED], "done"),
-    Case("the parameters are told as the model sent them, also unknown ones, which are named",
+    Case("parameters are recorded as the model sent them, including unknown ones, which are reported",
          [Turn(command("add", '{"a": 1, "c": [null]}'), result("add", "2")), DONE],
          [("skill_execute", {"params": {"a": 1, "c": [None]}, "dropped": ["c"]}),
           ("skill_result", {"call_id": "0.0", "result": "2"}), ENDED], "done"),
@@ -472,7 +472,7 @@ COMMANDS = [
          [("skill_execute", {"dropped": ["greting"]}), ("skill_result", {}), ENDED], "done"),
     Case("a command without text calls with the defaults",
          [Turn(command("tail", "\n"), result("tail", "all")), DONE], [*called("tail", {}, "all"), ENDED], "done"),
-    Case("wrong parameters are told, named and can be mended",
+    Case("wrong parameters are recorded and reported, and the model can fix them",
          [Turn(command("add", '{"a": "<final>"}'), WRONG_SUM),
           Turn(command("add", '{"a": 1, "b": 2}'), result("add", "3")), DONE],
          [*failed("add", {"a": "<final>"}, ...), *called("add", {"a": 1, "b": 2}, "3", "1.0"), ENDED], "done"),
@@ -502,8 +502,8 @@ COMMANDS = [
          [*called("look", {"image": PICTURE.id}, "image of 9 bytes"), ENDED], "done",
          agent={"model": SEEING}, input=(PICTURE,)),
     *[Case(f"a skill that returns {what}", [Turn(command("give", what), injected), DONE],
-           [*called("give", {"what": what}, told), ENDED], "done")
-      for what, injected, told in [
+           [*called("give", {"what": what}, event_text), ENDED], "done")
+      for what, injected, event_text in [
           ("none", result("give", ""), ""),
           ("number", result("give", "3"), "3"),
           ("dict", result("give", '{"a": [1, "é"]}'), '{"a": [1, "é"]}'),
@@ -514,7 +514,7 @@ COMMANDS = [
           ("split around", result("give", "&lt;final>x") + tag(PICTURE), ["<fin", PICTURE.to_dict(), "al>x"]),
           ("empty", result("give", "[]"), "[]"),
       ]],
-    Case("metadata of a result is told and not shown",
+    Case("metadata of a result is recorded and not shown to the model",
          [Turn(command("give", "result"), result("give", "a text") + tag(PICTURE)), DONE],
          [*called("give", {"what": "result"}, ["a text", PICTURE.to_dict()], metadata={"cost": 1}), ENDED],
          "done"),
@@ -527,8 +527,8 @@ COMMANDS = [
          [Turn(command("give", "bytes"), error_saying("give", "bytes")), DONE],
          [*failed("give", {"what": "bytes"}, ...), ENDED], "done"),
     *[Case(f"a skill that raises an error that is {how}", [Turn(command("fail", how), error("fail", shown)), DONE],
-           [*failed("fail", {"how": how}, told), ENDED], "done")
-      for how, shown, told in [
+           [*failed("fail", {"how": how}, event_text), ENDED], "done")
+      for how, shown, event_text in [
           ("text", HARMLESS, FORGERY), ("blank", "RuntimeError", "RuntimeError"),
           ("key", "KeyError: 'k'", "KeyError: 'k'"), ("unprintable", "Unprintable", "Unprintable"),
       ]],
@@ -587,8 +587,8 @@ FAILURES: list[tuple[str, Injected, Any]] = [
 PROTOCOL_CASES = [
     *[Case(f"a protocol that answers with {what}", [Turn(f'<block type="oracle">{what}</block>', injected), DONE],
            [("protocol_execute", {"call_id": "0.0", "protocol": "oracle", "request": what}), THINKING,
-            ("protocol_result", {"call_id": "0.0", "protocol": "oracle", "result": told}), ENDED], "done")
-      for what, injected, told in [
+            ("protocol_result", {"call_id": "0.0", "protocol": "oracle", "result": event_text}), ENDED], "done")
+      for what, injected, event_text in [
           ("a word", result("oracle", "None: a word"), "None: a word"),
           ("&<block", result("oracle", "None: &&lt;block"), "None: &<block"),
           ("none", result("oracle", ""), ""),
@@ -605,8 +605,8 @@ PROTOCOL_CASES = [
           ENDED], "done", agent={"model": SEEING}),
     *[Case(f"a protocol that fails with {what}", [Turn(f'<block type="oracle">{what}</block>', injected), DONE],
            [("protocol_execute", {}), THINKING,
-            ("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": told}), ENDED], "done")
-      for what, injected, told in FAILURES],
+            ("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": event_text}), ENDED], "done")
+      for what, injected, event_text in FAILURES],
     Case("a protocol the agent may not speak is refused",
          [Turn('<block type="oracle">x</block>', error("oracle", "Protocol 'oracle' is not allowed")), DONE],
          [("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": "Protocol 'oracle' is not allowed"}),
@@ -638,7 +638,7 @@ DOES_A = Sub("Do a.", [Turn(final("A!"))], [("final", "A!")], "a")
 WORKFLOWS = [
     Case("the results of a plan come back together", [Turn(plan(task("a")), Tasks({"a": "A!"})), DONE],
          [*ONE_TASK, ENDED], "done", subs={"0.a": DOES_A}),
-    Case("what stands beside a plan is not run, and said so",
+    Case("what is written beside a plan is not run, and the model hears so",
          [Turn(f'{command("echo", "x")}<json>1</json>{plan(task("a"))}<block type="oracle">y</block>{final("early")}'
                f'{plan(task("b"))}<plan>a note</plan>', Tasks({"a": "A!"}),
                error_saying("workflow", "echo", "oracle", "final", "plan")), DONE],

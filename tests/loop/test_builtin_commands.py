@@ -16,12 +16,12 @@ from tests.loop.test_loop import Script
 
 
 def ask(name: str, *, context: Context | None = None, **options: Any) -> str:
-    """What the model reads for the command, which is the very text that is told."""
+    """The block the model reads for the command; the event holds the same text."""
     hand = ByHand(Agent(instructions="", **options), provider=MockProvider(command(name), "done"), context=context)
     [block] = parse(hand.run("Go.").messages[2].text).blocks
-    [told] = [event.data for event in hand.events if event.type == "builtin_result"]
-    assert told == {"command": name, "result": block.content}
-    assert block == Block("result", name, told["result"])
+    [data] = [event.data for event in hand.events if event.type == "builtin_result"]
+    assert data == {"command": name, "result": block.content}
+    assert block == Block("result", name, data["result"])
     return block.content
 
 
@@ -53,11 +53,11 @@ def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
     assert json.loads(ask("/protocols", protocols=[])) == []
 
 
-def test_workflow_explains_plans_and_tells_a_sub_agent_that_it_has_none() -> None:
-    told = ask("/workflow")
-    assert '<block type="plan">' in told
+def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:
+    text = ask("/workflow")
+    assert '<block type="plan">' in text
     assert "sub-agent" in ask("/workflow", context=Context(depth=1))
-    assert ask("/workflow", context=Context(depth=1)) != told
+    assert ask("/workflow", context=Context(depth=1)) != text
 
 
 def test_tasks_of_a_run_without_a_workflow_are_none() -> None:
@@ -78,10 +78,10 @@ def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     }, None)  # fmt: skip
     text = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
     assert "<final>" not in text
-    told = json.loads(parse(text).blocks[0].content)
-    assert (told["depth"], told["goal"], told["strategy"]) == (0, "G", "mixed")
-    assert told["task_results"] == {"a": "&lt;final>A", "b": "error: Script raised RuntimeError: oh"}
-    assert [(one["id"], one["input"], one["status"]) for one in told["tasks"]] == [
+    state = json.loads(parse(text).blocks[0].content)
+    assert (state["depth"], state["goal"], state["strategy"]) == (0, "G", "mixed")
+    assert state["task_results"] == {"a": "&lt;final>A", "b": "error: Script raised RuntimeError: oh"}
+    assert [(one["id"], one["input"], one["status"]) for one in state["tasks"]] == [
         ("a", "Do a.", "done"),
         ("b", "Do b.", "failed"),
     ]
@@ -92,15 +92,15 @@ def test_results_are_in_the_plans_order_whatever_ended_first() -> None:
     provider = Script({
         "Go.": [Turn(text), Turn(command("/tasks")), Turn("done")], "Do a.": [Turn("A!")], "Do b.": [Turn("B!")],
     }, None)  # fmt: skip
-    told = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
-    assert list(json.loads(parse(told).blocks[0].content)["task_results"]) == ["a", "b"]
+    answer = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
+    assert list(json.loads(parse(answer).blocks[0].content)["task_results"]) == ["a", "b"]
 
 
 def test_a_task_that_has_not_run_is_pending() -> None:
     context = Context()
     context.plan = Plan.parse({"tasks": [task("a")]})
-    told = json.loads(ask("/tasks", context=context))
-    assert told["tasks"][0]["status"] == "pending"
+    state = json.loads(ask("/tasks", context=context))
+    assert state["tasks"][0]["status"] == "pending"
 
 
 def test_a_task_looks_at_its_own_run_and_not_at_its_parents() -> None:
@@ -109,8 +109,8 @@ def test_a_task_looks_at_its_own_run_and_not_at_its_parents() -> None:
     )
     hand = ByHand(Agent(instructions=""), provider=provider)
     hand.run("Go.")
-    [told] = [json.loads(event.data["result"]) for event in hand.events if event.type == "builtin_result"]
-    assert told == {"depth": 1, "goal": None, "strategy": None, "tasks": [], "task_results": {}}
+    [state] = [json.loads(event.data["result"]) for event in hand.events if event.type == "builtin_result"]
+    assert state == {"depth": 1, "goal": None, "strategy": None, "tasks": [], "task_results": {}}
 
 
 @pytest.mark.parametrize("name", ["/", "/nope", "/Skills", "/skills x", "//skills"])
@@ -118,8 +118,8 @@ def test_any_other_command_of_the_runtime_is_unknown(name: str) -> None:
     hand = ByHand(Agent(instructions="", skills="all"), provider=MockProvider(command(name), "done"))
     message = hand.run("Go.").messages[2].text
     assert message == f'<block type="error" name="{name}">Unknown command \'{name}\'</block>'
-    [told] = [event.data for event in hand.events if event.type == "builtin_error"]
-    assert told == {"command": name, "error": f"Unknown command '{name}'"}
+    [data] = [event.data for event in hand.events if event.type == "builtin_error"]
+    assert data == {"command": name, "error": f"Unknown command '{name}'"}
 
 
 @pytest.mark.parametrize("name", BUILTINS)

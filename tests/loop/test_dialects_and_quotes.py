@@ -24,15 +24,15 @@ def agent(ran: list[str]) -> Agent:
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_what_stands_behind_json_that_was_cut_off_is_not_run_and_the_model_reads_which(listening: bool) -> None:
+def test_calls_after_unfinished_json_are_not_run_and_the_model_reads_which(listening: bool) -> None:
     ran: list[str] = []
     mock = MockProvider(CUT_OFF, "<final>ok</final>")
     result = execute(agent(ran), "Go.", provider=mock, on_event=(lambda event: None) if listening else None)
     assert result.text == "ok"
     assert not any("wiped" in one for one in ran)
-    told = result.messages[-2].text
-    assert "The JSON in one of your blocks did not end" in told
-    assert "were not run: command 'wipe'; final." in told
+    message = result.messages[-2].text
+    assert "The JSON in one of your blocks did not end" in message
+    assert "were not run: command 'wipe'; final." in message
 
 
 def test_a_call_in_another_format_is_corrected_by_the_block_that_means_the_same() -> None:
@@ -67,8 +67,8 @@ def test_a_repaired_call_runs_and_its_event_says_what_was_repaired() -> None:
     recorder = Recorder()
     execute(agent(ran), "Go.", provider=mock, recorder=recorder)
     assert ran == ["hi"]
-    told = {"call_id": "0.0", "skill": "note", "params": {"text": "hi"}}
-    assert recorder.for_event("skill_execute")[0].data == {**told, "repaired": ["single-quoted string", "trailing comma"]}
+    recorded = {"call_id": "0.0", "skill": "note", "params": {"text": "hi"}}
+    assert recorder.for_event("skill_execute")[0].data == {**recorded, "repaired": ["single-quoted string", "trailing comma"]}
 
 
 def test_without_repairs_the_same_call_is_a_fault() -> None:

@@ -59,8 +59,8 @@ def test_no_effect_holds_a_generator_a_function_or_a_live_object() -> None:
 
 def test_each_says_where_it_belongs() -> None:
     calls = [effect.what if isinstance(effect, Spawn) else effect for effect in run_of_every_kind().effects]
-    told = {(type(one).__name__, one.scope, getattr(one, "call_id", None)) for one in calls if hasattr(one, "scope")}
-    assert told == {
+    identities = {(type(one).__name__, one.scope, getattr(one, "call_id", None)) for one in calls if hasattr(one, "scope")}
+    assert identities == {
         ("CallModel", "", "0"), ("SubRun", "0.a", "0.a"), ("CallModel", "0.a", "0.a/0"), ("CallModel", "", "1"),
         ("CallSkill", "", "1.0"), ("SubRun", "1.1", "1.1"), ("CallModel", "1.1", "1.1/0"), ("CallProtocol", "", "1.2"),
         ("CallBuiltin", "", "1.3"), ("CallModel", "", "2"),

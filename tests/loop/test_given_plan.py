@@ -94,14 +94,14 @@ def test_the_results_come_as_a_mapping_in_the_plans_order() -> None:
 
 
 @WAYS
-def test_it_is_recorded_and_goes_on_as_if_the_model_had_written_it(way: Way) -> None:
-    recorder, told = Recorder(), []
-    result = way(agent(), PLAN, recorder=recorder, run_id="r", on_task_complete=lambda **task: told.append(task["task_id"]))
+def test_it_is_recorded_and_runs_as_if_the_model_had_written_it(way: Way) -> None:
+    recorder, completed = Recorder(), []
+    result = way(agent(), PLAN, recorder=recorder, run_id="r", on_task_complete=lambda **task: completed.append(task["task_id"]))
     root = [event.type for event in recorder.entries if not event.scope]
     assert root == ["run_start", "workflow_start", "task_start", "task_start", *sorted(root[4:6]), "task_start",
                     "task_complete", "workflow_complete", "result"]
     assert {event.scope for event in recorder.entries} == {"", "0.a", "0.b", "0.c"}
-    assert sorted(told) == ["a", "b", "c"]
+    assert sorted(completed) == ["a", "b", "c"]
     assert [message.role for message in result.messages] == ["user", "assistant", "user"]
     assert result.messages[0].text == "Count."
     assert '"strategy": "parallel"' in result.messages[1].text
@@ -148,7 +148,7 @@ def test_a_cancelled_run_is_cancelled(way: Way) -> None:
 
 
 @WAYS
-def test_a_stored_run_goes_on_where_it_stopped_and_replays(way: Way) -> None:
+def test_a_stored_run_continues_where_it_stopped_and_replays(way: Way) -> None:
     store, first = MemoryStore(), agent()
     other = Agent(name="other", instructions="y", provider=MockProvider("<final>mine</final>"))
     stopped = way(first, PLAN, agents={"b": other}, store=store, run_id="r", limits=Limits(max_calls=2))
@@ -163,7 +163,7 @@ def test_a_stored_run_goes_on_where_it_stopped_and_replays(way: Way) -> None:
     assert replayed.text == whole.text
 
 
-def test_the_conversation_goes_on_behind_a_plan() -> None:
+def test_the_conversation_continues_after_a_plan() -> None:
     store = MemoryStore()
     execute_plan(agent(), PLAN, store=store, run_id="r")
     provider = MockProvider("<final>You are welcome.</final>")
@@ -203,9 +203,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("plan, told", REFUSED.values(), ids=REFUSED.keys())
-def test_a_plan_that_would_not_run_to_the_letter_is_refused(plan: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize("plan, message", REFUSED.values(), ids=REFUSED.keys())
+def test_a_plan_that_could_not_run_as_written_is_refused(plan: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         run_plan(agent(), plan)
 
 
@@ -308,8 +308,8 @@ def test_a_model_reads_which_tasks_failed() -> None:
         lambda messages, model: "<final>b is fine</final>" if len(messages) > 4 else answering(messages, model)
     )
     result = execute_plan(agent(provider=provider), tasks, store=store, run_id="r")
-    told = result.messages[-1].text
-    assert told.endswith('</block>\n<block type="error" name="workflow">2 of 3 tasks failed: a, c</block>')
+    text = result.messages[-1].text
+    assert text.endswith('</block>\n<block type="error" name="workflow">2 of 3 tasks failed: a, c</block>')
     assert result.output["b"] == "x!"
     assert result.output["a"].startswith("error: ")
     assert resume(agent(provider=provider), "r", store=store, input="Report.").text == "b is fine"

@@ -146,8 +146,8 @@ def test_the_time_runs_out_between_calls() -> None:
         agent={"skills": [kernai.Skill("wait", execute=wait)]},
     )
     assert hand.run("Go.").stop_reason == "timeout"
-    told = [(event.type, event.data.get("duration_ms")) for event in hand.events if event.type.startswith("skill")]
-    assert told == [("skill_execute", None), ("skill_result", 5000)] * 2
+    durations = [(event.type, event.data.get("duration_ms")) for event in hand.events if event.type.startswith("skill")]
+    assert durations == [("skill_execute", None), ("skill_result", 5000)] * 2
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -272,8 +272,8 @@ def test_a_sub_agent_without_a_price_fails_its_call_where_cost_is_limited() -> N
     leaf = Agent(instructions="", model=Model("free?")).as_skill("leaf", "")
     hand = by_hand(command("leaf", "x"), "done", limits=Limits(max_cost=1), agent={"model": PRICED, "skills": [leaf]})
     assert hand.run("Go.").text == "done"
-    [told] = [event.data["error"] for event in hand.events if event.type == "skill_error"]
-    assert "free?" in told
+    [error] = [event.data["error"] for event in hand.events if event.type == "skill_error"]
+    assert "free?" in error
 
 
 # ------------------------------------------------------------------------------------------------ repeated calls
@@ -330,9 +330,9 @@ def test_tasks_draw_from_the_budget_of_the_run() -> None:
     hand = by_hand(plan(task("a"), task("b")), "A!", "B!", "done", limits=Limits(max_calls=2))
     result = hand.run("Go.")
     assert result.stop_reason == "max_calls"
-    [told] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
-    assert told["a"] == "A!"
-    assert told["b"].startswith("error: max_calls=2")
+    [results] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
+    assert results["a"] == "A!"
+    assert results["b"].startswith("error: max_calls=2")
 
 
 def test_agents_called_as_skills_draw_from_the_budget_of_the_run() -> None:
@@ -360,7 +360,7 @@ def test_a_sub_run_deeper_than_the_limit_fails_its_call() -> None:
     assert "max_depth=0" in next(event.data["error"] for event in hand.events if event.type == "skill_error")
 
 
-def test_an_agent_may_mend_a_call_that_was_too_deep() -> None:
+def test_an_agent_can_correct_a_call_that_was_too_deep() -> None:
     leaf = Agent(instructions="").as_skill("leaf", "")
     turns = [command("leaf", "x")] * 3
     hand = by_hand(*turns, "done", limits=Limits(max_depth=0), agent={"skills": [leaf]})
@@ -424,7 +424,7 @@ def test_two_agents_that_are_each_others_skills_end(steps: int) -> None:
         ("max_cost", float("nan"), ValueError),
     ],
 )
-def test_a_wrong_limit_is_told_by_name(name: str, value: object, error: type[Exception] | None) -> None:
+def test_an_error_names_the_wrong_limit(name: str, value: object, error: type[Exception] | None) -> None:
     if error is None:
         assert getattr(Limits(**{name: value}), name) == value  # type: ignore[arg-type]  # the point of the table
     else:

@@ -67,7 +67,7 @@ OTHER_MANNERS = ((1, True), (7, False), (None, True), (0, True))
 
 
 class Script(Provider):
-    """Answers by conversation: the first message behind the system message tells which one it is."""
+    """Answers by conversation: the first message after the system message identifies it."""
 
     def __init__(self, turns: Mapping[str, Sequence[Turn]], size: int | None, answered: int = 0) -> None:
         self.turns = turns
@@ -179,7 +179,7 @@ async def _by_astream(agent: Agent, recorder: Recorder, **options: Any) -> Resul
     return events.result
 
 
-#: an agent that stands in no table
+#: an agent that is in no table
 RUN: dict[str, Callable[..., Result]] = {
     "execute": lambda agent, recorder, **options: kernai.execute(agent, "Go.", recorder=recorder, **options),
     "stream": _by_stream,
@@ -196,13 +196,13 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 @each_case
-def test_a_run_by_hand_tells_what_the_table_says(case: Case) -> None:
+def test_a_run_by_hand_records_the_events_of_the_table(case: Case) -> None:
     outcome = by_hand(case, 7, watched=False)
-    root = Sub("", case.turns, case.told, stop=case.stop)
+    root = Sub("", case.turns, case.events, stop=case.stop)
     for path, sub in {"": root, **case.subs}.items():
-        told = [event.to_dict() for event in outcome.recorded if event.scope == path]
-        _matches_events(sub.told, [event for event in told if event["event"] not in COMMON], at_once=case.at_once)
-        _has_the_common_frame(sub, told, path)
+        recorded = [event.to_dict() for event in outcome.recorded if event.scope == path]
+        _matches_events(sub.events, [event for event in recorded if event["event"] not in COMMON], at_once=case.at_once)
+        _has_the_common_frame(sub, recorded, path)
     assert {event.scope for event in outcome.recorded} == {"", *case.subs}
     assert {event.run_id for event in outcome.recorded} == {"run-1"}
     assert outcome.recorded[-1].type == "result"
@@ -286,7 +286,7 @@ def test_a_run_by_hand_ends_as_the_table_says(case: Case) -> None:
 
 @pytest.mark.slow
 @each_case
-def test_every_driver_tells_what_a_run_by_hand_tells_and_shows_each_response_live(case: Case) -> None:
+def test_every_driver_records_what_a_run_by_hand_records_and_streams_each_response(case: Case) -> None:
     wanted = by_hand(case, 7, watched=False)
     others = OTHER_MANNERS[CASES.index(case) % 4 :] * 2
     for way, (size, watched) in (
@@ -327,7 +327,7 @@ def _shows_each_response(events: Iterator[Event]) -> None:
         elif event.type == "messages_sent":
             pieces = []
         elif event.type == "llm_response":
-            # shown before the response is told, so that a live view never runs behind the recording
+            # emitted before the response event, so that a live view never lags the recording
             parsed = parse(event.data["content"])
             prose = "".join(piece.data for piece in pieces if piece.type == "text_chunk")
             assert prose.split() == " ".join(parsed.text_segments).split()
@@ -348,27 +348,27 @@ def _rebuilt(pieces: Sequence[Event]) -> list[tuple[str, str | None, str]]:
 
 def _comparable(events: Sequence[Event], *, at_once: bool) -> list[Any]:
     """Events without what a clock measured; with work done at once, in no order."""
-    told = [event.to_dict() for event in events]
-    for one in told:
+    dicts = [event.to_dict() for event in events]
+    for one in dicts:
         one.pop("timestamp")
         if isinstance(one["data"], dict):
             one["data"] = {key: value for key, value in one["data"].items() if key not in MEASURED}
-    return sorted(map(repr, told)) if at_once else told
+    return sorted(map(repr, dicts)) if at_once else dicts
 
 
 # ------------------------------------------------------------------------------------------------- matching
 
 
-def _matches_events(wanted: Sequence[tuple[str, Any]], told: Sequence[Mapping[str, Any]], *, at_once: bool) -> None:
+def _matches_events(wanted: Sequence[tuple[str, Any]], recorded: Sequence[Mapping[str, Any]], *, at_once: bool) -> None:
     if at_once:
-        wanted, told = sorted(wanted, key=_kind), sorted(told, key=lambda event: _kind((event["event"], event["data"])))
-    assert [event["event"] for event in told] == [type for type, _ in wanted]
-    for (type, data), event in zip(wanted, told, strict=True):
+        wanted, recorded = sorted(wanted, key=_kind), sorted(recorded, key=lambda event: _kind((event["event"], event["data"])))
+    assert [event["event"] for event in recorded] == [type for type, _ in wanted]
+    for (type, data), event in zip(wanted, recorded, strict=True):
         assert _holds(data, event["data"]), (type, data, event["data"])
 
 
-def _kind(told: tuple[str, Any]) -> str:
-    type, data = told
+def _kind(event: tuple[str, Any]) -> str:
+    type, data = event
     if not isinstance(data, dict):
         return type
     return f"{type} {data.get('call_id')} {data.get('task_id')}"
@@ -382,18 +382,18 @@ def _holds(wanted: Any, got: Any) -> bool:
     return bool(wanted == got)
 
 
-def _has_the_common_frame(sub: Sub, told: Sequence[Mapping[str, Any]], path: str) -> None:
-    """What every run tells: a start, each step's model call, and how it ended."""
-    frame = [event for event in told if event["event"] in COMMON]
-    assert frame[0] is told[0]
-    assert frame[-1] is told[-1]
+def _has_the_common_frame(sub: Sub, recorded: Sequence[Mapping[str, Any]], path: str) -> None:
+    """What every run records: a start, each step's model call, and how it ended."""
+    frame = [event for event in recorded if event["event"] in COMMON]
+    assert frame[0] is recorded[0]
+    assert frame[-1] is recorded[-1]
     kinds = [event["event"] for event in frame]
     answered = [turn for turn in sub.turns if isinstance(turn.response, (str, LlmResponse))]
     steps = ["messages_sent", "llm_response", "blocks_parsed"] * len(answered)
     assert kinds == ["run_start", *steps, *["messages_sent"] * (len(sub.turns) - len(answered)), "result"]
     assert [event["step"] for event in frame[1:-1:3]] == list(range(len(sub.turns)))
-    assert {event["depth"] for event in told} == {path.count("/") + 1 if path else 0}
-    assert {event["task_id"] for event in told} == {sub.task_id}
+    assert {event["depth"] for event in recorded} == {path.count("/") + 1 if path else 0}
+    assert {event["task_id"] for event in recorded} == {sub.task_id}
     for turn, response, parsed in zip(answered, frame[2::3], frame[3::3], strict=False):
         content = _text(turn)
         assert response["data"]["content"] == content
@@ -450,7 +450,7 @@ def _reads(wanted: Injected, text: str) -> None:
 # ---------------------------------------------------------------------------- what the loop asks for, and when
 
 
-def test_what_is_about_to_happen_is_told_before_it_happens() -> None:
+def test_events_announce_what_happens_before_it_happens() -> None:
     hand = ByHand(Agent(instructions="Work.", skills=[echo]), provider=MockProvider())
     work = hand.work("Go.")
     asked = next(work)
@@ -470,15 +470,15 @@ def test_what_is_about_to_happen_is_told_before_it_happens() -> None:
     assert [event.type for event in hand.flush()] == ["llm_response", "blocks_parsed", "final", "result"]
 
 
-def test_calls_at_once_are_announced_in_order_and_told_as_they_end() -> None:
+def test_concurrent_calls_are_announced_in_order_and_recorded_as_they_end() -> None:
     agent = Agent(instructions="Work.", skills=[echo], parallel_skills=True)
     hand = ByHand(
         agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_spawned
     )
     done = hand.run("Go.")
     assert [type(effect) for effect in hand.effects[1:5]] == [Spawn, Spawn, Spawn, Join]
-    told = [(event.type, event.data["call_id"]) for event in hand.events if event.type.startswith("skill")]
-    announced, ended = told[:3], told[3:]
+    calls = [(event.type, event.data["call_id"]) for event in hand.events if event.type.startswith("skill")]
+    announced, ended = calls[:3], calls[3:]
     assert announced == [("skill_execute", f"0.{at}") for at in range(3)]
     assert ended == [("skill_result", f"0.{at}") for at in (2, 1, 0)]
     assert [one.text for one in done.messages[2:5]] == [result("echo", one) for one in "abc"]
@@ -529,7 +529,7 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(st.lists(FRAGMENTS, max_size=8).map("".join), min_size=1, max_size=4), st.booleans(), st.integers(1, 9))
-def test_whatever_a_model_writes_the_run_ends_and_both_drivers_tell_the_same(
+def test_whatever_a_model_writes_the_run_ends_and_both_drivers_record_the_same(
     responses: list[str], correct: bool, size: int
 ) -> None:
     def agent() -> Agent:
@@ -597,10 +597,10 @@ def test_a_provider_that_showed_nothing_has_nothing_to_take_back() -> None:
     assert outcome.result.text == "right"
 
 
-def test_a_response_is_told_with_all_that_the_provider_knows() -> None:
+def test_a_response_event_has_all_that_the_provider_reported() -> None:
     outcome = by_execute(Case("", [], agent={"provider": Rewriting("", "done")}), None, watched=False)
-    [told] = [event.data for event in outcome.recorded if event.type == "llm_response"]
-    assert set(told) == {
+    [data] = [event.data for event in outcome.recorded if event.type == "llm_response"]
+    assert set(data) == {
         "content",
         "latency_ms",
         "prompt_tokens",
@@ -609,7 +609,7 @@ def test_a_response_is_told_with_all_that_the_provider_knows() -> None:
         "finish_reason",
         "metadata",
     }
-    assert (told["finish_reason"], told["metadata"], told["prompt_tokens"]) == ("stop", {"request": "r1"}, None)
+    assert (data["finish_reason"], data["metadata"], data["prompt_tokens"]) == ("stop", {"request": "r1"}, None)
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -634,12 +634,12 @@ class Timed(MockProvider):
         return LlmResponse("done", latency_ms=self.latency_ms)
 
 
-@pytest.mark.parametrize("reported,told", [(20, 20), (0, 1500)])
-def test_a_latency_is_the_vendors_or_else_measured(reported: int, told: int) -> None:
+@pytest.mark.parametrize("reported,expected", [(20, 20), (0, 1500)])
+def test_a_latency_is_the_vendors_or_else_measured(reported: int, expected: int) -> None:
     clock = [0.0]
     hand = ByHand(Agent(instructions=""), provider=Timed(clock, reported), monotonic=lambda: clock[0])
     hand.run("Go.")
-    assert [event.data["latency_ms"] for event in hand.events if event.type == "llm_response"] == [told]
+    assert [event.data["latency_ms"] for event in hand.events if event.type == "llm_response"] == [expected]
 
 
 def test_without_a_provider_the_error_says_how_to_set_one() -> None:
@@ -703,7 +703,7 @@ def _cancelled_after(effects: int) -> tuple[ByHand, Result]:
 
 
 @pytest.mark.parametrize(
-    "effects,told",
+    "effects,types",
     [
         (0, ["run_start", "result"]),
         (1, ["run_start", "messages_sent", "model_failed", "result"]),
@@ -720,9 +720,9 @@ def _cancelled_after(effects: int) -> tuple[ByHand, Result]:
         ),
     ],
 )
-def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, told: list[str]) -> None:
+def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, types: list[str]) -> None:
     hand, cancelled = _cancelled_after(effects)
-    assert [event.type for event in hand.events] == told
+    assert [event.type for event in hand.events] == types
     assert (cancelled.stop_reason, cancelled.text) == ("cancelled", None)
     assert isinstance(cancelled.error, kernai.RunCancelledError)
     assert cancelled.error.result is cancelled
@@ -774,8 +774,8 @@ def test_an_answer_that_a_cancelled_run_did_not_wait_for_is_recorded_and_counts(
     hand.effects.append(CallModel("", 0, [], Model("m"), GenerationOptions()))
     with pytest.raises(StopIteration) as ended:
         asked.send(answer)
-    told = hand.flush()[-2]
-    assert (told.type, told.data["content"], told.data["prompt_tokens"]) == ("model_failed", "<final>4</final>", 4000)
+    failed = hand.flush()[-2]
+    assert (failed.type, failed.data["content"], failed.data["prompt_tokens"]) == ("model_failed", "<final>4</final>", 4000)
     assert ended.value.value.usage.total_tokens == 5000
 
 
@@ -805,9 +805,9 @@ def test_a_handlers_message_with_other_media_of_a_known_id_is_an_error_of_the_ca
     provider = MockProvider('<block type="show">1</block><block type="show">2</block>', "done")
     recorder, agent = Recorder(), Agent(instructions="", provider=provider, protocols=[Protocol("show", show)])
     assert RUN[way](agent, recorder).text == "done"
-    [told] = recorder.for_event("protocol_error")
-    assert told.data["call_id"] == "0.1"
-    assert "media_000000000000" in told.data["error"]
+    [error] = recorder.for_event("protocol_error")
+    assert error.data["call_id"] == "0.1"
+    assert "media_000000000000" in error.data["error"]
 
 
 def test_a_protocol_whose_handler_cannot_be_hashed_is_like_any_other() -> None:
@@ -835,8 +835,8 @@ def test_names_that_no_skill_has_are_warned_of_when_a_run_starts_with_those_that
     kernai.skills.register(echo)
     hand = ByHand(agent, provider=MockProvider(command("leaf", "x"), "done"))
     hand.run("Go.")
-    told = [(fields["agent"], fields["skill"], fields.get("close")) for name, fields in hand.warnings]
-    assert told == [("root", "serch_archive", "search_archive"), ("root", "nothing", None),
+    warned = [(fields["agent"], fields["skill"], fields.get("close")) for name, fields in hand.warnings]
+    assert warned == [("root", "serch_archive", "search_archive"), ("root", "nothing", None),
                     ("leaf", "Search_archiv", "search_archive")]
     assert {name for name, _ in hand.warnings} == {"skill.unknown"}
 
@@ -858,7 +858,7 @@ def test_a_name_that_no_skill_has_is_a_line_of_the_log(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_told_after_the_result_of_a_run(way: str) -> None:
+def test_no_event_follows_the_result_of_a_run(way: str) -> None:
     kept: list[SkillContext[Any]] = []
 
     @skill(register=False)
@@ -903,15 +903,15 @@ def test_a_sub_run_that_is_cancelled_cancels_the_run(parallel: bool) -> None:
 
 
 @pytest.mark.parametrize("way", ["by hand", *WAYS])
-def test_a_mistake_of_the_hosts_own_code_is_raised_after_the_result_is_told(way: str) -> None:
-    told: list[Event] = []
+def test_an_error_in_the_hosts_code_is_raised_after_the_result_event(way: str) -> None:
+    recorded: list[Event] = []
 
     def broken() -> str:
         raise ZeroDivisionError("host")
 
     class Telling:
         def record(self, event: Event) -> None:
-            told.append(event)
+            recorded.append(event)
 
     agent = Agent(instructions=broken, provider=MockProvider("done"))
     hand = ByHand(agent)
@@ -919,10 +919,10 @@ def test_a_mistake_of_the_hosts_own_code_is_raised_after_the_result_is_told(way:
     start: Callable[[Agent], object] = WAYS_OF.get(way, lambda _: hand.run("Go."))
     with pytest.raises(ZeroDivisionError, match="host"):
         start(agent)
-    told = told or hand.events
-    assert [event.type for event in told] == ["run_start", "result"]
-    assert told[-1].data["stop_reason"] == "error"
-    assert "host" in told[-1].data["error"]
+    recorded = recorded or hand.events
+    assert [event.type for event in recorded] == ["run_start", "result"]
+    assert recorded[-1].data["stop_reason"] == "error"
+    assert "host" in recorded[-1].data["error"]
 
 
 async def _aconsume(agent: Agent) -> None:
@@ -940,7 +940,7 @@ WAYS_OF: dict[str, Callable[[Agent], object]] = {
 
 
 @pytest.mark.parametrize("way", ["by hand", "execute", "stream"])
-def test_an_interrupt_ends_with_a_result_and_goes_on(way: str) -> None:
+def test_an_interrupt_records_a_result_and_is_raised_again(way: str) -> None:
     @skill(register=False)
     def interrupt() -> str:
         raise KeyboardInterrupt
@@ -952,9 +952,9 @@ def test_an_interrupt_ends_with_a_result_and_goes_on(way: str) -> None:
     start: Callable[[Agent], object] = WAYS_OF.get(way, lambda _: hand.run("Go."))
     with pytest.raises(KeyboardInterrupt):
         start(agent)
-    told = hand.events if way == "by hand" else recorder.entries
-    assert (told[-1].type, told[-1].data["stop_reason"]) == ("result", "cancelled")
-    assert (told[-2].type, told[-2].data["interrupted"]) == ("skill_error", True)
+    recorded = hand.events if way == "by hand" else recorder.entries
+    assert (recorded[-1].type, recorded[-1].data["stop_reason"]) == ("result", "cancelled")
+    assert (recorded[-2].type, recorded[-2].data["interrupted"]) == ("skill_error", True)
 
 
 @pytest.mark.parametrize(
@@ -964,7 +964,7 @@ def test_an_interrupt_ends_with_a_result_and_goes_on(way: str) -> None:
         command("echo", "a") + command("echo", "b"),
     ],
 )
-def test_an_interrupt_while_work_runs_waits_for_it_and_tells_its_end(response: str) -> None:
+def test_an_interrupt_while_work_runs_waits_for_it_and_records_its_end(response: str) -> None:
     agent = Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True)
     hand = ByHand(agent)
     work = hand.work("Go.")
@@ -977,10 +977,10 @@ def test_an_interrupt_while_work_runs_waits_for_it_and_tells_its_end(response: s
     assert isinstance(work.send(Completion(keys[1], error=RuntimeError("x"))), Join)
     with pytest.raises(KeyboardInterrupt):
         work.send(Completion(keys[0], error=RuntimeError("y")))
-    told = [event.type for event in hand.flush()]
-    assert [one for one in told if one.endswith("_error")][:2] in (["task_error"] * 2, ["skill_error"] * 2)
-    assert ("workflow_error" in told) == ("plan" in response)
-    assert told[-1] == "result"
+    types = [event.type for event in hand.flush()]
+    assert [one for one in types if one.endswith("_error")][:2] in (["task_error"] * 2, ["skill_error"] * 2)
+    assert ("workflow_error" in types) == ("plan" in response)
+    assert types[-1] == "result"
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -1019,10 +1019,10 @@ def test_a_loop_that_is_closed_asks_for_nothing_more(response: str) -> None:
     if response != "done":
         work.send(LlmResponse(response))
         work.send(None)
-    told = len(hand.events)
+    count = len(hand.events)
     work.close()  # a generator that asked for more would raise here
     assert list(work) == []
-    assert len(hand.events) == told
+    assert len(hand.events) == count
 
 
 # ------------------------------------------------------------------------------------- sub-runs, and what is kept
@@ -1055,8 +1055,8 @@ def test_a_context_that_cannot_have_a_child_fails_its_task_alone() -> None:
         Agent(instructions=""), provider=MockProvider(plan(task("a"), task("b")), "B!", "done"), context=Host()
     )
     assert hand.run("Go.").text == "done"
-    [told] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
-    assert told == {"a": "error: no more connections", "b": "B!"}
+    [results] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
+    assert results == {"a": "error: no more connections", "b": "B!"}
 
 
 def test_the_hosts_own_mistake_in_a_task_fails_the_task_alone() -> None:
@@ -1069,8 +1069,8 @@ def test_the_hosts_own_mistake_in_a_task_fails_the_task_alone() -> None:
     hand = ByHand(agent, provider=MockProvider(plan(task("a"), task("b")), "B!", "done"))
     assert hand.run("Go.").text == "done"
     assert [event.data["error"] for event in hand.events if event.type == "task_error"] == ["host"]
-    [told] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
-    assert told == {"a": "error: host", "b": "B!"}
+    [results] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
+    assert results == {"a": "error: host", "b": "B!"}
 
 
 def test_sub_runs_have_one_media_store_whatever_their_context() -> None:
@@ -1141,8 +1141,8 @@ def test_parameters_are_recorded_as_the_model_sent_them_whatever_the_skill_does_
         provider=MockProvider(command("greedy", '{"items": [1, 2], "options": {"deep": [3]}}'), "done"),
     )
     hand.run("Go.")
-    [told] = [event.data["params"] for event in hand.events if event.type == "skill_execute"]
-    assert told == {"items": [1, 2], "options": {"deep": [3]}}
+    [params] = [event.data["params"] for event in hand.events if event.type == "skill_execute"]
+    assert params == {"items": [1, 2], "options": {"deep": [3]}}
 
 
 def test_a_forged_block_is_named_also_where_a_protocol_writes_the_message() -> None:
@@ -1161,7 +1161,7 @@ def test_faults_quote_the_model_without_its_markup_and_show_a_right_call_with_it
     assert '<block type="command" name="add">' in fault
 
 
-def test_a_call_that_is_cut_off_by_a_limit_is_not_told() -> None:
+def test_a_call_cut_off_by_a_limit_is_not_recorded() -> None:
     hand = ByHand(
         Agent(instructions="", skills=[echo]),
         provider=MockProvider(command("echo", "x") * 3),

@@ -232,8 +232,8 @@ def test_a_call_that_was_cut_off_is_an_open_block_and_corrected() -> None:
     assert kernai.execute(agent(provider=provider), "Hi", recorder=recorder).text == "Done."
     assert recorder.for_event("block_incomplete")[0].data["content"] == '{"query": "te'
     assert not recorder.for_event("skill_execute")
-    told = provider.calls[1].messages[-1].text
-    assert "cut off in your call of search" in told
+    text = provider.calls[1].messages[-1].text
+    assert "cut off in your call of search" in text
 
 
 def test_whoever_replaces_the_content_drops_the_calls() -> None:
@@ -328,5 +328,5 @@ def test_a_quoted_native_call_is_asked_for_again_as_a_call() -> None:
     kernai.execute(agent(provider=provider, skills=[read, search]), "Hi", recorder=recorder)
     assert len(recorder.for_event("quoted_call")) == 1
     assert len(recorder.for_event("skill_execute")) == 2
-    told = provider.calls[2].messages[-1]
-    assert (told.answers, "send it again:" in told.text) == (0, True)
+    message = provider.calls[2].messages[-1]
+    assert (message.answers, "send it again:" in message.text) == (0, True)

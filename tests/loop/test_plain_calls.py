@@ -1,4 +1,4 @@
-"""The short way that most steps take records, and tells the model, what the general way does."""
+"""The shortcut for plain steps records the same events and sends the model the same text as the general code."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ def _recorded(agent: Agent, limits: Limits | None) -> Any:
     assert isinstance(agent.provider, MockProvider)
     agent.provider.reset()
     result = execute(agent, "go", recorder=recorder, limits=limits, run_id="r")
-    told = result.text, result.stop_reason, str(result.error), result.usage, result.messages
-    return told, _without_times(recorder.to_list())
+    outcome = result.text, result.stop_reason, str(result.error), result.usage, result.messages
+    return outcome, _without_times(recorder.to_list())
 
 
 @given(st.lists(RESPONSES, min_size=1, max_size=5), LIMITS, st.sampled_from(["confirm", "refuse", "run"]))
-def test_both_ways_record_the_same_and_tell_the_model_the_same(
+def test_both_ways_record_the_same_events_and_send_the_model_the_same_text(
     responses: list[str], limits: Limits | None, quoted_calls: Any
 ) -> None:
     provider = MockProvider(*responses, "<final>done</final>")

@@ -78,8 +78,8 @@ def test_an_answer_that_contains_its_closing_tag_is_corrected_once(said: str, le
     provider, recorder = MockProvider(said, said), Recorder()
     result = kernai.execute(Agent(instructions="", protocols=[]), "How?", provider=provider, recorder=recorder)
     assert (result.text, provider.call_count) == (left, 2)
-    [told] = recorder.for_event("stray_close")
-    assert told.data["text"] == behind
+    [event] = recorder.for_event("stray_close")
+    assert event.data["text"] == behind
     assert "&lt;" in result.messages[2].text
     for options in ({"on_prose": "accept"}, {"max_steps": 1}):
         provider.reset().respond_with(said)

@@ -48,13 +48,13 @@ def independent(count: int) -> list[dict[str, Any]]:
 
 
 def planner(plan: str, task: Callable[[str], str]) -> MockProvider:
-    """The root plans, then answers with what it was told; a task answers with `task(input)`."""
+    """The root plans, then answers with its last message; a task answers with `task(input)`."""
 
     def answer(messages: Sequence[Message], _: Model) -> str:
-        told = messages[-1].text
-        if told == "go":
+        text = messages[-1].text
+        if text == "go":
             return plan
-        return f"<final>{told}</final>" if told.startswith('<block type="result" name="tasks">') else task(told)
+        return f"<final>{text}</final>" if text.startswith('<block type="result" name="tasks">') else task(text)
 
     return MockProvider(chunk_size=1000).on_call(answer)
 
@@ -68,9 +68,9 @@ def results_of(result: Result) -> dict[str, str]:
 def test_eight_tasks_run_at_once_on_threads() -> None:
     meeting = threading.Barrier(8, timeout=PATIENCE)
 
-    def task(told: str) -> str:
+    def task(text: str) -> str:
         meeting.wait()
-        return f"<final>{told}!</final>"
+        return f"<final>{text}!</final>"
 
     result = execute(Agent(instructions="x", provider=planner(plan_of(independent(8)), task)), "go")
     assert results_of(result) == {f"t{at}": f"do {at}!" for at in range(8)}
@@ -90,16 +90,16 @@ async def test_eight_tasks_run_at_once_under_asyncio() -> None:
             generation: GenerationOptions,
             on_chunk: Callable[[str], Awaitable[None] | None],
         ) -> LlmResponse:
-            told = messages[-1].text
-            if told == "go":
+            text = messages[-1].text
+            if text == "go":
                 return LlmResponse(plan_of(independent(8)))
-            if told.startswith("<block"):
-                return LlmResponse(f"<final>{told}</final>")
-            inside.append(told)
+            if text.startswith("<block"):
+                return LlmResponse(f"<final>{text}</final>")
+            inside.append(text)
             if len(inside) == 8:
                 all_in.set()
             await asyncio.wait_for(all_in.wait(), PATIENCE)
-            return LlmResponse(f"<final>{told}!</final>")
+            return LlmResponse(f"<final>{text}!</final>")
 
     result = await aexecute(Agent(instructions="x", provider=Meeting()), "go")
     assert len(results_of(result)) == 8
@@ -107,10 +107,10 @@ async def test_eight_tasks_run_at_once_under_asyncio() -> None:
 
 @DRIVERS
 def test_a_failing_task_spoils_no_other(driver: str) -> None:
-    def task(told: str) -> str:
-        if told == "do 3":
+    def task(text: str) -> str:
+        if text == "do 3":
             raise OSError("the line is dead")
-        return f"<final>{told}</final>"
+        return f"<final>{text}</final>"
 
     recorder = Recorder()
     agent = Agent(instructions="x", provider=planner(plan_of(independent(6)), task), on_prose="accept")
@@ -132,14 +132,14 @@ def test_media_made_in_one_task_are_there_for_the_next(driver: str) -> None:
     def look(image: Media) -> str:
         return f"{len(image.read_bytes())} bytes"
 
-    def task(told: str) -> str:
-        if told == "do draw":
+    def task(text: str) -> str:
+        if text == "do draw":
             return '<block type="command" name="draw"></block>'
-        if "[image:" in told:
+        if "[image:" in text:
             return f"<final>{picture.id}</final>"
-        if told.endswith("do look"):
+        if text.endswith("do look"):
             return f'<block type="command" name="look">{{"image": "{picture.id}"}}</block>'
-        return f"<final>{told}</final>"
+        return f"<final>{text}</final>"
 
     tasks: list[dict[str, Any]] = [
         {"id": "draw", "input": "do draw"}, {"id": "look", "input": "do look", "depends_on": ["draw"]},
@@ -155,13 +155,13 @@ def test_media_made_in_one_task_are_there_for_the_next(driver: str) -> None:
 def test_two_hundred_parallel_tasks_use_a_bounded_number_of_workers(driver: str) -> None:
     lock, now, most = threading.Lock(), [0], [0]
 
-    def task(told: str) -> str:
+    def task(text: str) -> str:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
         with lock:
             now[0] -= 1
-        return f"<final>{told}</final>"
+        return f"<final>{text}</final>"
 
     before = threading.active_count()
     threads: list[int] = []
@@ -177,9 +177,9 @@ def test_a_plan_of_more_tasks_than_the_agent_allows_is_rejected(given: dict[str,
     recorder = Recorder()
     provider = MockProvider(plan_of(independent(at_most + 1)), "<final>x</final>", chunk_size=1000)
     agent = Agent(instructions="x", provider=provider, **given)
-    told = execute(agent, "go", recorder=recorder).messages[2].text
+    text = execute(agent, "go", recorder=recorder).messages[2].text
     assert recorder.for_event("plan_rejected")[0].data["reason"] == "too_many_tasks"
-    assert f"it has more than {at_most:,} tasks" in told
+    assert f"it has more than {at_most:,} tasks" in text
     recorder.clear()
     execute(agent, "go", provider=planner(plan_of(independent(at_most)), "<final>{}</final>".format), recorder=recorder)
     assert not recorder.for_event("plan_rejected")
@@ -203,8 +203,8 @@ def test_tasks_with_parallel_skills_and_agents_below_them_cannot_starve_each_oth
         parallel_skills=True,
     )
 
-    def task(told: str) -> str:
-        if told.startswith("do "):
+    def task(text: str) -> str:
+        if text.startswith("do "):
             return '<block type="command" name="leaf">x</block><block type="command" name="ping"></block>' * 2
         return "<final>ok</final>"
 
@@ -234,8 +234,8 @@ def test_call_ids_and_scopes_name_the_way_down(driver: str) -> None:
         instructions="inner", skills=[where], provider=MockProvider('<block type="command" name="where"></block>', "x")
     )
 
-    def task(told: str) -> str:
-        return '<block type="command" name="inner">x</block>' if told == "do it" else "<final>ok</final>"
+    def task(text: str) -> str:
+        return '<block type="command" name="inner">x</block>' if text == "do it" else "<final>ok</final>"
 
     tasks = [{"id": "a/b%", "input": "do it"}]
     agent = Agent(
@@ -249,7 +249,7 @@ def test_call_ids_and_scopes_name_the_way_down(driver: str) -> None:
 
 
 @DRIVERS
-def test_two_agents_that_are_each_others_skills_come_to_an_end(driver: str) -> None:
+def test_two_agents_that_are_each_others_skills_end(driver: str) -> None:
     one = Agent(instructions="one", provider=MockProvider('<block type="command" name="other">again</block>'))
     other = Agent(instructions="other", provider=one.provider, skills=[one.as_skill("other", "Ask one.")])
     one.skills = (other.as_skill("other", "Ask the other."),)

@@ -1,4 +1,4 @@
-"""`TaskScheduler`: the pure decision which task may start, and the two ways to run it by itself."""
+"""`TaskScheduler`: which task may start, and the two ways to run the scheduler on its own."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_no_more_than_max_running_tasks_run_at_once() -> None:
     assert ids(scheduler.start()) == ["2"]
 
 
-def test_the_inputs_of_a_task_stand_in_the_order_in_which_it_names_them() -> None:
+def test_the_inputs_of_a_task_are_in_the_order_of_its_depends_on() -> None:
     last = task("d", "b", "a")
     scheduler = TaskScheduler([task("a"), task("b"), last])
     scheduler.start()
@@ -309,7 +309,7 @@ class _BrokenError(Exception):
 
 
 FAILURES = pytest.mark.parametrize(
-    "error, told",
+    "error, message",
     [
         (ValueError("oops"), "error: oops"),
         (SystemExit(3), "error: 3"),
@@ -322,7 +322,7 @@ FAILURES = pytest.mark.parametrize(
 
 
 @FAILURES
-def test_a_task_that_fails_has_its_error_as_result_and_spoils_no_other(error: BaseException, told: str) -> None:
+def test_a_task_that_fails_has_its_error_as_result_and_spoils_no_other(error: BaseException, message: str) -> None:
     results: list[dict[str, Any]] = []
 
     def execute(one: Task, inputs: Mapping[str, Any]) -> Any:
@@ -333,11 +333,11 @@ def test_a_task_that_fails_has_its_error_as_result_and_spoils_no_other(error: Ba
     thread = threading.Thread(target=lambda: results.append(TaskScheduler(DIAMOND).run(execute)), daemon=True)
     thread.start()
     thread.join(PATIENCE / 4)
-    assert results == [{"a": ["a"], "b": told, "c": ["c", "a"], "d": ["d", "b", "c"]}]
+    assert results == [{"a": ["a"], "b": message, "c": ["c", "a"], "d": ["d", "b", "c"]}]
 
 
 @FAILURES
-async def test_an_async_task_that_fails_spoils_no_other_either(error: BaseException, told: str) -> None:
+async def test_an_async_task_that_fails_spoils_no_other_either(error: BaseException, message: str) -> None:
     if isinstance(error, SystemExit):
         pytest.skip("asyncio itself ends the event loop for it")
 
@@ -347,10 +347,10 @@ async def test_an_async_task_that_fails_spoils_no_other_either(error: BaseExcept
         return [one.id, *inputs]
 
     if isinstance(error, StopIteration):
-        told = "error: coroutine raised StopIteration"  # Python's own doing
+        message = "error: coroutine raised StopIteration"  # Python's own doing
     async with asyncio.timeout(PATIENCE / 4):
         results = await TaskScheduler(DIAMOND).arun(execute)
-    assert results == {"a": ["a"], "b": told, "c": ["c", "a"], "d": ["d", "b", "c"]}
+    assert results == {"a": ["a"], "b": message, "c": ["c", "a"], "d": ["d", "b", "c"]}
 
 
 async def test_cancelling_arun_ends_the_tasks_that_run() -> None:

@@ -76,7 +76,7 @@ def test_an_answer_that_was_cut_off_is_given_and_says_so(
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool", "other", None])
-def test_what_ended_by_itself_is_not_truncated(reason: str | None) -> None:
+def test_what_ended_on_its_own_is_not_truncated(reason: str | None) -> None:
     result, _ = run(("All of it.", reason))
     assert (result.text, result.finish_reason, result.truncated) == ("All of it.", reason, False)
 
@@ -126,7 +126,7 @@ def test_an_answer_is_continued_where_it_stopped(answers: Any, text: str) -> Non
     assert [one.role for one in script.asked[1]] == ["system", "user", "assistant", "user"]
 
 
-def test_an_answer_of_a_type_that_was_cut_off_is_told_as_what_it_is() -> None:
+def test_a_typed_answer_that_was_cut_off_is_reported_as_truncated() -> None:
     result, script = run(("<final>[1, 2", "length"), ("<final>[3]</final>", "stop"), output=list[int])
     assert (result.output, result.truncated) == ([3], False)
     assert "cut off" in script.asked[1][-1].text
@@ -135,7 +135,7 @@ def test_an_answer_of_a_type_that_was_cut_off_is_told_as_what_it_is() -> None:
     assert "raise generation.max_tokens" in str(result.error)
 
 
-def test_a_run_that_goes_on_behind_a_cut_answer_is_not_truncated_for_ever() -> None:
+def test_a_run_that_continues_after_a_truncated_answer_is_no_longer_truncated() -> None:
     store = MemoryStore()
     agent = Agent(instructions="", provider=Script(("Half", "length"), ("Whole.", "stop")))
     first = kernai.execute(agent, "Hi.", store=store, run_id="r")
@@ -154,10 +154,10 @@ def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_why() -> None:
     result, script = run(
         ('<block type="command" name="note">{"text": "lo', "length"), ("<final>ok</final>", "stop"), skills=[note],
     )  # fmt: skip
-    told = script.asked[1][-1].text
-    assert "had reached its limit" in told
-    assert "smaller steps" in told
-    assert "was not closed" not in told
+    text = script.asked[1][-1].text
+    assert "had reached its limit" in text
+    assert "smaller steps" in text
+    assert "was not closed" not in text
     assert (result.text, result.truncated) == ("ok", False)
 
 

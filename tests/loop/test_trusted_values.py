@@ -217,8 +217,8 @@ def test_of_a_history_the_users_own_messages_count(history: Any, counts: bool) -
 
 def test_the_messages_of_a_result_say_who_wrote_them_also_as_dicts() -> None:
     result = execute(agent(call("read_mail")), ["Read:", outside("x")])
-    told = [Message.from_dict(one.to_dict()) for one in result.messages]
-    assert [(one.role, one.by, one.outside) for one in told] == [
+    messages = [Message.from_dict(one.to_dict()) for one in result.messages]
+    assert [(one.role, one.by, one.outside) for one in messages] == [
         ("user", "user", (1,)), ("assistant", None, ()), ("user", "tool", ()), ("assistant", None, ()),
     ]
 

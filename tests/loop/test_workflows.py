@@ -543,7 +543,7 @@ def test_every_event_says_where_it_belongs(way: Way) -> None:
 
 
 @WAYS
-def test_what_stands_beside_a_plan_is_reported_and_not_run(way: Way) -> None:
+def test_calls_beside_a_plan_are_reported_and_not_run(way: Way) -> None:
     called: list[str] = []
 
     @skill(register=False)
@@ -559,10 +559,10 @@ def test_what_stands_beside_a_plan_is_reported_and_not_run(way: Way) -> None:
     result = way(agent_of(answer, skills=[beside]))
     assert result.text == "done"
     assert called == []
-    told = result.messages[-2].text
-    assert told.startswith('<block type="error" name="workflow">')
-    assert "command 'beside'" in told
-    assert "final" in told
+    text = result.messages[-2].text
+    assert text.startswith('<block type="error" name="workflow">')
+    assert "command 'beside'" in text
+    assert "final" in text
 
 
 @WAYS

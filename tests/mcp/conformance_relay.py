@@ -1,4 +1,4 @@
-"""Stands for the client where the conformance package starts one: has it run at a socket, where a Python is warm."""
+"""The client that the conformance package starts: it has an already running Python do the work, over a socket."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 
 with socket.socket(socket.AF_UNIX) as line:
     line.connect(sys.argv[1])
-    with line.makefile("rw") as told:
-        told.write(json.dumps({"url": sys.argv[2], "environment": dict(os.environ)}) + "\n")
-        told.flush()
-        ended = json.loads(told.readline())
+    with line.makefile("rw") as stream:
+        stream.write(json.dumps({"url": sys.argv[2], "environment": dict(os.environ)}) + "\n")
+        stream.flush()
+        ended = json.loads(stream.readline())
 sys.stdout.write(ended["output"])
 sys.stderr.write(ended["errors"])
 sys.exit(ended["status"])

@@ -43,7 +43,7 @@ def test_multiple_content_types() -> list[Any]:
 
 @skill
 def test_tool_with_progress(ctx: SkillContext[Any]) -> str:
-    """Tell how far it is."""
+    """Report progress."""
     for done in (0, 50, 100):
         ctx.emit({"progress": done, "total": 100})
     return "done"

@@ -67,8 +67,8 @@ def installed(name: str, pins: dict[str, str], install: list[str]) -> Path:
         try:
             subprocess.run(command, cwd=target, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
         except (subprocess.SubprocessError, OSError) as error:
-            told = str(getattr(error, "stderr", None) or error).strip()
-            leave_out(f"cannot install {', '.join(pins)}: {told[-500:]}")
+            reason = str(getattr(error, "stderr", None) or error).strip()
+            leave_out(f"cannot install {', '.join(pins)}: {reason[-500:]}")
         with suppress(OSError):  # another run of the tests was faster
             target.rename(folder)
     return folder

@@ -1,12 +1,12 @@
 """A server without the SDK, which does what real ones do on bad days. Run as a program; speaks over standard streams.
 
-Each tool is a function below. What stands on the command line is done before anything is read:
+Each tool is a function below. The options are carried out before anything is read:
 
     --exit-at-start     writes to standard error and exits with status 3
     --garbage           prints lines that are no messages, then serves
     --only-garbage      prints such a line, and never a message
     --mute              reads, and answers nothing
-    --tell FILE         writes the file's bytes to standard error, and exits with status 3
+    --stderr FILE       writes the file's bytes to standard error, and exits with status 3
     --stubborn          ignores SIGTERM and the end of its input
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
@@ -184,9 +184,9 @@ def main() -> None:
     if "--exit-at-start" in OPTIONS:
         sys.stderr.write(f"cannot open the database with {os.environ.get('TOKEN', 'nothing')}\n")
         sys.exit(3)
-    told = option("--tell")
-    if told:
-        sys.stderr.buffer.write(Path(told).read_bytes())
+    said = option("--stderr")
+    if said:
+        sys.stderr.buffer.write(Path(said).read_bytes())
         sys.exit(3)
     if "--garbage" in OPTIONS or "--only-garbage" in OPTIONS:
         print('Welcome to the raw server!\n{"jsonrpc": "2.0"}\n\udcff\xff', flush=True)

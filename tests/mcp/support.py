@@ -42,8 +42,8 @@ def ask(adapter: Adapter, request: str | dict[str, Any], cancelled: Callable[[],
     content = request if isinstance(request, str) else json.dumps(request)
     answer = Answer(events=context.emitted)
     try:
-        told = adapter.protocol.handler(Block("mcp", None, content), context)
-        answer.parts = told if isinstance(told, list) else [told]
+        returned = adapter.protocol.handler(Block("mcp", None, content), context)
+        answer.parts = returned if isinstance(returned, list) else [returned]
     except McpError as error:
         answer.error = str(error)
     return answer
@@ -66,7 +66,7 @@ def raw_adapter(*options: str, **entry: Any) -> Adapter:
 
 
 def processes_with(word: str) -> list[int]:
-    """The living processes in whose command line the word stands (Linux)."""
+    """The running processes whose command line contains the word (Linux)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

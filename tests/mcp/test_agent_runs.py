@@ -38,7 +38,7 @@ def files(node_servers: NodeServers, tmp_path: Path) -> Iterator[Adapter]:
         yield adapter
 
 
-def test_an_agent_discovers_describes_reads_errs_mends_and_answers(files: Adapter, tmp_path: Path) -> None:
+def test_an_agent_discovers_describes_reads_errs_corrects_and_answers(files: Adapter, tmp_path: Path) -> None:
     path = str(tmp_path / "notes.txt")
     provider = MockProvider(
         '<block type="command" name="/protocols"></block>',
@@ -172,8 +172,8 @@ def test_progress_logs_and_changes_are_events_of_the_run(tmp_path: Path) -> None
         )
         agent = Agent(instructions="", provider=provider, protocols=[adapter.protocol])
         execute(agent, "go", recorder=recorder, on_event=on_event)
-    told = [event.data for event in recorder.for_event("progress")]
-    assert [(one["call_id"], one["data"]["mcp"]) for one in told] == [("1.0", "log"), ("2.0", "tool_changed")]
+    recorded = [event.data for event in recorder.for_event("progress")]
+    assert [(one["call_id"], one["data"]["mcp"]) for one in recorded] == [("1.0", "log"), ("2.0", "tool_changed")]
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -186,9 +186,9 @@ async def test_asynchronous_runs_at_once_share_the_servers(parallel: bool) -> No
             return Agent(instructions="", provider=provider, protocols=[adapter.protocol], parallel_skills=parallel)
 
         results = await asyncio.gather(*(aexecute(agent(number), "go") for number in range(8)))
-    told = [injected(result) for result in results]
-    assert len({first for first, *_ in told}) == 1  # one process served them all
-    for number, (_, *echoes) in enumerate(told):
+    texts = [injected(result) for result in results]
+    assert len({first for first, *_ in texts}) == 1  # one process served them all
+    for number, (_, *echoes) in enumerate(texts):
         assert echoes == [f'<block type="result" name="mcp">{number}/{call}</block>' for call in range(3)]
 
 

@@ -56,9 +56,9 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("schema, arguments, told", TABLE)
-def test_what_is_wrong_with_arguments(schema: dict[str, Any], arguments: dict[str, Any], told: list[str]) -> None:
-    assert faults(schema, arguments) == told
+@pytest.mark.parametrize("schema, arguments, messages", TABLE)
+def test_what_is_wrong_with_arguments(schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]) -> None:
+    assert faults(schema, arguments) == messages
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_a_misspelt_name_is_found_among_thousands_of_long_ones() -> None:
 def test_each_of_many_threads_has_its_own_budget() -> None:
     rows = {"properties": {"a": {"items": FILE}}}
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda n: faults(rows, {"a": [{"path": "a"}] * 2000 + [{"path": n}]}), range(8)))
-    assert told == [[f"arguments.a[2000].path: expected string, received integer {n}"] for n in range(8)]
+        found = list(pool.map(lambda n: faults(rows, {"a": [{"path": "a"}] * 2000 + [{"path": n}]}), range(8)))
+    assert found == [[f"arguments.a[2000].path: expected string, received integer {n}"] for n in range(8)]
 
 
-@pytest.mark.parametrize("schema, arguments, told", [
+@pytest.mark.parametrize("schema, arguments, messages", [
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
     ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
     ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
@@ -154,9 +154,9 @@ def test_each_of_many_threads_has_its_own_budget() -> None:
     ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
 ])
 def test_what_is_required_and_has_a_default_may_be_left_out(
-    schema: dict[str, Any], arguments: dict[str, Any], told: list[str]
+    schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]
 ) -> None:
-    assert faults(schema, arguments) == told
+    assert faults(schema, arguments) == messages
 
 
 def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_left_out() -> None:

@@ -264,7 +264,7 @@ def test_what_is_secret_is_hidden_from_a_text_and_the_rest_is_not() -> None:
     assert shown_url("http://host:1/a?b#c") == "http://host:1/a"
 
 
-def test_the_keys_in_an_address_are_hidden_also_where_they_stand_alone() -> None:
+def test_the_keys_in_an_address_are_hidden_even_on_their_own() -> None:
     url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
     hide = redactor_of(read_servers({"servers": {"it": {"url": url}}})["it"]).text
     assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"

@@ -1,6 +1,6 @@
 """The official conformance package, against skills that are served and against the client.
 
-Each of its scenarios is run here or stands, with the reason why not, in docs/mcp.md.
+Each of its scenarios is run here, or docs/mcp.md says why not.
 """
 
 from __future__ import annotations

@@ -120,10 +120,10 @@ def test_what_servers_there_are_and_more_of_those_that_are_open() -> None:
 
 
 def test_a_tool_in_full_has_its_schema_and_a_call_that_works(one: Adapter) -> None:
-    told = ask(one, {"method": "tools/describe", "params": {"name": "find_book"}}).text
-    assert told.startswith("tool find_book of server library\n")
-    assert '"required": ["title"]' in told
-    request = json.loads(told.rpartition("call: ")[2])
+    text = ask(one, {"method": "tools/describe", "params": {"name": "find_book"}}).text
+    assert text.startswith("tool find_book of server library\n")
+    assert '"required": ["title"]' in text
+    request = json.loads(text.rpartition("call: ")[2])
     assert ask(one, request).text == "3 books like ..."
 
 
@@ -180,15 +180,15 @@ MISTAKES: list[tuple[Any, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("request_, told, right", MISTAKES)
-def test_a_mistake_is_answered_with_the_right_request(two: Adapter, request_: Any, told: str, right: Any) -> None:
+@pytest.mark.parametrize("request_, message, right", MISTAKES)
+def test_a_mistake_is_answered_with_the_right_request(two: Adapter, request_: Any, message: str, right: Any) -> None:
     answer = ask(two, request_)
-    assert told in str(answer.error)
+    assert message in str(answer.error)
     assert shown_request(answer) == right
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, message",
     [
         ("", "the block is empty. It must hold one JSON object, such as {"),
         ("tools/list", "it is no valid JSON: "),
@@ -208,8 +208,8 @@ def test_a_mistake_is_answered_with_the_right_request(two: Adapter, request_: An
         ('{"method": "resources/read", "params": {"uri": "books://none", "server": "library"}}', "server 'library' failed at"),
     ],
 )
-def test_every_other_mistake_says_what_there_is(two: Adapter, text: str, told: str) -> None:
-    assert told in str(ask(two, text).error)
+def test_every_other_mistake_says_what_there_is(two: Adapter, text: str, message: str) -> None:
+    assert message in str(ask(two, text).error)
 
 
 def test_the_envelope_of_json_rpc_does_no_harm(one: Adapter) -> None:
@@ -269,20 +269,20 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("content, structured, told", RESULTS)
-def test_what_a_result_becomes(content: list[Any], structured: Any, told: list[str]) -> None:
+@pytest.mark.parametrize("content, structured, wanted", RESULTS)
+def test_what_a_result_becomes(content: list[Any], structured: Any, wanted: list[str]) -> None:
     given = {} if structured is None else {"structured_content": structured}
     answer = tool_answer(CallToolResult(content=content, **given))
     parts = answer if isinstance(answer, list) else [answer]
     shown = [part if isinstance(part, str) else f"<{part.mime_type}>" for part in parts]
-    assert len(shown) == len(told)
-    for part, expected in zip(shown, told, strict=True):
+    assert len(shown) == len(wanted)
+    for part, expected in zip(shown, wanted, strict=True):
         assert part.startswith(expected) if expected.startswith("[") else part == expected
 
 
 def test_an_image_in_an_error_is_named() -> None:
-    told = error_text(CallToolResult(content=[TextContent(text="failed"), png()], is_error=True))
-    assert told == "failed\n[image, image/png, cannot be shown in an error]"
+    text = error_text(CallToolResult(content=[TextContent(text="failed"), png()], is_error=True))
+    assert text == "failed\n[image, image/png, cannot be shown in an error]"
 
 
 def test_a_result_that_is_against_the_protocol_is_an_error_and_the_server_serves_on() -> None:

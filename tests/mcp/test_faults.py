@@ -28,7 +28,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["mcp"] for event in events]
 
 
-def test_a_server_killed_in_the_middle_of_a_call_is_told_and_the_next_call_starts_it_again(tmp_path: Path) -> None:
+def test_a_server_killed_during_a_call_is_reported_and_restarted_by_the_next_call(tmp_path: Path) -> None:
     with raw_adapter() as adapter:
         first = call(adapter, "pid").text
         answer = call(adapter, "die")
@@ -86,7 +86,7 @@ def test_a_hung_call_ends_at_its_timeout_and_the_server_serves_on() -> None:
         assert call(adapter, "pid").text == process
 
 
-def test_an_answer_that_cannot_be_read_is_told_and_what_may_be_repeated_is_not_warned_of() -> None:
+def test_an_unreadable_answer_is_reported_without_a_warning_for_repeatable_calls() -> None:
     with raw_adapter(timeout=1) as adapter:
         answer = call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "id": 3, "result": "cut in the midd')
     assert answer.error is not None
@@ -126,24 +126,24 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, message",
     [
         (["--exit-at-start"], "cannot open the database with [env TOKEN]"),
         (["--only-garbage"], "it printed what is no JSON-RPC message to standard output: 'Welcome to the raw server!'"),
     ],
     ids=["exits at the start", "prints nothing but garbage"],
 )
-def test_a_server_that_cannot_be_used_is_told_with_what_it_said_itself(options: list[str], told: str) -> None:
+def test_a_server_that_cannot_be_used_is_reported_with_its_own_words(options: list[str], message: str) -> None:
     with raw_adapter(*options, timeout=0.5, env={"TOKEN": "s3cret-value"}) as adapter:
         for _ in range(2):  # and tried again by the next call
             answer = call(adapter, "echo", text="x")
             assert answer.error is not None
             assert "server 'raw' cannot be reached" in answer.error
-            assert told in answer.error
+            assert message in answer.error
 
 
 @pytest.mark.parametrize(
-    "entry, told",
+    "entry, message",
     [
         ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
         ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is no folder: '/no/such/folder'"),
@@ -152,11 +152,11 @@ def test_a_server_that_cannot_be_used_is_told_with_what_it_said_itself(options: 
     ],
     ids=["no such command", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
 )
-def test_a_server_that_is_not_there_is_told(entry: dict[str, Any], told: str) -> None:
+def test_a_missing_server_is_reported(entry: dict[str, Any], message: str) -> None:
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:
         answer = call(adapter, "echo")
         assert answer.error is not None
-        assert told in answer.error
+        assert message in answer.error
 
 
 def test_one_server_that_fails_does_not_cost_the_others_their_tools() -> None:
@@ -205,9 +205,9 @@ def test_a_server_that_is_of_no_use_is_waited_for_once_and_not_by_each_call_to_o
         assert call(adapter, "echo", text="on").text == "on"
         tried = useless.tried
         assert [call(adapter, "echo", text="on").text for _ in range(3)] == ["on"] * 3
-        told = ask(adapter, {"method": "tools/list"}).text
-        assert "server raw: " in told
-        assert "For now it is asked only by requests that name it as their 'server'" in told
+        text = ask(adapter, {"method": "tools/list"}).text
+        assert "server raw: " in text
+        assert "For now it is asked only by requests that name it as their 'server'" in text
         wrong = str(call(adapter, "ecko", text="on").error)
         assert wrong.startswith("server 'raw' has no tool 'ecko'; did you mean 'echo'?")
         assert "server 'it' " in wrong.partition("Write: ")[2], "the one that may have it"
@@ -274,7 +274,7 @@ def test_log_notifications_are_events_of_the_calls_under_way() -> None:
         ]
 
 
-def test_a_secret_that_a_server_logs_or_tells_in_an_error_is_hidden_and_one_it_returns_is_not() -> None:
+def test_a_secret_in_a_servers_log_or_error_is_hidden_and_one_in_a_result_is_not() -> None:
     with raw_adapter(env={"TOKEN": "s3cret-value"}) as adapter:
         (event,) = call(adapter, "log", data={"with": ["s3cret-value"]}).events
         assert event["data"] == {"with": ["[env TOKEN]"]}
@@ -285,25 +285,25 @@ def test_a_secret_that_a_server_logs_or_tells_in_an_error_is_hidden_and_one_it_r
 
 KEY = "-----BEGIN KEY-----\n" + "\n".join(f"K3Y{n:04}/+{'k3y' * 18}" for n in range(40)) + "\n-----END KEY-----"
 #: what a server writes to its standard error before it ends
-TOLD: dict[str, str] = {
+SECRETS: dict[str, str] = {
     "its environment": repr({"KEY": KEY, "TOKEN": "s3cret-välue"}),
     "a request": json.dumps({"headers": {"Authorization": "Bearer s3cret-välue", "X": KEY}}),
     "an address": f"GET /?token={quote('s3cret-välue')}&key={quote_plus(KEY)} 403",
-    "a secret of more lines than are told": f"cannot read\n{KEY}",
-    "a secret that the beginning of what is told cuts": f"{KEY}{'.' * 4000}",
+    "a secret of more lines than are quoted": f"cannot read\n{KEY}",
+    "a secret cut by the start of the quote": f"{KEY}{'.' * 4000}",
     "a secret that the beginning of what is kept cuts": "".join(f"{'.' * (65536 - 1500)}{KEY}" for _ in range(3)),
     "much": f"{KEY} s3cret-välue\n" * 1000,
 }
 
 
-@pytest.mark.parametrize("told", TOLD)
-def test_no_part_of_a_secret_on_standard_error_is_told(told: str, tmp_path: Path) -> None:
-    file = tmp_path / "told"
-    file.write_text(TOLD[told], encoding="utf-8")
-    with raw_adapter("--tell", str(file), env={"TOKEN": "s3cret-välue", "KEY": KEY}) as adapter:
+@pytest.mark.parametrize("line", SECRETS)
+def test_no_part_of_a_secret_on_standard_error_is_shown(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "stderr"
+    file.write_text(SECRETS[line], encoding="utf-8")
+    with raw_adapter("--stderr", str(file), env={"TOKEN": "s3cret-välue", "KEY": KEY}) as adapter:
         error = str(call(adapter, "echo", text="x").error)
     assert "its standard error ended with:" in error
-    assert "[env " in error or told == "a secret that the beginning of what is told cuts"
+    assert "[env " in error or line == "a secret cut by the start of the quote"
     for part in ("s3cret", "lue", "K3Y", "k3y", "BEGIN", "END"):
         assert part not in error
 
@@ -317,10 +317,10 @@ def test_the_key_in_an_address_is_in_no_error_and_no_log_line(path: str, caplog:
         with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
             error = str(call(adapter, "echo").error)
         web.shutdown()
-    told = error + caplog.text
-    assert f"127.0.0.1:{web.server_port}/{path}" in told
+    shown = error + caplog.text
+    assert f"127.0.0.1:{web.server_port}/{path}" in shown
     for secret in ("k3y", "pa55word"):
-        assert secret not in told
+        assert secret not in shown
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -343,7 +343,7 @@ class Echo(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "itself"])
-def test_no_part_of_a_header_that_a_gateway_gives_back_is_told(kind: str) -> None:
+def test_no_part_of_a_header_that_a_gateway_echoes_is_shown(kind: str) -> None:
     token = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
     with HTTPServer(("127.0.0.1", 0), type("EchoKind", (Echo,), {"kind": kind})) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
@@ -359,21 +359,21 @@ def test_no_part_of_a_header_that_a_gateway_gives_back_is_told(kind: str) -> Non
 class OtherEvents(BaseHTTPRequestHandler):
     """Sends events, but none of an MCP server."""
 
-    told: bytes
+    body: bytes
 
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        self.wfile.write(self.told)
+        self.wfile.write(self.body)
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.mark.parametrize("told", [b"", b"event: hello\ndata: world\n\n"])
-def test_a_stream_of_events_that_ends_without_an_endpoint_is_told_as_such(told: bytes) -> None:
-    with HTTPServer(("127.0.0.1", 0), type("Told", (OtherEvents,), {"told": told})) as web:
+@pytest.mark.parametrize("body", [b"", b"event: hello\ndata: world\n\n"])
+def test_an_event_stream_that_ends_without_an_endpoint_is_reported_as_such(body: bytes) -> None:
+    with HTTPServer(("127.0.0.1", 0), type("WithBody", (OtherEvents,), {"body": body})) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{web.server_port}/sse"
         with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
@@ -442,9 +442,9 @@ def test_a_server_gets_the_small_default_environment_and_its_own_and_nothing_of_
 ) -> None:
     monkeypatch.setenv("OUR_SECRET", "hunter2")
     with raw_adapter(env={"ITS_OWN": "yes"}) as adapter:
-        told = call(adapter, "environment").text
-        assert '"ITS_OWN": "yes"' in told
-        assert "hunter2" not in told
+        text = call(adapter, "environment").text
+        assert '"ITS_OWN": "yes"' in text
+        assert "hunter2" not in text
 
 
 def test_the_tools_that_are_not_allowed_are_refused_at_the_call_and_not_sent(tmp_path: Path) -> None:
@@ -533,7 +533,7 @@ def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str
     assert "it nests too deeply" in error
 
 
-def test_a_new_tool_that_the_server_does_not_tell_of_is_found_when_it_is_called(tmp_path: Path) -> None:
+def test_a_new_tool_that_the_server_did_not_announce_is_found_when_called(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     with raw_adapter("--secret", str(secret)) as adapter:
         assert "has no tool 'hidden'" in str(call(adapter, "hidden").error)

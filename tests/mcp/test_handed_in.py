@@ -26,7 +26,7 @@ def counter() -> MCPServer:
 
     @server.tool()
     async def count(to: int, ctx: Context) -> str:
-        """Counts, and tells how far it is."""
+        """Counts, and reports progress."""
         for number in range(to):
             await ctx.report_progress(number + 1, to, f"at {number + 1}")
         return f"counted to {to}"
@@ -61,7 +61,7 @@ def test_a_server_can_be_handed_in_as(made: str) -> None:
         ]
 
 
-def test_a_transport_that_the_caller_makes_anew_is_restarted_too() -> None:
+def test_a_transport_that_a_factory_makes_is_restarted_too() -> None:
     def transport() -> Any:
         import sys
 
@@ -73,7 +73,7 @@ def test_a_transport_that_the_caller_makes_anew_is_restarted_too() -> None:
         assert call(adapter, "pid").text != first
 
 
-def test_a_factory_that_fails_is_told() -> None:
+def test_a_factory_that_fails_is_reported() -> None:
     def broken() -> Any:
         raise RuntimeError("no such server today")
 
@@ -87,7 +87,7 @@ def chain(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("schema, given, told", [
+@pytest.mark.parametrize("schema, given, message", [
     ({"type": "object", "required": ["a"]}, {"a": 1}, None),
     ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": 1}, "1 is not of type 'string'"),
     ({"type": "object", "required": ["a"]}, {"b": 1}, "a: required, but missing"),
@@ -96,7 +96,7 @@ def chain(levels: int) -> dict[str, Any]:
     ({"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}, {"a": "a" * 5000 + "!"}, None),
 ])
 def test_a_result_is_held_against_its_schema_within_bounds(
-    schema: dict[str, Any], given: dict[str, Any] | None, told: str | None, mode: str
+    schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str
 ) -> None:
     async def listing(*_: Any) -> ListToolsResult:
         return ListToolsResult(tools=[Tool(name="give", input_schema={"type": "object"}, output_schema=schema)])
@@ -107,11 +107,11 @@ def test_a_result_is_held_against_its_schema_within_bounds(
     server = SdkServer("giver", on_list_tools=listing, on_call_tool=give)
     with setup({"servers": {"it": {"timeout": 20}}}, {"it": lambda: Client(server, mode=mode)}, register=False) as adapter:
         answer = call(adapter, "give")
-        if told is None:
+        if message is None:
             assert answer.text.startswith("given")
         else:
             assert str(answer.error).startswith("server 'it' called the tool 'give', but the structured content of the result")
-            assert told in str(answer.error)
+            assert message in str(answer.error)
 
 
 def told_changes(adapter: Adapter) -> list[Any]:
@@ -129,7 +129,7 @@ def test_a_changed_definition_is_noticed_in_both_revisions(mode: str) -> None:
             events = ask(adapter, described).events
             if events:
                 break
-        if mode == "auto":  # this SDK's server tells clients of older revisions nothing; the raw one does
+        if mode == "auto":  # this SDK's server notifies no clients of older revisions; the raw one does
             assert [event["changed"] for event in events] == [["description", "inputSchema", "outputSchema"]]
         assert told_changes(adapter) == [["description", "inputSchema", "outputSchema"]]
 
@@ -145,7 +145,7 @@ async def closed_at_once() -> AsyncIterator[Any]:
         yield receive, other_send
 
 
-def test_a_connection_that_is_closed_at_once_is_told_and_does_not_go_in_circles() -> None:
+def test_a_connection_that_closes_at_once_is_reported_without_endless_retries() -> None:
     made: list[int] = []
 
     def transport() -> Any:

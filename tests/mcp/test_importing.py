@@ -1,4 +1,4 @@
-"""The adapter stands apart: the core never loads it, and without the SDK it says what to install."""
+"""The core never loads the adapter, which without the SDK says what to install."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ REGISTER = {
 
 
 @pytest.mark.parametrize("way", REGISTER)
-def test_a_call_waits_for_a_person_and_goes_on_in_another_process(way: str) -> None:
+def test_a_call_waits_for_a_person_and_continues_in_another_process(way: str) -> None:
     store, skills = MemoryStore(), way == "a skill"
     with desk() as adapter:
         first = execute(agent(adapter, REGISTER[way], skills=skills), "Register me.", store=store, run_id="r")

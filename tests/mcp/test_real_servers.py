@@ -68,12 +68,12 @@ def test_everything_over_every_transport(everything: Adapter) -> None:
     assert prompt.text == "[user]\nWhat's weather in Rome?"
 
 
-def test_structured_content_that_the_text_already_says_is_not_told_twice(everything: Adapter) -> None:
-    told = call(everything, "get-structured-content", location="New York").text
-    assert json.loads(told) == {"temperature": 33, "conditions": "Cloudy", "humidity": 82}
+def test_structured_content_that_repeats_the_text_is_left_out(everything: Adapter) -> None:
+    text = call(everything, "get-structured-content", location="New York").text
+    assert json.loads(text) == {"temperature": 33, "conditions": "Cloudy", "humidity": 82}
 
 
-def test_links_and_embedded_resources_are_told_and_not_fetched(everything: Adapter) -> None:
+def test_links_and_embedded_resources_are_mentioned_and_not_fetched(everything: Adapter) -> None:
     links = call(everything, "get-resource-links", count=2).text
     assert "[link to the resource demo://resource/dynamic/blob/1: Blob Resource 1, text/plain" in links
     embedded = call(everything, "get-resource-reference", resourceType="Text", resourceId=3).text
@@ -143,15 +143,15 @@ def test_two_adapters_with_different_servers_live_in_one_process(node_servers: N
         assert call(two, "list_allowed_directories").text.endswith(str(tmp_path))
 
 
-def test_without_a_server_a_tool_is_found_where_it_is_and_several_owners_are_told(
+def test_without_a_server_a_tool_is_found_and_several_owners_are_reported(
     node_servers: NodeServers, tmp_path: Path
 ) -> None:
     files = node_servers.command("filesystem", str(tmp_path))
     with adapter_of(one=files, two=files, everything=node_servers.command("everything")) as adapter:
         assert call(adapter, "echo", message="found").text == "Echo: found"
-        told = call(adapter, "list_allowed_directories").error
-        assert told is not None
-        assert told.startswith("2 servers have a tool 'list_allowed_directories': 'one', 'two'. Say which. Write: {")
+        error = call(adapter, "list_allowed_directories").error
+        assert error is not None
+        assert error.startswith("2 servers have a tool 'list_allowed_directories': 'one', 'two'. Say which. Write: {")
         assert call(adapter, "list_allowed_directories", server="two").text.endswith(str(tmp_path))
 
 
@@ -170,7 +170,7 @@ def test_a_real_server_that_is_killed_is_started_again(node_servers: NodeServers
         assert [event["mcp"] for event in answer.events] == ["restart"]
 
 
-def test_an_http_server_that_is_started_anew_is_connected_to_anew(node_servers: NodeServers) -> None:
+def test_a_restarted_http_server_is_reconnected(node_servers: NodeServers) -> None:
     """Whether or not it was asked while it was gone."""
     served = serve_everything(node_servers, "streamableHttp")
     with adapter_of(it={"url": f"http://127.0.0.1:{served.port}/mcp", "timeout": 10}) as adapter:

@@ -48,7 +48,7 @@ def loaded() -> Iterator[ModuleType]:
     for thread in set(threading.enumerate()) - before:
         if thread.name == "kernai-worker":
             thread.join(20)
-            assert not thread.is_alive(), "a skill goes on after its test"
+            assert not thread.is_alive(), "a skill is still running after its test"
 
 
 @pytest.fixture

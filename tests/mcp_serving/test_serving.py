@@ -28,7 +28,7 @@ async def soon(what: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(what, 30)
 
 
-def told(wanted: int = 1) -> tuple[list[tuple[float, float | None, str | None]], asyncio.Event, Any]:
+def progress(wanted: int = 1) -> tuple[list[tuple[float, float | None, str | None]], asyncio.Event, Any]:
     """A list that a progress callback fills, and an event for when it holds `wanted`."""
     got: list[tuple[float, float | None, str | None]] = []
     enough = asyncio.Event()
@@ -144,7 +144,7 @@ FAILURES = [
 ]
 
 
-async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_goes_on(client: Client) -> None:
+async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_continues(client: Client) -> None:
     for name, arguments, message in FAILURES:
         result = await client.call_tool(name, arguments)
         assert result.is_error, (name, arguments)
@@ -161,7 +161,7 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-async def test_wrong_arguments_are_told_with_right_ones_and_not_as_a_block_of_kernais_own(client: Client) -> None:
+async def test_wrong_arguments_are_reported_with_an_example_and_not_as_a_block(client: Client) -> None:
     for name, arguments, faults, right in WRONG_ARGUMENTS:
         result = await client.call_tool(name, arguments)
         assert result.is_error
@@ -192,7 +192,7 @@ async def test_a_media_input_takes_its_payload(client: Client) -> None:
 
 
 async def test_credentials_are_scrubbed_from_results_errors_and_progress(client: Client) -> None:
-    got, _, on_progress = told()
+    got, _, on_progress = progress()
     right = await client.call_tool("login", {"how": "right"}, progress_callback=on_progress)
     wrong = await client.call_tool("login", {"how": "wrong"})
     data = await client.call_tool("login", {"how": "data"})
@@ -208,7 +208,7 @@ async def test_credentials_are_scrubbed_from_results_errors_and_progress(client:
 
 @each_way
 async def test_progress_comes_in_order_and_grows_before_the_result(client: Client) -> None:
-    got, enough, on_progress = told(6)
+    got, enough, on_progress = progress(6)
     result = await client.call_tool("count", {"upto": 3}, progress_callback=on_progress)
     await soon(enough.wait())
     unasked = await client.call_tool("count", {"upto": 3})
@@ -219,8 +219,8 @@ async def test_progress_comes_in_order_and_grows_before_the_result(client: Clien
     assert [total for _, total, _ in got] == [3.0, 3.0, 3.0, None, None, None]
 
 
-async def test_an_agent_is_a_tool_that_tells_its_progress(client: Client) -> None:
-    got, enough, on_progress = told(6)
+async def test_an_agent_is_a_tool_that_reports_progress(client: Client) -> None:
+    got, enough, on_progress = progress(6)
     result = await client.call_tool("ask", {"input": "count"}, progress_callback=on_progress)
     await soon(enough.wait())
     assert texts(result) == ["counted it"]
@@ -233,7 +233,7 @@ async def test_an_agent_is_a_tool_that_tells_its_progress(client: Client) -> Non
 @pytest.mark.parametrize("tool", ["poll", "poll_later", "ask"])
 @each_way
 async def test_a_client_that_cancels_is_seen_by_the_skill(client: Client, tool: Any) -> None:
-    _, started, on_progress = told(2 if tool == "ask" else 1)
+    _, started, on_progress = progress(2 if tool == "ask" else 1)
     arguments = {"input": "wait"} if tool == "ask" else {}
     call = asyncio.ensure_future(client.call_tool(tool, arguments, progress_callback=on_progress))
     await soon(started.wait())
@@ -244,7 +244,7 @@ async def test_a_client_that_cancels_is_seen_by_the_skill(client: Client, tool: 
 
 
 async def test_fifty_calls_at_once_leave_the_server_responsive(client: Client) -> None:
-    _, held, on_progress = told(50)
+    _, held, on_progress = progress(50)
     calls = [
         asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress)) for _ in range(50)
     ]

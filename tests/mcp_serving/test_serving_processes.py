@@ -65,9 +65,9 @@ class Process:
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, the rest of stdout, stderr."""
-        out, told = self.process.communicate(timeout=PATIENCE)
+        out, stderr = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode is not None
-        return self.process.returncode, out, told
+        return self.process.returncode, out, stderr
 
 
 @contextmanager
@@ -112,8 +112,8 @@ def test_a_stdio_server_ends_in_order_whatever_its_skills_do(
         if tool is not None:
             server.begin(tool)
         interrupt(server, how)
-        code, out, told = server.end()
-    assert (code, told) == (0, "")
+        code, out, stderr = server.end()
+    assert (code, stderr) == (0, "")
     for line in out.splitlines():
         assert json.loads(line)["error"]["message"] == "Connection closed"
 
@@ -180,11 +180,11 @@ def test_stray_output_goes_to_stderr_and_the_protocol_stays_whole(
         server.call("shout", text="hello")
         assert server.read()["result"]["content"][0]["text"] == "shouted"
         interrupt(server, "EOF")
-        code, out, told = server.end()
+        code, out, stderr = server.end()
     assert (code, out) == (0, "after\n"), "stdout is given back"
-    assert told.startswith("before")
+    assert stderr.startswith("before")
     for way in ("print", "original", "descriptor", "child", "unflushed"):
-        assert f"{way}: hello" in told
+        assert f"{way}: hello" in stderr
 
 
 def test_garbage_on_stdin_does_not_end_the_server(python: WarmPython, environment: dict[str, str]) -> None:
@@ -242,9 +242,9 @@ def test_without_a_stderr_stray_output_goes_nowhere(environment: dict[str, str])
 
 def test_without_a_stdin_the_transport_says_what_to_use(environment: dict[str, str]) -> None:
     with started(environment, stdin=None, preexec_fn=lambda: os.close(0)) as server:
-        code, out, told = server.end()
+        code, out, stderr = server.end()
     assert (code, out) == (1, "")
-    assert "transport='stdio' needs an open stdin and stdout" in told
+    assert "transport='stdio' needs an open stdin and stdout" in stderr
 
 
 def test_serving_works_in_a_thread_too(python: WarmPython, environment: dict[str, str], tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_the_example_explains_its_options(
     python: WarmPython, environment: dict[str, str], arguments: list[str], code: int, words: str
 ) -> None:
     with running(python, environment, *arguments, program=EXAMPLE) as server:
-        ended, out, told = server.end()
+        ended, out, stderr = server.end()
     assert ended == code
-    assert words in " ".join((out + told).split())
+    assert words in " ".join((out + stderr).split())
 
 
 def test_servers_that_were_stopped_leave_no_thread_and_no_descriptor(served: Any) -> None:

@@ -56,7 +56,7 @@ def test_a_registry_is_served_as_it_changes() -> None:
     assert toolbox.find("a") is None
 
 
-def test_an_agent_is_one_tool_that_does_not_tell_its_instructions() -> None:
+def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
     agent = Agent(name="The Boss: 1", instructions="a secret", provider=MockProvider("x"), skills=[named("a")])
     tool = Toolbox(agent).all()[0]
     assert (tool.name, tool.input_schema["required"]) == ("The_Boss_1", ["input"])
@@ -169,7 +169,7 @@ def test_progress_grows_whatever_a_skill_emits(emitted: list[Any]) -> None:
     assert all(one < other for one, other in pairwise(numbers))
 
 
-async def test_a_client_that_reads_slowly_is_told_the_newest() -> None:
+async def test_a_slow_client_gets_the_newest_progress() -> None:
     got = await sent(*range(3 * MAX_WAITING))
     assert len(got) == MAX_WAITING
     assert got[-1] == (3 * MAX_WAITING - 1.0, None, None)

@@ -1,4 +1,4 @@
-"""What tests of middleware share: providers that do one thing, and what a run told."""
+"""What tests of middleware share: providers that do one thing, and a run's events."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def types(recorder: Recorder) -> list[str]:
     return [event.type for event in recorder.entries]
 
 
-def told(recorder: Recorder, type: str) -> list[Any]:
+def data_of(recorder: Recorder, type: str) -> list[Any]:
     return [event.data for event in recorder.for_event(type)]

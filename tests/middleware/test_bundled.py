@@ -33,7 +33,7 @@ from kernai.middleware.bundled import _compacted
 from kernai.testing import ByHand
 from kernai.values.conversation import Conversation, ConversationView
 from tests.loop.loop_cases import command, plan, task
-from tests.middleware.asking import RETRYABLE, AsyncScript, Script, echo, told, types
+from tests.middleware.asking import RETRYABLE, AsyncScript, Script, data_of, echo, types
 from tests.middleware.test_model_calls import AsyncWaits, Waits
 from tests.ways import WAYS, Way
 
@@ -122,7 +122,7 @@ def test_retry_leaves_skills_alone(way: Way) -> None:
 
     recorder = Recorder()
     way(agent_with(Script(command("flaky"), FINAL), retry(), skills=[flaky]), recorder=recorder)
-    assert len(told(recorder, "skill_error")) == 1
+    assert len(data_of(recorder, "skill_error")) == 1
 
 
 # ------------------------------------------------------------------------------------------------- fallback
@@ -139,7 +139,7 @@ def test_fallback_asks_another_model_where_the_first_fails(way: Way, kind: type[
     )
     result = way(agent, recorder=recorder, limits=Limits(max_cost=1.0))
     assert (result.text, result.usage.cost) == ("done", 0.002)
-    assert told(recorder, "llm_response")[0]["model"] == "other"
+    assert data_of(recorder, "llm_response")[0]["model"] == "other"
 
 
 def test_fallbacks_are_tried_the_innermost_first_and_the_last_error_counts() -> None:
@@ -157,7 +157,7 @@ def test_a_stop_is_no_failure_to_fall_back_from() -> None:
     assert (result.stop_reason, other.asked) == ("guardrail", [])
 
 
-def test_each_is_retried_where_retry_stands_inside() -> None:
+def test_each_is_retried_when_retry_is_the_inner_one() -> None:
     first, second = Script(RETRYABLE), Script(RETRYABLE, FINAL)
     agent = agent_with(first, fallback(second), retry(2, first_wait=0))
     assert ByHand(agent).run("go").text == "done"
@@ -219,7 +219,7 @@ SECRET = "4929-1234"
 @WAYS
 @BOTH
 @pytest.mark.parametrize("listening", [False, True], ids=["unwatched", "watched"])
-def test_what_is_redacted_stands_nowhere(way: Way, kind: type[Script], listening: bool) -> None:
+def test_what_is_redacted_is_nowhere(way: Way, kind: type[Script], listening: bool) -> None:
     @skill(register=False)
     def card(form: str) -> Any:
         forms = {
@@ -246,7 +246,7 @@ def test_what_is_redacted_stands_nowhere(way: Way, kind: type[Script], listening
     assert result.text == "It is [redacted]."
     everything = str([recorder.to_list(), [event.to_dict() for event in live], result.to_dict(), provider.asked])
     assert (SECRET in everything, "[redacted]" in everything) == (False, True)
-    assert [one["result"] for one in told(recorder, "skill_result") if one["call_id"] == "0.4"] == ["4"]
+    assert [one["result"] for one in data_of(recorder, "skill_result") if one["call_id"] == "0.4"] == ["4"]
     assert "model_restarted" not in types(recorder)
     assert ("text_chunk" in [event.type for event in live]) is False or listening
 
@@ -255,7 +255,7 @@ def test_what_is_redacted_stands_nowhere(way: Way, kind: type[Script], listening
 @pytest.mark.parametrize("raised, reason", [
     (Pause(f"pay with {SECRET}?", {"cards": [SECRET]}), "interrupt"), (Stop("guardrail", f"no such card: {SECRET}"), "guardrail"),
 ])  # fmt: skip
-def test_what_is_redacted_stands_neither_in_a_pause_nor_in_a_stop(way: Way, raised: BaseException, reason: str) -> None:
+def test_what_is_redacted_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised: BaseException, reason: str) -> None:
     def pay() -> str:
         raise raised
 

@@ -31,7 +31,7 @@ from kernai.middleware.chain import through, wrap
 from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
-from tests.middleware.asking import AsyncScript, Script, echo, fail, told, types
+from tests.middleware.asking import AsyncScript, Script, data_of, echo, fail, types
 from tests.ways import WAYS, Way
 
 ECHO = '<block type="echo">x</block>'
@@ -124,7 +124,7 @@ def test_it_may_rewrite_a_call_and_its_outcome(way: Way) -> None:
 
     recorder = Recorder()
     way(agent_with(for_skills(shout)), recorder=recorder)
-    assert [one["result"] for one in told(recorder, "skill_result")] == ["REWRITTEN"]
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["REWRITTEN"]
 
 
 @WAYS
@@ -155,7 +155,7 @@ def test_what_a_call_raises_is_thrown_into_it(way: Way) -> None:
 
     recorder = Recorder()
     way(agent_with(for_skills(rescue), provider=MockProvider(command("fail", "why"), FINAL)), recorder=recorder)
-    assert [one["result"] for one in told(recorder, "skill_result")] == ["rescued: why"]
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["rescued: why"]
 
 
 @WAYS
@@ -165,7 +165,7 @@ def test_it_may_perform_a_call_twice(way: Way) -> None:
 
     recorder = Recorder()
     way(agent_with(for_skills(twice)), recorder=recorder)
-    assert [one["result"] for one in told(recorder, "skill_result")] == ['["hello", "hello"]']
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == ['["hello", "hello"]']
 
 
 @WAYS
@@ -187,7 +187,7 @@ def test_what_it_raises_is_the_failure_of_the_call(way: Way) -> None:
 
     recorder = Recorder()
     assert way(agent_with(for_skills(refuse)), recorder=recorder).text == "done"
-    assert [one["error"] for one in told(recorder, "skill_error")] == ["not today"]
+    assert [one["error"] for one in data_of(recorder, "skill_error")] == ["not today"]
 
 
 @WAYS
@@ -202,8 +202,8 @@ def test_it_may_stop_the_run(way: Way, parallel: bool) -> None:
     calls = MockProvider(command("echo", "good") + command("echo", "bad"), FINAL)
     result = way(agent_with(for_skills(guard), provider=calls, parallel_skills=parallel), recorder=recorder)
     assert (result.stop_reason, str(result.error)) == ("guardrail", "not that")
-    assert [one["error"] for one in told(recorder, "skill_error")] == ["not that"]
-    assert [one["result"] for one in told(recorder, "skill_result")] == ["good"]
+    assert [one["error"] for one in data_of(recorder, "skill_error")] == ["not that"]
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["good"]
 
 
 @WAYS
@@ -252,7 +252,7 @@ def test_a_sleep_ends_when_the_run_is_to_stop(way: Way, by: str) -> None:
     result = way(agent, recorder=recorder, **options)
     assert result.stop_reason == ("timeout" if by == "timeout" else "cancelled")
     assert {*ended} <= {"Cancelled", "CancelledError"}
-    assert len(told(recorder, "skill_error")) == len(told(recorder, "skill_execute"))
+    assert len(data_of(recorder, "skill_error")) == len(data_of(recorder, "skill_execute"))
 
 
 def test_a_sleep_takes_a_time_that_can_be_waited_for() -> None:
@@ -281,7 +281,7 @@ def test_one_that_passes_everything_on_changes_nothing(case: Case) -> None:
 
 @given(st.lists(st.sampled_from(["pass", "sleep", "twice", "catch", "answer", "raise"]), max_size=6), st.booleans())
 def test_any_nesting_is_what_nested_functions_would_do(kinds: list[str], fails: bool) -> None:
-    """The flat stack against the plain recursion that it stands for."""
+    """The flat stack against the plain recursion that it replaces."""
     effect = CallSkill("", "0.0", "echo", {})
 
     def one(kind: str, at: int) -> Callable[[Any], Flow]:
@@ -396,7 +396,7 @@ def test_a_mistake_at_a_model_call_ends_the_run_and_says_what_it_is(way: Way, mi
 
 
 @pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
-def test_those_outside_of_it_may_mend_a_mistake(misuse: Any) -> None:
+def test_middleware_outside_of_it_may_correct_a_mistake(misuse: Any) -> None:
     def mend(effect: Effect) -> Flow:
         try:
             return (yield effect)
@@ -415,7 +415,7 @@ def test_a_mistake_at_a_skill_is_that_calls_failure(way: Way, misuse: Any) -> No
     middleware.__qualname__ = misuse.__name__
     recorder = Recorder()
     assert way(agent_with(middleware), recorder=recorder).text == "done"
-    assert [MISUSES[misuse] in one["error"] for one in told(recorder, "skill_error")] == [True]
+    assert [MISUSES[misuse] in one["error"] for one in data_of(recorder, "skill_error")] == [True]
 
 
 @WAYS
@@ -461,7 +461,7 @@ def test_nothing_in_place_of_a_failure_or_of_a_call_is_no_result(way: Way, middl
     recorder, gone = Recorder(), Skill("fail", execute=fail, inputs={})
     it = agent_with(middleware).replace(skills=[gone], provider=Script(command("fail"), "<final>done</final>"))
     assert way(it, recorder=recorder).text == "done"
-    assert [one["error"].startswith(f"{middleware.__name__} returned nothing") for one in told(recorder, "skill_error")] == [True]
+    assert [one["error"].startswith(f"{middleware.__name__} returned nothing") for one in data_of(recorder, "skill_error")] == [True]
 
 
 @WAYS
@@ -491,7 +491,7 @@ def test_what_a_middleware_changes_of_a_call_is_checked_and_the_rest_stays(way: 
         way(agent_with(editing).replace(
             skills=skills, provider=Script(command("pay", '{"number": 1, "amount": 7}'), "<final>done</final>")
         ), recorder=recorder)
-        assert [fault is not None and fault in one["error"] for one in told(recorder, "skill_error")] == ([] if fault is None else [True])
+        assert [fault is not None and fault in one["error"] for one in data_of(recorder, "skill_error")] == ([] if fault is None else [True])
     assert paid == [(42, 7)]
 
 
@@ -502,7 +502,7 @@ def test_one_that_forgets_to_return_is_named_where_a_skill_is_called(way: Way) -
 
     recorder = Recorder()
     assert way(agent_with(of_skills), recorder=recorder).text == "done"
-    assert ["of_skills returned nothing" in one["error"] for one in told(recorder, "skill_error")] == [True]
+    assert ["of_skills returned nothing" in one["error"] for one in data_of(recorder, "skill_error")] == [True]
 
 
 @WAYS

@@ -9,7 +9,7 @@ import pytest
 from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, SkillResult, Stop, skill
 from kernai.middleware import CallSkill, HookContext, Hooks, fallback
 from tests.loop.loop_cases import command, plan, task
-from tests.middleware.asking import RETRYABLE, Script, echo, fail, told
+from tests.middleware.asking import RETRYABLE, Script, data_of, echo, fail
 from tests.ways import WAYS, Way
 
 FINAL = "<final>done</final>"
@@ -101,7 +101,7 @@ def test_a_before_hook_may_change_the_call_or_answer_it(way: Way) -> None:
     recorder = Recorder()
     agent = agent_with(Changing(), command("echo", "change") + command("echo", "other"), "never")
     assert way(agent, recorder=recorder).text == "preset"
-    assert [one["result"] for one in told(recorder, "skill_result")] == ["changed!", "preset!"]
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["changed!", "preset!"]
 
 
 class Verdict(Hooks):
@@ -168,8 +168,8 @@ def test_on_error_decides_what_becomes_of_a_tools_call(
     agent = agent_with(Verdict(verdict), command("flaky"), FINAL).replace(skills=[flaky])
     result = way(agent, recorder=recorder)
     assert result.stop_reason == stop
-    assert [one["error"] for one in told(recorder, "skill_error")] == ([error] if error else [])
-    assert [one["result"] for one in told(recorder, "skill_result")] == results
+    assert [one["error"] for one in data_of(recorder, "skill_error")] == ([error] if error else [])
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == results
 
 
 @WAYS
@@ -195,7 +195,7 @@ def test_a_hook_that_raises_at_the_end_changes_nothing(way: Way, caplog: pytest.
 
 
 @WAYS
-def test_the_end_is_told_of_a_run_that_the_hosts_own_code_broke_off(way: Way) -> None:
+def test_a_run_that_the_hosts_code_broke_off_has_an_end_event(way: Way) -> None:
     def instructions() -> str:
         if hooks.notes:
             raise LookupError("no more")

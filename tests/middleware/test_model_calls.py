@@ -31,7 +31,7 @@ from kernai import (
 )
 from kernai.middleware import CallModel, Effect, Flow
 from tests.loop.loop_cases import plan, task
-from tests.middleware.asking import RETRYABLE, AsyncScript, Script, told, types
+from tests.middleware.asking import RETRYABLE, AsyncScript, Script, data_of, types
 from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
 FINAL = "<final>done</final>"
@@ -70,7 +70,7 @@ def test_another_provider_and_another_model_may_be_asked(way: Way, kind: type[Sc
     agent = agent_with(own, changed(provider=other, model=small), model=Model("large", cost=(100.0, 1000.0)))
     result = way(agent, recorder=recorder)
     assert (result.text, own.asked, [model.id for _, model in other.asked]) == ("other", [], ["small"])
-    response = told(recorder, "llm_response")[0]
+    response = data_of(recorder, "llm_response")[0]
     assert (response["model"], response["cost"]) == ("small", pytest.approx(0.002))
     assert result.usage.cost == pytest.approx(0.002)
 
@@ -78,7 +78,7 @@ def test_another_provider_and_another_model_may_be_asked(way: Way, kind: type[Sc
 def test_of_the_runs_own_model_nothing_is_said() -> None:
     recorder = Recorder()
     by_execute(agent_with(Script(FINAL), changed(), model=Model("large", cost=(100.0, 1000.0))), recorder=recorder)
-    response = told(recorder, "llm_response")[0]
+    response = data_of(recorder, "llm_response")[0]
     assert ("model" in response, response["cost"]) == (False, pytest.approx(0.2))
 
 
@@ -272,7 +272,7 @@ def test_an_earlier_end_of_the_run_ends_the_run(way: Way, kind: type[Waits]) -> 
 
 @WAYS
 @pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
-def test_a_call_made_again_has_its_time_anew(way: Way, kind: type[Waits]) -> None:
+def test_a_retried_call_has_its_full_time_again(way: Way, kind: type[Waits]) -> None:
     provider = kind()
     result = way(agent_with(provider, again, changed(timeout=0.02)))
     assert getattr(result.error, "code", None) == "timeout"

@@ -156,7 +156,7 @@ def test_processes_that_make_the_tables_at_once_make_them_once(server: Server, s
     assert at_once(lambda number: PostgresStore(server.dsn, schema=schema, create=True).close(), 6) == []
 
 
-def test_a_role_without_rights_is_told_what_it_lacks(server: Server, schema: str) -> None:
+def test_a_role_without_rights_gets_an_error_naming_them(server: Server, schema: str) -> None:
     with opened(server, schema=schema) as kept:
         kept.append("r", 0, [started()], [])
     role = f"poor_{schema}"

@@ -6,7 +6,7 @@
     with WireServer(caller.wire.answer("Hel", "lo")) as server:
         assert caller.ask(server).answer.content == "Hello"
 
-Nothing here waits for a time to pass: what a test waits for is told by the server, or by the callback.
+Nothing here sleeps: tests wait for a signal from the server, or from the callback.
 """
 
 from __future__ import annotations

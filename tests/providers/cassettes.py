@@ -1,7 +1,7 @@
 """Cassettes: what a vendor said once, kept in a file and played back without a network.
 
 A test asks for one by name. Played back, nothing is reached, and a request that differs from the recorded one in its
-address or its body is an error. ``VCR_RECORD=all`` records anew: from the vendor where its key is set, else from a
+address or its body is an error. ``VCR_RECORD=all`` records again: from the vendor where its key is set, else from a
 server on loopback that speaks its format.
 """
 

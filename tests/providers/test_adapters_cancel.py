@@ -17,10 +17,10 @@ from asking import ADAPTERS
 from kernai import GenerationOptions, RunCancelledError
 from kernai_providers import HttpProvider
 from vendor_wires import Turn, Wire
-from wire_reply import Hold, Reply, Tell
+from wire_reply import Hold, Notify, Reply
 from wire_server import Gate, WireRequest, WireServer
 
-#: seconds: so long the adapter would wait by itself; tests give up before
+#: seconds: the adapter's own patience; tests give up earlier
 PATIENT = 60.0
 
 every_vendor = pytest.mark.parametrize("vendor", ADAPTERS)
@@ -58,7 +58,7 @@ def assert_no_worker_is_left() -> None:
     for thread in set(threading.enumerate()) - OTHERS:
         if thread.name == "kernai-worker":
             thread.join(TIMEOUT)
-            assert not thread.is_alive(), "a worker thread of a cancelled call goes on"
+            assert not thread.is_alive(), "a worker thread of a cancelled call is still running"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_cancelling_the_task_before_the_headers_closes_the_connection_of_a_silen
 
 @async_ways
 @every_vendor
-def test_cancelling_the_task_on_a_connection_used_before_does_not_send_the_request_anew(vendor: str, way: Way) -> None:
+def test_cancelling_the_task_on_a_reused_connection_does_not_resend_the_request(vendor: str, way: Way) -> None:
     """As is done where the server has closed an idle connection, which looks much the same from here."""
     caller, asked = Caller(vendor, way), threading.Event()
 
@@ -187,7 +187,7 @@ def test_cancelling_the_task_on_a_connection_used_before_does_not_send_the_reque
 def test_cancelling_the_task_in_the_body_of_an_error_closes_the_connection(vendor: str, way: Way) -> None:
     caller, sent = Caller(vendor, way), threading.Event()
     reply = caller.wire.error(500).framed("chunked")
-    with WireServer(reply.insert(1, Tell(sent.set), Hold(Gate()))) as server:
+    with WireServer(reply.insert(1, Notify(sent.set), Hold(Gate()))) as server:
         cancel_when(sent, caller, server)
         assert [request.client_closed.is_set() for request in server.requests] == [True]
 

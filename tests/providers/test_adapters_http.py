@@ -129,7 +129,7 @@ def test_an_idle_connection_that_ends_under_a_request_costs_no_answer(vendor: st
 
 
 @each_vendor
-def test_a_connection_is_not_kept_where_a_body_goes_on_after_the_answer(vendor: str, way: Way) -> None:
+def test_a_connection_is_closed_when_its_body_continues_after_the_answer(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     good = caller.wire.answer(*PIECES)
     with WireServer([good.linger(Gate()), good]) as server:

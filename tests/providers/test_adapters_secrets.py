@@ -28,7 +28,7 @@ SAID = f"the key {KEY} is not welcome"
 
 
 def echoes(wire: Wire) -> Iterator[tuple[str, Reply]]:
-    """All places where a vendor, or whoever stands in front of it, may repeat a key."""
+    """Every place where a vendor, or a gateway before it, may repeat a key."""
     key = KEY.encode()
     yield "the message of an error", wire.error(401, SAID)
     yield "the code of an error", wire.error(400, "no luck", KEY)
@@ -170,7 +170,7 @@ ECHOES: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_what_stands_beside_an_answer_shows_no_key_in_events_recordings_and_the_log(
+def test_metadata_of_an_answer_shows_no_key_in_events_recordings_and_the_log(
     vendor: str, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     caller, recorder = Caller(vendor, way), Recorder()

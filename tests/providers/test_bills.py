@@ -91,7 +91,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], float]] = {
 
 
 def stream_with(vendor: str, usage: dict[str, Any]) -> list[bytes]:
-    """The vendor's stream of a short answer, its usage in the place of what stands there."""
+    """The vendor's stream of a short answer, with the usage replaced."""
     wire = WIRES[vendor]
     body = []
     for event in wire.stream(["Hi"]):
@@ -113,7 +113,7 @@ def stream_with(vendor: str, usage: dict[str, Any]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", BILLS)
-def test_the_cost_is_what_the_vendors_formula_comes_to(name: str) -> None:
+def test_the_cost_follows_the_vendors_formula(name: str) -> None:
     vendor, usage, millionths = BILLS[name]
     kind = "application/x-ndjson" if vendor == "ollama" else "text/event-stream"
     transport = MemoryTransport(MemoryReply(200, {"content-type": kind}, stream_with(vendor, usage)))

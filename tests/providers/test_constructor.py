@@ -119,7 +119,7 @@ def test_headers_that_authenticate_need_no_key_and_keep_the_environments_to_itse
     assert SECRET not in str(asked(provider).headers)
 
 
-def test_other_headers_do_not_stand_in_for_a_key() -> None:
+def test_other_headers_do_not_replace_a_key() -> None:
     with pytest.raises(MissingKeyError):
         OpenAIProvider(headers={"X-Team": "blue"})
 

@@ -60,7 +60,7 @@ def test_content_that_unfolds_to_nothing_ends_at_max_response_bytes(way: Way, na
 
 @every_way
 @pytest.mark.parametrize("name", AROUND)
-def test_what_stands_around_the_content_has_an_end_too(way: Way, name: str) -> None:
+def test_what_surrounds_the_content_is_bounded_too(way: Way, name: str) -> None:
     with WireServer(AROUND[name]) as server:
         failure = Caller("openai", way).ask(server, max_response_bytes=MOST, max_retries=0).failure
         assert not server.requests[0].answered.is_set()

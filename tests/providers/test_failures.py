@@ -63,7 +63,7 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
          "overloaded_error", "acme: HTTP 529 overloaded_error: Overloaded (request id req_head)"),
         (500, anthropic("api_error", "Internal"), {},
          "api_error", "acme: HTTP 500 api_error: Internal (request id req_body)"),
-        # Gemini, by itself and alone in a list
+        # Gemini, as an object and as the only item of a list
         (503, gemini(503, "UNAVAILABLE", "Try later"), {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
         (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
         # Ollama
@@ -84,7 +84,7 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
         (400, {"error": {"code": "bad_thing"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: Bad Request"),
     ],
 )  # fmt: skip
-def test_each_vendors_error_is_told_in_its_own_words(
+def test_each_vendors_error_keeps_its_own_words(
     status: int, body: object, headers: dict[str, str], code: str | None, message: str
 ) -> None:
     error = failed(status, body, headers)
@@ -284,7 +284,7 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
         (None, None, True, "an error: without a message"),
     ],
 )  # fmt: skip
-def test_an_error_in_a_stream_is_told_and_retried_unless_it_cannot_be_mended(
+def test_an_error_in_a_stream_is_reported_and_retried_if_transient(
     data: object, code: str | None, retryable: bool, message: str | None
 ) -> None:
     error = failure_in_stream(data, "acme")
@@ -370,7 +370,7 @@ def test_a_secret_full_of_escape_signs_is_found_in_reasonable_time() -> None:
     status=st.sampled_from([302, 401, 429, 500]),
     place=st.sampled_from(["text", "message", "code", "location"]),
 )
-def test_no_secret_is_ever_told(secret: str, status: int, place: str) -> None:
+def test_no_secret_is_ever_shown(secret: str, status: int, place: str) -> None:
     # a neighbour on each side keeps apart what would otherwise end or begin inside of a longer word
     text = f"\x01{secret}\x01"
     body: object = text.encode() if place == "text" else openai(text if place == "code" else None, None, text)

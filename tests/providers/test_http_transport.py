@@ -18,7 +18,7 @@ from kernai_providers.http_transport import Connection, ConnectionPool, HttpTran
 from kernai_providers.network import Deadline
 from kernai_providers.transport import Request, Response, Timeouts, TransportError
 from transport_clients import PATIENCE, read
-from wire_server import Authority, Close, Gate, Hold, Reply, Tell, WireServer, hang_up, plain
+from wire_server import Authority, Close, Gate, Hold, Notify, Reply, WireServer, hang_up, plain
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(tr
 
 def test_a_connection_on_which_something_came_unasked_is_not_used(transport: HttpTransport) -> None:
     gate, sent = Gate(), threading.Event()
-    chatty = Reply(body=(b"one",), after=(Hold(gate), b"HTTP/1.1 200 OK\r\n\r\n", Tell(sent.set)))
+    chatty = Reply(body=(b"one",), after=(Hold(gate), b"HTTP/1.1 200 OK\r\n\r\n", Notify(sent.set)))
     with WireServer([chatty, plain(b"two")]) as server:
         assert read(transport, post(server)) == (200, b"one")
         gate.set()

@@ -21,7 +21,7 @@ from real_model import real_model
 
 
 class Library(types.ModuleType):
-    """Stands for xllamacpp: answers by a function of the request."""
+    """A fake xllamacpp: answers by a function of the request."""
 
     def __init__(self, answer: Callable[[dict[str, Any], Callable[[object], bool]], object]) -> None:
         super().__init__("xllamacpp")
@@ -212,10 +212,10 @@ def test_each_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final() -> N
             execute(agent, asked, on_event=events.append)
             response = next(event.data for event in events if event.type == "llm_response")
             assert response["finish_reason"] == "stop", (asked, response["content"])
-            told = {event.type for event in events}
-            assert told & {"skill_result", "builtin_result", "final"}, (asked, response["content"])
+            types = {event.type for event in events}
+            assert types & {"skill_result", "builtin_result", "final"}, (asked, response["content"])
             wrong = {"skill_error", "builtin_error", "block_incomplete", "informational_only", "answer_rejected"}
-            assert not told & wrong, (asked, response["content"])
+            assert not types & wrong, (asked, response["content"])
 
 
 #: ChatML with tools as Hermes and Qwen have them, from which llama.cpp knows how to read the calls

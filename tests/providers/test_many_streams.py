@@ -115,7 +115,7 @@ def in_threads(jobs: int, job: Callable[[int], None]) -> None:
 
 
 def open_files() -> int | None:
-    """How many file descriptors this process has open; None where the system does not tell."""
+    """How many file descriptors this process has open; None where the system does not say."""
     try:
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
@@ -131,7 +131,7 @@ def nothing_left(server: WireServer) -> Iterator[None]:
     server.until(lambda: not server.open_connections)
     for thread in set(threading.enumerate()) - threads:
         thread.join(TIMEOUT)
-        assert not thread.is_alive(), f"{thread} goes on"
+        assert not thread.is_alive(), f"{thread} is still running"
     if files is not None:  # what others have left behind may be gone by now
         assert (open_files() or 0) <= files
 

@@ -32,7 +32,7 @@ STEPS = {
     "white space": " \n ",
     "a workflow": '<plan>{"goal": "g", "tasks": [{"id": "a", "input": "A?"}, {"id": "b", "input": "B?", "depends_on": ["a"]}]}</plan>',
 }  # fmt: skip
-#: where the conversation stands in a request, and what stands before it
+#: where a request holds the conversation, and what comes before it
 PLACES = {
     "openai": ("messages",), "openai-responses": ("input", "instructions"), "anthropic": ("messages", "system"),
     "gemini": ("contents", "systemInstruction"), "ollama": ("messages",),

@@ -76,7 +76,7 @@ def rows_under(text: str, *heads: str) -> list[Row]:
 
 
 def codes(cell: str) -> list[str]:
-    """What stands in code spans."""
+    """The text of the code spans."""
     return re.findall(r"`([^`]+)`", cell)
 
 
@@ -234,11 +234,11 @@ def test_an_option_goes_where_the_table_says(page: str, row: Row) -> None:
         plain = dict(leaves(provider.body(asked, model, GenerationOptions())))
         body = dict(leaves(provider.body(asked, model, GenerationOptions.coerce(wanted))))
         new = {path: given for path, given in body.items() if plain.get(path) != given}
-        told = codes(row[1])
-        if told == ["prompt_cache_key"]:
-            assert set(new) == set(told)  # its value is a digest
+        documented = codes(row[1])
+        if documented == ["prompt_cache_key"]:
+            assert set(new) == set(documented)  # its value is a digest
         else:
-            assert new.get(told[0]) in (value, True) if told else new == {}
+            assert new.get(documented[0]) in (value, True) if documented else new == {}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -251,9 +251,9 @@ def test_every_option_has_a_row(page: str) -> None:
 def test_finish_reasons_are_mapped_as_the_table_says(page: str) -> None:
     heads = [head for head, _ in tables(vendor_page(page)) if head[-1] == "ours"]
     rows = rows_under(vendor_page(page), heads[0][0], "ours")
-    told = {codes(row[0])[0]: codes(row[1])[0] for row in rows if not row[0].startswith(("any other", "none"))}
+    documented = {codes(row[0])[0]: codes(row[1])[0] for row in rows if not row[0].startswith(("any other", "none"))}
     known = {word: ours for word, ours in PAGES[page][1].items() if word}
-    assert told == known
+    assert documented == known
     assert set(known.values()) <= set(FINISH_REASONS)
     assert rows[-1][0].startswith("any other")
     assert codes(rows[-1][1])[0] == "other"
@@ -264,9 +264,9 @@ def test_finish_reasons_are_mapped_as_the_table_says(page: str) -> None:
 
 def test_the_options_of_a_provider_are_those_of_the_table_with_their_defaults() -> None:
     rows = rows_under(text_of("providers.md"), "option", "default", "meaning")
-    told = {codes(option)[0]: codes(default)[0] for option, default, _ in rows}
+    documented = {codes(option)[0]: codes(default)[0] for option, default, _ in rows}
     parameters = list(inspect.signature(HttpProvider.__init__).parameters.values())[1:]
-    assert told == {one.name: repr(one.default) for one in parameters}
+    assert documented == {one.name: repr(one.default) for one in parameters}
 
 
 def test_the_statuses_that_are_tried_again_are_those_of_the_page() -> None:
@@ -365,12 +365,12 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
                    for turn in turns]
         replies += [RARE[page]] if page in RARE else []
         found = {key for reply in replies for key in metadata_of(page, reply)}
-        (told,) = re.findall(r"`metadata`\s+may\s+hold\s+([^.]*)\.", vendor_page(page))
+        (documented,) = re.findall(r"`metadata`\s+may\s+hold\s+([^.]*)\.", vendor_page(page))
         elsewhere = {"finish_reason", "refusal", "request_id"}  # said in other places of the pages
-        assert found - elsewhere == set(codes(told)) - elsewhere, page
+        assert found - elsewhere == set(codes(documented)) - elsewhere, page
         given |= found
-    told = {key for row in rows_under(text_of("providers.md"), "key", "what it is") for key in codes(row[0])}
-    assert given == told - {"not_sent"}  # which the options decide
+    documented = {key for row in rows_under(text_of("providers.md"), "key", "what it is") for key in codes(row[0])}
+    assert given == documented - {"not_sent"}  # which the options decide
 
 
 @pytest.mark.parametrize("page, ours", [("gemini", "generationConfig"), ("ollama", "options")])

@@ -59,7 +59,7 @@ def command(program: str, *arguments: str) -> list[str]:
 
 
 def run(program: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs to the end, within this process; whatever was told, no key is in it."""
+    """Runs the program to its end in this process; no key is in its output."""
     done = ran_here(EXAMPLES / program, *arguments, environment=env or keyed(program))
     assert KEY not in done.stdout + done.stderr
     return done
@@ -133,7 +133,7 @@ def test_an_image_that_is_none_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         (["--image", "http://example.org/a.png"], "--image takes a file"),
         (["--image", "ftp://example.org/a.png"], "--image takes a file"),
@@ -144,9 +144,9 @@ def test_an_image_that_is_none_is_one_line(tmp_path: Path) -> None:
         (["two", "questions"], "unrecognized arguments: questions"),
     ],
 )
-def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], told: str) -> None:
+def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
     line = failure_of(run("openai_provider.py", *arguments), 2)
-    assert told in line
+    assert message in line
     assert "--help" in line
 
 
@@ -244,7 +244,7 @@ def test_the_answer_is_shown_while_it_comes(program: str) -> None:
     assert (process.returncode, errors) == (0, b"")
 
 
-# what ends a program stands in command_line.py, which they share; the last one is the only one that brings its own adapter
+# command_line.py, which they share, ends a program; only the last one brings its own adapter
 @pytest.mark.process
 @pytest.mark.parametrize("program", ["openai_provider.py", "custom_provider.py"])
 def test_a_reader_that_leaves_early_ends_the_program_quietly(program: str) -> None:

@@ -1,4 +1,4 @@
-"""Which module of `kernai_providers` may know which, and that the package stands on the standard library alone."""
+"""Which module of `kernai_providers` may import which, and that the package needs the standard library alone."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def bytes_of(text: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("vendor", READERS)
-def test_a_whole_stream_is_read_to_the_letter(vendor: str) -> None:
+def test_a_whole_stream_is_read_exactly(vendor: str) -> None:
     said, response = whole(vendor, wire(vendor, STREAMS[vendor]))
     assert said == response.content == "Größe 😀"
     assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (7, 5, 12)
@@ -473,7 +473,7 @@ def test_a_stream_that_its_server_calls_json_is_read_as_what_it_is_while_it_come
 @pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "ollama"])
 @pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain", ""])
 @pytest.mark.parametrize("body", ['{"error": {"message": "boo", "code": "bad"}}', ' \n[{"error": {"message": "boo", "code": "bad"}}]', '\ufeff{"error": {"message": "boo", "code": "bad"}}'])
-def test_an_error_that_its_server_calls_a_stream_is_told_as_the_error_that_it_is(vendor: str, content_type: str, body: str) -> None:
+def test_an_error_sent_as_an_event_stream_is_reported_as_an_error(vendor: str, content_type: str, body: str) -> None:
     with pytest.raises(ProviderError, match="boo") as caught:
         read(READERS[vendor](vendor), [body[:12].encode(), body[12:].encode()], content_type)
     assert caught.value.code == "bad"
@@ -511,7 +511,7 @@ def test_a_call_of_a_tool_that_nobody_offered_is_the_finish_reason(vendor: str) 
 
 
 @pytest.mark.parametrize("later", [{}, {"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}])
-def test_usage_of_nothing_replaces_none_that_was_told(later: dict[str, Any]) -> None:
+def test_usage_of_zero_does_not_replace_reported_usage(later: dict[str, Any]) -> None:
     _, response = whole("openai", wire("openai", [*STREAMS["openai"], {"choices": [], "usage": later}]))
     assert (response.prompt_tokens, response.completion_tokens, response.cached_tokens) == (7, 5, 3)
     _, response = whole("openai", wire("openai", [{"choices": [], "usage": later}, *STREAMS["openai"]]))
@@ -528,7 +528,7 @@ def test_an_answer_that_comes_whole_in_its_last_event_is_not_lost() -> None:
     message = {"type": "message", "content": [{"type": "output_text", "text": "Größe "}, None, {"type": "output_text", "text": "😀"}]}
     end = {"type": "response.completed", "response": {"output": [{"type": "reasoning"}, None, message]}}
     assert whole("openai-responses", wire("openai-responses", [end]))[0] == "Größe 😀"
-    # and one that came in pieces is not told twice
+    # and one that came in pieces is not emitted twice
     pieces = [*STREAMS["openai-responses"][:-1], end]
     assert whole("openai-responses", wire("openai-responses", pieces))[0] == "Größe 😀"
     wrapped = {"object": "chat.completion", "choices": [{"index": 0, "message": {"content": "Größe 😀"}, "finish_reason": "stop"}]}
@@ -572,7 +572,7 @@ def test_an_error_of_gemini_after_a_finish_reason_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"\n", b": hello\n\n", wire("gemini", [_said("Hello, ")])])
-def test_an_error_of_gemini_that_stands_bare_in_the_stream_says_what_it_is(start: bytes) -> None:
+def test_a_bare_gemini_error_in_the_stream_keeps_its_meaning(start: bytes) -> None:
     details = [{"violations": [{"quotaId": "GenerateRequestsPerDayPerProject"}]}, {"retryDelay": "37s"}]
     error = {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": details}
     data = start + json.dumps({"error": error}, indent=2).encode() + b"\n"

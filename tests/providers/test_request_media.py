@@ -66,7 +66,7 @@ URLS = {
     "a direction mark in it": "https://example.com/\u202eb.{ending}",
     "half a character in it": "https://example.com/\ud83d.{ending}",
 }
-#: where the conversation stands in a body, if not in `messages`
+#: the field that holds the conversation, if not `messages`
 PLACES = {"openai-responses": "input", "gemini": "contents"}
 PASSED_ON = {"https": ADAPTERS, "https, in capitals": ADAPTERS, "gs": ("gemini",)}
 
@@ -76,7 +76,7 @@ def adapter(vendor: str) -> HttpProvider:
 
 
 def one(vendor: str, media: Media, model: Model) -> Any:
-    """The shape of a piece of media, which stands between two texts of the same shape."""
+    """The JSON of one medium, sent between two texts of the same form."""
     before, shape, after = adapter(vendor).encode(["see", media, "there"], model)
     assert (before, after) == (text(vendor, "see"), text(vendor, "there"))
     return shape
@@ -170,7 +170,7 @@ def test_anthropic_takes_a_text_as_a_document(payload: bytes, said: str) -> None
     assert one("anthropic", by_url, ALL) == placeholder("anthropic", by_url)
 
 
-def test_gemini_is_told_no_type_where_none_is_known() -> None:
+def test_gemini_gets_no_type_where_none_is_known() -> None:
     media = Media.from_url("https://example.com/photo", kind="image")
     assert one("gemini", media, ALL) == {"fileData": {"fileUri": "https://example.com/photo"}}
 
@@ -188,7 +188,7 @@ def content(vendor: str, parts: list[Any], model: Model) -> Any:
     return message.get("parts") if vendor == "gemini" else message
 
 
-def test_media_stands_in_the_message_where_it_was() -> None:
+def test_media_keep_their_position_in_the_message() -> None:
     image, sound = Media.from_bytes(PAYLOAD, mime_type="image/png"), Media.from_bytes(PAYLOAD, mime_type="audio/wav")
     parts = ["look", image, "and hear", sound, image]
     sees = Model("m", ("text", "vision"))

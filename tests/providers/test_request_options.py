@@ -112,7 +112,7 @@ def test_thinking_of_another_generation_of_models_is_an_error_that_names_the_oth
             "gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4", "ft:gpt-4o-2024-08-06:acme::o1", "gpt-oss-120b", "o1x", "solo1")),
     ],
 )  # fmt: skip
-def test_a_reasoning_model_of_openai_is_told_its_limit_by_the_new_name(id: str, name: str) -> None:
+def test_openai_reasoning_models_get_the_new_name_of_the_limit(id: str, name: str) -> None:
     body = sent("openai", generation={"max_tokens": 7}, id=id)
     assert {one: body[one] for one in body if "tokens" in one} == {name: 7}
 

@@ -164,7 +164,7 @@ def test_whatever_roles_a_history_begins_and_ends_with_all_of_it_is_sent_in_its_
 ) -> None:
     tape = [Message(role, f"{place}.") for place, role in enumerate(roles)]
     turns = flat(vendor, sent(vendor, tape))
-    # where messages become one text, a blank line stands between them
+    # messages that become one text are separated by a blank line
     assert "".join(said.replace("\n\n", "") for _, said in turns) == "".join(message.text for message in tape)
     if vendor in ("anthropic", "gemini"):
         assert all(before[0] != after[0] for before, after in pairwise(turns))
@@ -234,7 +234,7 @@ def test_an_empty_message_keeps_its_place_and_no_vendor_gets_an_empty_list(
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize("text", ["\x00", "\x1b[0m", 'quote " and \\', "é\u2028\u2029", "😀", "\x7f\x85", "</s>", "\ufeff"])
-def test_any_text_arrives_to_the_letter(vendor: str, text: str) -> None:
+def test_any_text_arrives_unchanged(vendor: str, text: str) -> None:
     body = sent(vendor, [system(f"s{text}"), user(f"a{text}b")])
     assert flat(vendor, body) == [("user", f"a{text}b")]
     assert f"s{text}" in walk(body)
@@ -321,5 +321,5 @@ def test_no_model_name_changes_geminis_path(id: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "gemini"])
-def test_a_model_name_is_sent_to_the_letter_in_the_body(vendor: str) -> None:
+def test_a_model_name_is_sent_unchanged_in_the_body(vendor: str) -> None:
     assert sent(vendor, id="accounts/a/../m?x=1 ü")["model"] == "accounts/a/../m?x=1 ü"

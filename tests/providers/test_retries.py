@@ -49,7 +49,7 @@ def test_the_wait_without_a_hint_is_never_longer_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("hint", [0.0, 0.001, 0.7, 37.0, 60.0])
-def test_a_hint_is_obeyed_to_the_letter(hint: float) -> None:
+def test_a_hint_is_obeyed_exactly(hint: float) -> None:
     for chance in (0.0, 1.0):
         assert RetryPolicy().wait_before(1, asking(hint), lambda: chance) == hint  # noqa: B023 - called at once
 
@@ -59,7 +59,7 @@ def test_a_hint_that_is_no_time_is_none(hint: float) -> None:
     assert RetryPolicy().wait_before(0, asking(hint), lambda: 1.0) == 0.5
 
 
-def test_retries_are_counted_and_what_cannot_be_mended_is_not_tried_again() -> None:
+def test_retries_are_counted_and_permanent_failures_are_not_retried() -> None:
     policy = RetryPolicy(max_retries=2)
     assert [policy.wait_before(attempt, BUSY) is None for attempt in range(4)] == [False, False, True, True]
     assert RetryPolicy(max_retries=0).wait_before(0, BUSY) is None

@@ -28,7 +28,7 @@ from transport_clients import (
     read,
     real_client,
 )
-from wire_server import Authority, Close, Gate, Reply, Tell, WireServer, garbage, hang_up, plain
+from wire_server import Authority, Close, Gate, Notify, Reply, WireServer, garbage, hang_up, plain
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def test_a_head_that_is_cut_is_no_answer(wire: Stage, sent: bytes, reset: bool) 
 
 
 @pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n"])
-def test_what_is_not_http_is_an_error_that_trying_again_does_not_mend(wire: Stage, data: bytes) -> None:
+def test_what_is_not_http_is_a_permanent_error(wire: Stage, data: bytes) -> None:
     client = wire.answers(garbage(data))
     error = failure(lambda: client.send(wire.request()))
     assert (error.kind, error.retryable) == ("protocol", False)
@@ -138,7 +138,7 @@ def test_over_tls_all_is_the_same(wire: Stage, framing: Any) -> None:
     response.close()
 
 
-def test_a_connection_that_ends_while_tls_is_negotiated_is_told_as_just_that(wire: Stage) -> None:
+def test_a_connection_that_ends_during_the_tls_handshake_is_reported_as_such(wire: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, real_client(wire.kind) as client:
         def hang_up() -> None:
             sock, _ = listener.accept()
@@ -215,7 +215,7 @@ def test_a_closed_answer_raises_where_it_is_read_and_may_be_closed_again(stage: 
 @pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
 def test_closing_from_elsewhere_wakes_the_reader(wire: Stage, framing: Any, tls: bool) -> None:
     holds = threading.Event()
-    reply = Reply(body=(b"begin", Tell(holds.set), b"end"), framing=framing).hold(Gate(), at=2)
+    reply = Reply(body=(b"begin", Notify(holds.set), b"end"), framing=framing).hold(Gate(), at=2)
     response = wire.answers(reply, tls=tls).send(wire.request())
     ended: list[BaseException] = []
 
@@ -287,7 +287,7 @@ def test_many_calls_half_of_them_closed_in_the_middle_leave_no_socket_and_no_thr
     assert files() <= before  # what others have left behind may be gone by now
 
 
-def test_a_transport_may_be_used_again_after_closing_it_and_answers_in_flight_go_on(wire: Stage) -> None:
+def test_a_closed_transport_can_be_used_again_and_answers_in_flight_continue(wire: Stage) -> None:
     gate = Gate()
     client = wire.answers(Reply(body=(b"begin", b"end")).hold(gate, at=1), plain(b"next"))
     response = client.send(wire.request())

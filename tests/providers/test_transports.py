@@ -225,7 +225,7 @@ def test_sixty_four_streams_run_at_once(wire: Stage) -> None:
         response = client.send(wire.request())
         body = iter(response)
         first = next(body)
-        begun.wait(PATIENCE)  # none goes on before all 64 have begun
+        begun.wait(PATIENCE)  # none continues before all 64 have begun
         bodies.append(first + b"".join(body))
         response.finish()
 

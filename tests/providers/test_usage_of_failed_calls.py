@@ -96,9 +96,9 @@ def test_an_attempt_that_is_made_again_is_on_the_bill_and_on_record() -> None:
     agent = Agent(instructions="", provider=provider, model=MODEL)
     result = kernai.execute(agent, "Hi.", store=store, run_id="r", recorder=recorder)
     assert (result.text, len(transport.requests)) == ("Hello", 2)
-    (told,) = recorder.for_event("llm_response")
-    assert told.data["prompt_tokens"] == 1200
-    assert told.data["given_up"]["prompt_tokens"] == 1200
+    (event,) = recorder.for_event("llm_response")
+    assert event.data["prompt_tokens"] == 1200
+    assert event.data["given_up"]["prompt_tokens"] == 1200
     assert (result.usage.prompt_tokens, result.usage.model_calls) == (2400, 2)
     assert recorder.token_usage() == result.usage
     replayed = kernai.replay(agent, "r", store=store)

@@ -99,7 +99,7 @@ def test_the_final_output_counts_however_it_was_streamed(body: list[Any], text: 
         [completed({"type": "refusal", "refusal": "I cannot."})],
     ],
 )
-def test_a_refusal_is_one_wherever_it_stands(body: list[Any]) -> None:
+def test_a_refusal_is_recognised_in_any_position(body: list[Any]) -> None:
     response = answered("openai-responses", events(*body))
     assert (response.finish_reason, response.metadata["refusal"]) == ("refusal", "I cannot.")
     error = ran("openai-responses", events(*body)).error

@@ -20,7 +20,7 @@ from wire_server import Reply, WireRequest, WireServer
 KEY = "k-123"
 OURS = {"stop", "length", "content_filter", "tool", "refusal", "context", "other"}
 PIECES = ["Grüße, ", "<final>", "日本\u2028", '"\n\n', " end"]
-# None of these can stand in a text: there a quotation mark and a line's end are escaped.
+# None of these can be part of a text, which escapes quotation marks and line ends.
 TERMINAL = {
     "openai": b"data: [DONE]\n\n", "openai-responses": b"event: response.completed\n",
     "anthropic": b"event: message_stop\n", "gemini": b'"finishReason":', "ollama": b'"done":true',

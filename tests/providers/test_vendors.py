@@ -258,7 +258,7 @@ def test_a_server_of_ones_own_needs_an_address() -> None:
         ("together/x//y", "together", "x//y"),
     ],
 )
-def test_what_stands_behind_the_first_slash_is_the_models_id(name: str, vendor: str, id: str) -> None:
+def test_everything_after_the_first_slash_is_the_models_id(name: str, vendor: str, id: str) -> None:
     provider, model = resolve(name, api_key="k", **NEEDS.get(vendor, {}))
     assert (provider.vendor, model.id) == (vendor, id)
 

@@ -27,10 +27,10 @@ from kernai import (
 )
 from kernai_providers import HttpProvider
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
-from wire_reply import Endless, Gate, Hold, Reply, Tell
+from wire_reply import Endless, Gate, Hold, Notify, Reply
 from wire_server import WireServer
 
-#: seconds: so long the adapter would wait by itself; a test gives up before
+#: seconds: the adapter's own patience; a test gives up earlier
 PATIENT = 60.0
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -84,7 +84,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 def dripping(bytes_of_head: bytes, pause: threading.Event) -> Reply:
     """A head that comes byte by byte and never ends."""
-    steps = [step for byte in bytes_of_head for step in (bytes([byte]), Tell(lambda: pause.wait(0.02)))]
+    steps = [step for byte in bytes_of_head for step in (bytes([byte]), Notify(lambda: pause.wait(0.02)))]
     return Reply(before=(*steps, Hold(Gate())))
 
 
@@ -237,7 +237,7 @@ def test_a_body_that_keeps_coming_may_take_longer_than_a_silence(way: Way) -> No
     reply = caller.wire.answer("Hel", "lo")
     steps: list[Any] = []
     for step in reply.body:
-        steps += [step, *[COMMENTS, Tell(lambda: pause.wait(0.02))] * 4]
+        steps += [step, *[COMMENTS, Notify(lambda: pause.wait(0.02))] * 4]
     with WireServer(Reply(200, reply.headers, tuple(steps))) as server:
         began = time.monotonic()
         assert call(way, caller.provider(server, timeout=0.3, max_retries=0), str).content == "Hello"

@@ -21,8 +21,8 @@ from wire_server import (
     Answer,
     Authority,
     Gate,
+    Notify,
     Reply,
-    Tell,
     Torn,
     WireRequest,
     WireServer,
@@ -319,7 +319,7 @@ def test_a_connection_ends_as_the_reply_says(reply: Reply, end: Callable[[socket
 def test_a_trickled_piece_is_sent_only_when_the_last_one_was_seen() -> None:
     gate = Gate()
     sent: queue.Queue[int] = queue.Queue()
-    reply = Reply(body=(b"a", Tell(lambda: sent.put(1)), b"b", Tell(lambda: sent.put(2)), b"c")).trickle(gate)
+    reply = Reply(body=(b"a", Notify(lambda: sent.put(1)), b"b", Notify(lambda: sent.put(2)), b"c")).trickle(gate)
     with WireServer(reply.framed("length")) as server, raw(server) as sock:
         assert read_until(sock, b"\r\n\r\na").endswith(b"a")
         assert sent.empty()
@@ -412,7 +412,7 @@ def test_a_client_that_closes_is_noticed_wherever_the_server_is(reply: Reply, sh
 
 def test_a_client_that_closes_in_good_order_is_noticed_at_the_next_piece() -> None:
     closed = threading.Event()
-    reply = Reply(body=(b"a", Tell(lambda: closed.wait(PATIENCE)), b"b"), framing="length")
+    reply = Reply(body=(b"a", Notify(lambda: closed.wait(PATIENCE)), b"b"), framing="length")
     with WireServer(reply) as server, raw(server) as sock:
         read_until(sock, b"\r\n\r\na")
         sock.close()
@@ -523,7 +523,7 @@ def test_cuts_and_closing_clients_are_the_same_over_tls(authority: Authority, re
 
 @pytest.mark.skipif(
     bool(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).options & ssl.OP_IGNORE_UNEXPECTED_EOF),
-    reason="older Pythons do not tell a cut from an end",
+    reason="older Pythons do not distinguish a cut from an end",
 )
 @pytest.mark.parametrize(
     "reply, said",

@@ -147,7 +147,7 @@ class Wire(ABC):
         return self._mixed(pieces, self.hollow())
 
     def invalid_json(self, pieces: Sequence[str]) -> list[bytes]:
-        """One event in the middle is broken; after it the answer goes on to its end as if nothing had been."""
+        """One event in the middle is broken; after it the answer continues normally."""
         turn = Turn(pieces)
         middle = self.middle(turn)
         half = len(middle) // 2

@@ -41,12 +41,12 @@ class Gate(threading.Event):
 
     def set(self) -> None:
         super().set()
-        self._tell()
+        self._notify()
 
     def allow(self, passes: int = 1) -> None:
         with self._lock:
             self._passes += passes
-        self._tell()
+        self._notify()
 
     def take(self) -> bool:
         """Whether one wait may pass now. It uses up one of what was allowed."""
@@ -64,7 +64,7 @@ class Gate(threading.Event):
         with self._lock:
             self._listeners.remove(call)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for call in listeners:
@@ -79,7 +79,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Notify:
     """Call the test at this point, on the server's thread: an `Event.set`, a clock."""
 
     call: Callable[[], object]
@@ -115,7 +115,7 @@ class StartTls:
     context: SSLContext
 
 
-Step: TypeAlias = bytes | Hold | Tell | Close | Torn | Endless | StartTls
+Step: TypeAlias = bytes | Hold | Notify | Close | Torn | Endless | StartTls
 
 
 @dataclass(frozen=True, slots=True)

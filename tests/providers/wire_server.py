@@ -36,10 +36,10 @@ from wire_reply import (
     Framing,
     Gate,
     Hold,
+    Notify,
     Reply,
     StartTls,
     Step,
-    Tell,
     Torn,
     as_json,
     endless,
@@ -57,9 +57,9 @@ __all__ = [
     "Endless",
     "Gate",
     "Hold",
+    "Notify",
     "Reply",
     "StartTls",
-    "Tell",
     "Torn",
     "WireRequest",
     "WireServer",
@@ -291,7 +291,7 @@ def _do(line: Line, step: Step, framing: Framing) -> None:
         _send_endlessly(line, step, framing)
     elif isinstance(step, Hold):
         line.hold(step.gate)
-    elif isinstance(step, Tell):
+    elif isinstance(step, Notify):
         step.call()
     elif isinstance(step, StartTls):
         line.encrypt(step.context)

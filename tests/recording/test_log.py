@@ -70,7 +70,7 @@ print(kernai.run(agent, "Go.", on_event=boom, recorder=kernai.Recorder(Sink()), 
 """
 
 
-def test_a_library_prints_nothing_by_itself() -> None:
+def test_a_library_prints_nothing_unasked() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOUD], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
     )
@@ -83,17 +83,17 @@ def test_an_application_that_configures_logging_sees_the_lines() -> None:
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
     )
     assert done.stdout == "x\n"
-    for told in (
+    for begin in (
         "INFO:kernai:event=run.start",
         "WARNING:kernai:event=skill.error",
         "ERROR:kernai:event=callback.failed",
         "ERROR:kernai:event=recorder.failed",
         "WARNING:kernai:event=usage.estimated",
     ):
-        assert told in done.stderr
+        assert begin in done.stderr
 
 
-# ----------------------------------------------------------------------------------------------- what is told
+# ----------------------------------------------------------------------------------------------- what is logged
 
 
 def test_an_event_is_one_line_of_fields() -> None:
@@ -122,8 +122,8 @@ def test_an_event_is_one_line_of_fields() -> None:
 def test_the_fields_of_a_line_are_in_the_record(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "kernai"):
         run(command("echo", "x"), plan(task("a")), "A!", "done")
-    told = [record for record in caplog.records if record.getMessage().startswith("event=skill.result")]
-    fields = vars(told[0])["kernai"]
+    records = [record for record in caplog.records if record.getMessage().startswith("event=skill.result")]
+    fields = vars(records[0])["kernai"]
     assert (fields["event"], fields["run_id"], fields["skill"]) == ("skill.result", "run-1", "echo")
     assert isinstance(fields["duration_ms"], int)
     assert {record.name for record in caplog.records} == {"kernai"}
@@ -152,7 +152,7 @@ def test_a_logger_that_wants_less_gets_less(level: int, wanted: set[str]) -> Non
     assert {one.split()[0].removeprefix("event=") for one in text.getvalue().splitlines()} == wanted
 
 
-# -------------------------------------------------------------------------------------------- what is not told
+# -------------------------------------------------------------------------------------------- what is not logged
 
 
 def test_texts_of_people_and_models_stay_out_unless_debug_is_on() -> None:
@@ -187,8 +187,8 @@ def test_texts_of_people_and_models_stay_out_unless_debug_is_on() -> None:
 def test_a_debug_line_holds_the_data_as_ascii_json_of_200_characters() -> None:
     with logged(logging.DEBUG, debug=True) as text:
         run("é" * 500, input="short")
-    [told] = [one for one in text.getvalue().splitlines() if one.startswith("event=llm.response") and " data=" in one]
-    shown = told.partition(" data=")[2]
+    [line] = [one for one in text.getvalue().splitlines() if one.startswith("event=llm.response") and " data=" in one]
+    shown = line.partition(" data=")[2]
     assert shown.isascii()
     assert len(shown) <= 200
     assert json.loads(shown).startswith('{"content":')
@@ -282,7 +282,7 @@ def test_a_handler_that_raises_does_not_stop_the_run() -> None:
     assert kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.") == "done"
 
 
-def test_an_observer_that_fails_is_told_with_what_it_was_shown() -> None:
+def test_a_failing_observer_is_logged_with_the_event_it_got() -> None:
     with logged() as text:
         log = EventLog(kernai.config.logger, debug=False)
         log.observer_failed("callback", Event("final", run_id="r").row, ValueError("bad luck"))
@@ -300,9 +300,9 @@ def test_the_failure_of_an_observer_is_in_the_record_and_its_trace_in_a_debug_li
 
     with caplog.at_level(logging.DEBUG, "kernai"):
         kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.", on_event=fail)
-    told = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert {vars(record)["kernai_error"] for record in told} == {failure}
-    assert all('trace="Traceback' in record.getMessage() for record in told)
+    records = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert {vars(record)["kernai_error"] for record in records} == {failure}
+    assert all('trace="Traceback' in record.getMessage() for record in records)
 
 
 def broken(ctx: SkillContext[Any]) -> str:
@@ -355,9 +355,9 @@ def test_the_traceback_of_what_a_call_raised_is_in_the_debug_log_alone(
     assert "exception=LookupError" in log_of(logging.INFO, debug=True)
     for quiet in (log_of(logging.INFO, debug=True), log_of(logging.DEBUG, debug=False)):
         assert "Traceback" not in quiet
-    told = log_of(logging.DEBUG, debug=True)
-    traces = [json.loads(one.partition(" trace=")[2]) for one in told.splitlines() if one.startswith("event=call.failed")]
+    log = log_of(logging.DEBUG, debug=True)
+    traces = [json.loads(one.partition(" trace=")[2]) for one in log.splitlines() if one.startswith("event=call.failed")]
     assert traces[0] == "Traceback (most recent call last):"
     assert any(f'{Path(__file__).name}", line ' in one and one.endswith(f"in {function}") for one in traces)
     assert any(one.startswith("LookupError: no entry") for one in traces)
-    assert KEY not in told
+    assert KEY not in log

@@ -1,4 +1,4 @@
-"""The recorder: everything a run tells, in order, before it happens, and nothing that must not be kept."""
+"""The recorder: every event of a run, in order, before it happens, and nothing that must not be kept."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_whatever_the_host_hands_in_is_recorded_as_valid_json(
     assert entries[-1]["event"] == "result"
 
 
-def test_texts_of_a_model_with_anything_in_them_are_recorded_to_the_letter(tmp_path: Any) -> None:
+def test_any_model_text_is_recorded_unchanged(tmp_path: Any) -> None:
     text = '\x00\ud800 \u2028\n"\\ é 𝄞 </script>'
     recorder = Recorder(CompositeSink(MemorySink(), JsonlSink(tmp_path / "run.jsonl")))
     kernai.run(Agent(instructions=""), text, provider=MockProvider(text), recorder=recorder)

@@ -1,4 +1,4 @@
-"""Sinks: what is written is what was told, whole again when it is read, whoever fails beside it."""
+"""Sinks: every event is written and can be read back whole, whatever fails beside it."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def run_of(turns: list[str], every: int, sink: Any, **options: Any) -> None:
 
 @pytest.mark.slow
 @given(st.lists(TURNS, min_size=1, max_size=8), st.integers(1, 4), st.booleans())
-def test_what_is_written_is_read_as_it_was_told(turns: list[str], every: int, twice: bool) -> None:
+def test_what_is_written_is_read_as_it_was_recorded(turns: list[str], every: int, twice: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.jsonl")
         memory = MemorySink()
         with JsonlSink(path) as file:
             for _ in range(1 + twice):
                 run_of(turns, every, CompositeSink(memory, file))
-        told = Recorder(memory).to_list()
-        assert JsonlSink.read(path) == told
-        assert expand(json.loads(Recorder(memory).to_json(expand=False))) == told
+        events = Recorder(memory).to_list()
+        assert JsonlSink.read(path) == events
+        assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
         lines = path.read_text("ascii").splitlines()
-        assert len(lines) == len(told)
+        assert len(lines) == len(events)
 
 
 def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path) 
         for text in ("first", "second"):
             agent = Agent(instructions="", provider=MockProvider("done"))
             kernai.run(agent, text, run_id="same", recorder=Recorder(CompositeSink(memory, file)))
-    told = Recorder(memory).to_list()
-    assert JsonlSink.read(tmp_path / "run.jsonl") == told
-    assert expand(json.loads(Recorder(memory).to_json(expand=False))) == told
+    events = Recorder(memory).to_list()
+    assert JsonlSink.read(tmp_path / "run.jsonl") == events
+    assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
 
 
 @pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])
@@ -116,9 +116,9 @@ def test_a_file_that_was_cut_off_anywhere_is_added_to_and_read_without_that_line
             file.record(after)
         left = WHOLE[: at + (cut == len(whole) - 1)]
         assert JsonlSink.read(path) == [event.to_dict() for event in [*left, WHOLE[1], after]]
-        told = [line for line in caplog.messages if line.startswith("event=recording.cut_off")]
-        assert len(told) == (cut < len(whole) - 1)
-        assert all(f"line={at + 1}" in line and "run.jsonl" in line for line in told)
+        warnings = [line for line in caplog.messages if line.startswith("event=recording.cut_off")]
+        assert len(warnings) == (cut < len(whole) - 1)
+        assert all(f"line={at + 1}" in line and "run.jsonl" in line for line in warnings)
 
 
 @pytest.mark.parametrize("line", ["{nonsense", '{"event": nonsense}', '{"event": "x"} y', '{"event": tru, "a": 1}', "{'a': 1}"])
@@ -131,7 +131,7 @@ def test_a_line_that_was_not_cut_off_and_is_no_json_is_named(tmp_path: Path, lin
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="a file's size cannot be limited here")
 @pytest.mark.parametrize("room", [0, 1, 50, 700, 1500, 3000])
 def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_alone(room: int, tmp_path: Path) -> None:
-    """A limit of the process stands for the disk: what does not fit is written in part, and then refused."""
+    """A process limit simulates a full disk: the write that does not fit is partial, and later ones are refused."""
     import resource
 
     path, memory = tmp_path / "run.jsonl", MemorySink()
@@ -162,11 +162,11 @@ def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_alone(ro
     assert JsonlSink.read(path)[1:] == Recorder(memory).to_list()
 
 
-def test_a_run_that_was_killed_and_its_id_taken_up_again_are_read_apart(tmp_path: Path) -> None:
+def test_a_killed_run_and_a_later_run_of_its_id_are_read_separately(tmp_path: Path) -> None:
     path, memory = tmp_path / "run.jsonl", MemorySink()
 
     class Killed:
-        """The process of the run dies in its third model call, before a sub-run has told how it ended."""
+        """The process of the run dies in its third model call, before a sub-run has recorded its end."""
 
         def __init__(self, sink: CompositeSink) -> None:
             self.sink = sink
@@ -276,13 +276,13 @@ class Held:
 
 def plain(): return WORDS
 def data(): return {"k": WORDS, frozenset(WORDS): Held(frozenset(WORDS)), "all": {Held(frozenset({w})) for w in WORDS}}
-def told(ctx: kernai.SkillContext):
+def reported(ctx: kernai.SkillContext):
     ctx.emit({"words": WORDS})
     return SkillResult("x", metadata={"words": WORDS, "by": {frozenset(WORDS): 1}})
 def failing(): raise ValueError("no")
 def named(alpha: str = "", beta: str = "", gamma: str = ""): return "named"
 
-made = [Skill(f.__name__, execute=f, produces={"image", "audio"}) for f in (plain, data, told, failing, named)]
+made = [Skill(f.__name__, execute=f, produces={"image", "audio"}) for f in (plain, data, reported, failing, named)]
 for one in made: kernai.skills.register(one)
 for name in WORDS: pass
 for name in sorted(WORDS): kernai.protocols.register(name, lambda *_: "x")
@@ -301,7 +301,7 @@ with JsonlSink(sys.argv[1]) as sink:
 @pytest.mark.slow
 @pytest.mark.process
 def test_two_processes_with_other_seeds_of_hashes_record_the_same(tmp_path: Path) -> None:
-    told = []
+    recorded = []
     for seed in ("0", "1", "2"):
         path = tmp_path / f"{seed}.jsonl"
         subprocess.run(
@@ -310,9 +310,9 @@ def test_two_processes_with_other_seeds_of_hashes_record_the_same(tmp_path: Path
         text = path.read_text("ascii")
         text = re.sub(r'"(timestamp|duration_ms|latency_ms)":("[^"]*"|[0-9]+)', "", text)
         sequential, parallel = text.split('{"event":"run_start"')[1:]
-        told.append((sequential, sorted(parallel.splitlines())))
-    assert told[0] == told[1] == told[2]
-    assert '"beta"' in told[0][0]
+        recorded.append((sequential, sorted(parallel.splitlines())))
+    assert recorded[0] == recorded[1] == recorded[2]
+    assert '"beta"' in recorded[0][0]
 
 
 def test_a_file_grows_with_the_run_and_not_with_its_square(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_sink_that_fails_does_not_keep_the_event_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("start", [kernai.execute, lambda *given, **options: list(kernai.stream(*given, **options))])
-def test_a_run_goes_on_when_a_sink_fails_and_the_log_says_so(start: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_continues_when_a_sink_fails_and_the_log_says_so(start: Any, caplog: pytest.LogCaptureFixture) -> None:
     failing, memory = Failing(OSError("disk full")), MemorySink()
     live: list[Event] = []
     agent = Agent(instructions="", provider=MockProvider("done"))

@@ -46,7 +46,7 @@ def double(number: int) -> int:
     return number * 2
 
 @scenario.expect
-def tells_the_number(outcome: Outcome) -> bool:
+def gives_the_number(outcome: Outcome) -> bool:
     return "42" in outcome.text
 
 {more}
@@ -61,7 +61,7 @@ TURNS = [
 
 
 def ran_here(program: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What ``python PROGRAM ARGUMENT...`` would come to, within this process and with the clean environment."""
+    """Runs ``python PROGRAM ARGUMENT...`` within this process and with the clean environment."""
     with mock.patch.dict(known_providers._REGISTERED, clear=True):
         return programs.ran_here(program, *arguments, environment=ENVIRONMENT | environment)
 
@@ -69,8 +69,8 @@ def ran_here(program: Path, *arguments: str | Path, **environment: str) -> subpr
 def tape(*conversations: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A tape of the demo; without conversations the good run."""
     whole = list(conversations) or [{"scope": "", "input": "What is twice 21?", "turns": TURNS}]
-    told = {"format": 2, "scenario": "demo", "provider": "hand-written", "model": "hand-written"}
-    return {**told, "conversations": whole, **more}
+    header = {"format": 2, "scenario": "demo", "provider": "hand-written", "model": "hand-written"}
+    return {**header, "conversations": whole, **more}
 
 
 class Demo:

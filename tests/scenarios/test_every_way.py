@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 TAPES = Path(__file__).resolve().parents[2] / "scenarios" / "tapes"
 #: those without MCP servers, which are programs of others
-#: their runs are taken up again, out of a store
+#: their runs are resumed from a store
 KEPT = {"approval_of_payments", "crash_and_resume", "fork_another_way"}
 NAMES = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem and path.stem not in KEPT)
 #: what a clock has measured
@@ -91,12 +91,12 @@ def recorded(name: str, way: Callable[..., None], kind: type[TapeProvider]) -> l
 
 
 def comparable(entries: list[dict[str, Any]]) -> list[Any]:
-    """Each scope's events in their order; what is told of tasks that run at once stands in none."""
+    """Each scope's events in order; those of concurrent tasks have none."""
     by_scope: dict[str, list[str]] = {}
     for entry in entries:
         text = json.dumps(entry, sort_keys=True)
         by_scope.setdefault(f"tasks of {entry['scope']}" if "task_" in entry["event"] else entry["scope"], []).append(text)
-    return sorted((scope, sorted(told) if "tasks of" in scope else told) for scope, told in by_scope.items())
+    return sorted((scope, sorted(events) if "tasks of" in scope else events) for scope, events in by_scope.items())
 
 
 @pytest.mark.parametrize("name", NAMES)

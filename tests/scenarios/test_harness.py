@@ -61,7 +61,7 @@ def test_an_agent_can_be_a_skill_of_a_scenario() -> None:
         (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
     ],
 )
-def test_misuse_is_told_where_it_happens(misuse: Callable[[], object], complaint: str) -> None:
+def test_misuse_is_an_error_at_the_call(misuse: Callable[[], object], complaint: str) -> None:
     with pytest.raises((TypeError, ValueError), match=complaint):
         misuse()
 
@@ -141,7 +141,7 @@ def test_an_outcome_finds_what_skills_tasks_and_protocols_did() -> None:
 def test_a_good_run_ends_with_what_held_and_status_0(demo: Demo) -> None:
     done = demo.process("--tape", demo.tape)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "ok: tells the number"
+    assert done.stdout.splitlines()[-1] == "ok: gives the number"
     assert f"log: {demo.log_files[0]}" in done.stdout
 
 
@@ -181,7 +181,7 @@ def test_a_protocol_of_one_s_own_may_be_used(tmp_path: Path) -> None:
     "more, error, place",
     [
         ("@scenario.prepare\ndef make():\n    raise OSError('no space left')", "OSError: no space left", "raise OSError"),
-        ("def told():\n    return 1 / 0\nscenario.instructions(told)", "ZeroDivisionError: division by zero", "return 1 / 0"),
+        ("def broken():\n    return 1 / 0\nscenario.instructions(broken)", "ZeroDivisionError: division by zero", "return 1 / 0"),
         ("scenario.max_steps(0)", "ValueError: max_steps", ""),
         ("scenario.prepare(lambda: sys.exit(0))\nimport sys", "SystemExit: 0", "sys.exit"),
     ],
@@ -200,7 +200,7 @@ def test_an_error_in_the_scenario_s_own_code_is_one_line_with_its_place(
     assert place in ("" if found is None else demo.file.read_text().splitlines()[int(found[1]) - 1])
     assert "--debug" in line
     assert demo.log["faults"] == [line.removeprefix("FAILED: ")]
-    assert demo.log["expectations"] == [{"name": "tells the number", "holds": None, "reason": "the run has no answer"}]
+    assert demo.log["expectations"] == [{"name": "gives the number", "holds": None, "reason": "the run has no answer"}]
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_prepare_that_misses_a_package_is_wrong_usage(tmp_path: Path) -> None:
     assert demo.manifest == []
 
 
-def test_a_task_that_leaves_the_tape_is_a_fault_also_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_task_that_leaves_the_tape_is_a_fault_also_when_the_run_continues(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     plan = '<block type="plan">{"tasks": [{"id": "a", "input": "not on the tape"}]}</block>'
     turns = [{"content": plan}, {"content": "<final>It is 42.</final>"}]
@@ -237,19 +237,19 @@ def test_a_call_that_could_not_begin_is_counted_among_the_calls(tmp_path: Path) 
     assert "    error     no name: Command block missing skill name\n" in shown
 
 
-@pytest.mark.parametrize("counts, told", [({"prompt_tokens": 9, "completion_tokens": 1}, ""), ({}, " Token counts are estimates.")])
-def test_token_counts_are_called_estimates_where_they_are(tmp_path: Path, counts: dict[str, int], told: str) -> None:
+@pytest.mark.parametrize("counts, note", [({"prompt_tokens": 9, "completion_tokens": 1}, ""), ({}, " Token counts are estimates.")])
+def test_token_counts_are_called_estimates_where_they_are(tmp_path: Path, counts: dict[str, int], note: str) -> None:
     demo = Demo(tmp_path)
     turns = [turn | counts for turn in TURNS]
     demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
     line = demo.replay().stdout.splitlines()[2]
-    assert line == f"Only the model's turns come from the tape; skills, loop and recording are real.{told}"
+    assert line == f"Only the model's turns come from the tape; skills, loop and recording are real.{note}"
 
 
 def test_a_fault_is_one_line_whatever_it_quotes(tmp_path: Path) -> None:
-    more = "scenario.expect(lambda outcome: False, name='quotes', reason='told:\\nok: tells the number')"
+    more = "scenario.expect(lambda outcome: False, name='quotes', reason='said:\\nok: gives the number')"
     done = Demo(tmp_path, more).replay()
-    assert done.stdout.splitlines()[-1] == "FAILED: this does not hold: quotes; told: ok: tells the number"
+    assert done.stdout.splitlines()[-1] == "FAILED: this does not hold: quotes; said: ok: gives the number"
 
 
 def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp
 
 
 @pytest.mark.process
-def test_ctrl_c_gives_status_130_and_the_log_tells_what_happened_until_then(tmp_path: Path) -> None:
+def test_ctrl_c_gives_status_130_and_the_log_has_what_happened_until_then(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)")
     turns = [{"content": '<block type="command" name="wait"></block>'}, *TURNS]
     demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
@@ -324,7 +324,7 @@ def test_a_protocol_that_nobody_has_is_one_clear_line(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- --save-tape
 
 
-def test_a_tape_is_made_anew_from_its_own_replay(demo: Demo) -> None:
+def test_a_tape_is_remade_from_its_own_replay(demo: Demo) -> None:
     done = demo.replay("--save-tape")
     assert done.returncode == 0
     assert f"tape: {demo.tape} (1 conversation, 2 turns, hand-written)" in done.stdout
@@ -408,7 +408,7 @@ def test_a_tape_that_was_not_replayed_whole_is_not_overwritten(demo: Demo, turns
         ("[]", "no log of a scenario"),
         ('{"scenario": "demo"}', "no log of a scenario"),
         ('{"scenario": "other", "events": []}', "a log of the scenario 'other', not of 'demo'"),
-        ('{"scenario": "demo", "events": []}', 'does not tell its "provider" and "model"'),
+        ('{"scenario": "demo", "events": []}', 'lacks its "provider" or "model"'),
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model has answered"),
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is no event"),
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is broken"),

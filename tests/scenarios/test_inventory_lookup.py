@@ -81,7 +81,7 @@ def test_without_a_vendor_the_tape_is_played_and_the_reason_is_given() -> None:
     assert "(no model vendor is configured)" in done.stdout.splitlines()[1]
 
 
-def test_the_wrong_parameters_are_answered_by_one_error_that_names_them_all_and_are_mended(
+def test_one_error_names_all_wrong_parameters_and_the_model_corrects_them(
     recording: Recording,
 ) -> None:
     _, entries = recording
@@ -260,7 +260,7 @@ def test_the_products_are_what_their_script_writes(tmp_path: Path) -> None:
     assert (tmp_path / "products.csv").read_bytes() == inventory_lookup.PRODUCTS.read_bytes()
 
 
-def test_the_database_holds_every_row_of_the_file_to_the_letter() -> None:
+def test_the_database_holds_every_row_of_the_file_unchanged() -> None:
     with inventory_lookup.PRODUCTS.open(encoding="utf-8", newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: (row["sku"], row["warehouse"]))
     stored = inventory_lookup.find_stock(limit=-1)

@@ -55,8 +55,8 @@ BAD: dict[str, tuple[str, Change, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name, change, told", BAD.values(), ids=BAD.keys())
-def test_a_run_that_is_not_good_says_what_does_not_hold(name: str, change: Change, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, change, failure", BAD.values(), ids=BAD.keys())
+def test_a_run_that_is_not_good_says_what_does_not_hold(name: str, change: Change, failure: str, tmp_path: Path) -> None:
     tape = (ROOT / "scenarios" / "tapes" / f"{name}.json").read_text(encoding="utf-8")
     changed = change(tape)
     assert changed != tape
@@ -65,7 +65,7 @@ def test_a_run_that_is_not_good_says_what_does_not_hold(name: str, change: Chang
     path.write_text(changed, encoding="utf-8")
     done = ran(name, "--tape", str(path))
     assert done.returncode == 1
-    assert f"this does not hold: {told}" in done.stdout + done.stderr
+    assert f"this does not hold: {failure}" in done.stdout + done.stderr
 
 
 def test_a_store_that_is_none_is_wrong_usage() -> None:
@@ -74,7 +74,7 @@ def test_a_store_that_is_none_is_wrong_usage() -> None:
     assert f"{STORE} is set, and /no/such/folder is no folder" in done.stderr
 
 
-def test_a_tape_goes_on_behind_what_was_played_in_another_process_only_when_asked() -> None:
+def test_a_tape_continues_after_turns_of_another_process_only_when_asked() -> None:
     tape = Tape("t", "p", "m", (Conversation("", "hi", (Turn("one"), Turn("<final>two</final>"))),))
     messages = [kernai.Message("user", "hi"), kernai.Message("assistant", "one"), kernai.Message("user", "and?")]
 
@@ -93,5 +93,5 @@ def test_a_tape_goes_on_behind_what_was_played_in_another_process_only_when_aske
 def test_the_recording_of_a_run_that_was_killed_holds_both_processes(tmp_path: Path) -> None:
     done = ran("crash_and_resume", "--record", str(tmp_path / "run.jsonl"))
     assert done.returncode == 0, done.stderr
-    told = [entry["event"] for entry in read_recording(tmp_path / "run.jsonl")]
-    assert (told[0], told[-1], told.count("skill_execute"), told.count("llm_response")) == ("run_start", "result", 4, 5)
+    types = [entry["event"] for entry in read_recording(tmp_path / "run.jsonl")]
+    assert (types[0], types[-1], types.count("skill_execute"), types.count("llm_response")) == ("run_start", "result", 4, 5)

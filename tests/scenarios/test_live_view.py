@@ -37,7 +37,7 @@ import pyte
 
 
 class Terminal:
-    """A process on a real terminal of a given size, and what stands on its screen."""
+    """A process on a real terminal of a given size, and what its screen shows."""
 
     def __init__(self, command: list[str], columns: int, rows: int, environment: dict[str, str]) -> None:
         self.raw = b""
@@ -49,7 +49,7 @@ class Terminal:
             os.execvpe(command[0], command, ENVIRONMENT | {"TERM": "xterm-256color"} | environment)
 
     def read_until(self, seen: Callable[[str], bool]) -> str:
-        """Read on until the screen is as wanted; what stands on it then, or at the end."""
+        """Read until the screen is as wanted; returns what it shows then, or at the end."""
         while self._read():
             if seen(self.screen):
                 break
@@ -117,13 +117,13 @@ def test_a_good_run_is_drawn_with_its_answer_figures_and_expectations(tmp_path: 
     assert terminal.end() == 0
     shown = terminal.everything
     for text in ("╭─ demo", "provider: the tape", "call      double", "╭─ answer", "It is 42.", "tokens", "cost",
-                 "unknown", "time", "│ ok │ tells the number", "ok: tells the number", "log: "):
+                 "unknown", "time", "│ ok │ gives the number", "ok: gives the number", "log: "):
         assert text in shown
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("arguments", [[], ["--plain"]])
-def test_hostile_text_is_shown_to_the_letter_and_steers_nothing(tmp_path: Path, arguments: list[str]) -> None:
+def test_hostile_text_is_shown_unchanged_and_has_no_effect(tmp_path: Path, arguments: list[str]) -> None:
     terminal = on_terminal(hostile(Demo(tmp_path)), *arguments, columns=160)
     assert terminal.end() == 0
     assert SHOWN in terminal.everything
@@ -157,7 +157,7 @@ def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(
     assert terminal.end() == 0
     assert b"\x1b" not in terminal.raw
     assert "╭" not in terminal.everything
-    assert "ok: tells the number" in terminal.everything
+    assert "ok: gives the number" in terminal.everything
 
 
 @pytest.mark.process
@@ -299,7 +299,7 @@ def test_any_text_in_any_event_is_printed_without_a_control_character(text: str)
     assert controls(written.getvalue()) == set()
 
 
-def test_every_event_that_tells_something_has_a_line() -> None:
+def test_every_visible_event_has_a_line() -> None:
     silent = {"text_chunk", "block_start", "block_content", "block_end"}
     assert {one.type for one in every_event("x") if line_of(one) is None} == silent
 

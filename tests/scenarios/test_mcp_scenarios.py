@@ -63,7 +63,7 @@ def servers(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run tells its configuration does not stay behind."""
+    """What a run adds to its configuration does not outlive it."""
     for name in ("MCP_SERVERS", "MCP_FOLDER"):
         monkeypatch.setenv(name, "")
 
@@ -124,7 +124,7 @@ def test_the_filesystem_is_found_out_about_and_what_lies_outside_the_folder_is_r
     assert read_back.splitlines() == ["product,crates", *map(",".join, mcp_filesystem.due())]
 
 
-def test_the_memory_is_searched_changed_with_mended_calls_and_read_again(recorded: Callable[[str], list[Any]]) -> None:
+def test_the_memory_is_searched_changed_with_corrected_calls_and_read_again(recorded: Callable[[str], list[Any]]) -> None:
     events = recorded("mcp_memory")
     unknown, wrong_argument, forbidden = (error["error"] for error in data_of(events, "protocol_error"))
     assert unknown == "Entity with name Cleo not found"
@@ -137,7 +137,7 @@ def test_the_memory_is_searched_changed_with_mended_calls_and_read_again(recorde
     }
 
 
-def test_what_the_servers_tell_goes_into_the_skill_and_its_result_back_to_a_server(
+def test_the_servers_answers_go_into_the_skill_and_its_result_back_to_a_server(
     recorded: Callable[[str], list[Any]],
 ) -> None:
     events = recorded("skill_and_mcp")
@@ -165,7 +165,7 @@ def test_two_runs_of_one_process_have_a_folder_each(capsys: pytest.CaptureFixtur
 
 
 def said(old: str, new: str) -> Callable[[list[Any]], None]:
-    """Another word of the model, wherever it stands."""
+    """Another word of the model, everywhere it occurs."""
 
     def change(turns: list[Any]) -> None:
         assert any(old in turn["content"] for turn in turns)
@@ -176,7 +176,7 @@ def said(old: str, new: str) -> Callable[[list[Any]], None]:
 
 
 def without(*words: str) -> Callable[[list[Any]], None]:
-    """Without the turns in which one of these words stands."""
+    """Without the turns that contain one of these words."""
 
     def change(turns: list[Any]) -> None:
         turns[:] = [turn for turn in turns if not any(word in turn["content"] for word in words)]
@@ -199,14 +199,14 @@ SAME = "after the transfers everybody has paid the same"
     [
         ("mcp_filesystem",
          [said("apples,29", "apples,30"), said("apples: 29", "apples: 30"), said("I cannot tell", "at 17.35 I cannot tell")],
-         [THE_FILE, "the answer tells the sums", "these prices were shown: 17.35"]),
+         [THE_FILE, "the answer states the sums", "these prices were shown: 17.35"]),
         ("mcp_filesystem", [without('"write_file"'), said("Worth: unknown", "Worth: 1234.50")],
          [f"{THE_FILE}; there is no shop/totals.csv", READ_BACK, "nothing from outside the folder was shown"]),
         ("mcp_filesystem", [without('{"path": "totals.csv"}')], [READ_BACK]),
         ("mcp_memory",
          [without("delete_relations"), said("comes from Turin", "comes from afar"), said("18:30", "half past six")],
          ["in memory.jsonl the bees are kept by Ben", "cleo is a person of the club from turin",
-          "the answer tells when the club meets"]),
+          "the answer says when the club meets"]),
         ("mcp_memory",
          [said('"entityType": "person"', '"entityType": "human"'), forgetting_ada, said("\nBees: Cleo", "\nBees: Ben")],
          ["does not hold [('Cleo', 'person')]", "memory.jsonl has lost [('Ada', 'chairs', 'Garden club', '')]",
@@ -214,12 +214,12 @@ SAME = "after the transfers everybody has paid the same"
         ("mcp_memory", [without('["Cleo", "Ben", "Bees"]')], ["the memory was read after its last change"]),
         ("skill_and_mcp",
          [said("Boris Okafor,165.61", "Boris Okafor,156.61"), said("pays Ada Moreau 43.68", "pays Ada Moreau 43.69")],
-         [SAME, "the server wrote down", "the answer tells the transfers"]),
+         [SAME, "the server wrote down", "the answer states the transfers"]),
         ("skill_and_mcp", [said("Dorothy Lind,Boris", "Dot,Boris"), said('"amount": "44.00"', '"amount": "45.00"')],
-         ["lets 'Dot' pay 'Boris Okafor' 165.61", "the skill was given what the servers told"]),
+         ["lets 'Dot' pay 'Boris Okafor' 165.61", "the skill was given the servers answers"]),
         ("skill_and_mcp", [said("from,to,amount", "from;to;amount"), without('"settle"')],
          ["is not made of the columns from, to and amount",
-          "the skill was given what the servers told; the skill was never asked"]),
+          "the skill was given the servers answers; the skill was never asked"]),
         ("skill_and_mcp", [without('"write_file"')], ["there is no trip/settlement.csv"]),
     ],
 )
@@ -236,9 +236,9 @@ def test_a_bad_run_fails_and_says_in_what(
 
     with pytest.raises(SystemExit) as ended:
         SCENARIOS[name].main(["--tape", str(changed(name, tmp_path, change)), "--no-log"])
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED: this does not hold: ")]
+    failures = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED: this does not hold: ")]
     assert ended.value.code == 1
-    assert [any(fault in line for line in told) for fault in faults] == [True] * len(faults), told
+    assert [any(fault in line for line in failures) for fault in faults] == [True] * len(faults), failures
 
 
 def test_requests_that_call_no_tool_are_passed_over() -> None:
@@ -257,7 +257,7 @@ def test_requests_that_call_no_tool_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_without_node_one_line_tells_what_to_install(name: str, tmp_path: Path) -> None:
+def test_without_node_one_line_says_what_to_install(name: str, tmp_path: Path) -> None:
     done = ran_here(program(name), "--offline", "--no-log", PATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (
         2, f"{name}: error: this scenario runs MCP servers with Node.js 20 or later and npm: install it from "
@@ -265,7 +265,7 @@ def test_without_node_one_line_tells_what_to_install(name: str, tmp_path: Path) 
     )
 
 
-def test_without_the_packages_one_line_tells_what_to_install() -> None:
+def test_without_the_packages_one_line_says_what_to_install() -> None:
     command = [sys.executable, "-S", str(ROOT / "scenarios" / "mcp_memory.py"), "--offline", "--no-log"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
     wanted = '"mcp>=2.3" "PyYAML>=6.0" "jsonschema>=4.20"'
@@ -297,7 +297,7 @@ def test_costs_are_settled_to_the_cent(people: list[str], payments: list[Any], t
 
 
 @pytest.mark.parametrize(
-    "people, payments, told",
+    "people, payments, message",
     [
         ([], [], "people must name everybody"),
         (["a", "a"], [], "each of them once"),
@@ -306,6 +306,6 @@ def test_costs_are_settled_to_the_cent(people: list[str], payments: list[Any], t
         (["a"], [payment("a", "-1")], "whole cents and not below 0, got -1"),
     ],
 )
-def test_payments_that_make_no_sense_are_refused(people: list[str], payments: list[Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_payments_that_make_no_sense_are_refused(people: list[str], payments: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         skill_and_mcp.settle(people, payments)

@@ -146,10 +146,10 @@ def hand_over_the_first(turns: list[Any]) -> None:
 @pytest.mark.parametrize(
     "name, change, fault",
     [
-        ("describe_image", answer("Cedar 97", "Cedar 96"), "most and least are those of the books; told Cedar 96"),
-        ("describe_image", answer("Damson 55", "Birch 55"), "most and least are those of the books; told Birch 55"),
+        ("describe_image", answer("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
+        ("describe_image", answer("Damson 55", "Birch 55"), "most and least are those of the books; answered Birch 55"),
         ("describe_image", answer("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
-        ("describe_image", answer("369", "370"), "the total is that of the books; told 370, the books say 369"),
+        ("describe_image", answer("369", "370"), "the total is that of the books; answered 370, the books say 369"),
         ("describe_image", answer("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
         ("vision_gated_skill", answer("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
         ("vision_gated_skill", answer("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
@@ -159,8 +159,8 @@ def hand_over_the_first(turns: list[Any]) -> None:
         ("drawn_image", answer("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
         ("drawn_image", without("measure_bars"), "that very chart was measured before it was handed over"),
         ("text_only_fallback", answer("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
-        ("text_only_fallback", answer("I do not know", "is Cedar"), "tells Cedar, which it cannot know"),
-        ("text_only_fallback", answer("a placeholder", "58 kg"), "tells 58, which it cannot know"),
+        ("text_only_fallback", answer("I do not know", "is Cedar"), "states Cedar, which it cannot know"),
+        ("text_only_fallback", answer("a placeholder", "58 kg"), "states 58, which it cannot know"),
     ],
 )
 def test_a_bad_run_fails_and_says_in_what(
@@ -203,14 +203,14 @@ def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_without_pillow_one_line_tells_what_to_install(name: str) -> None:
+def test_without_pillow_one_line_says_what_to_install(name: str) -> None:
     done = run(name, "--offline", "--no-log", python=("-S",))  # -S hides every installed package
     assert (done.returncode, done.stderr) == (
         2, f'{name}: error: this scenario needs more than kernai: pip install "pillow>=10.4"\n',
     )
 
 
-def test_a_package_that_is_too_old_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_package_is_reported_like_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
     packages.require("PIL", "jsonschema")
     installed = {"pillow": "10.3.0", "jsonschema": "4.20"}
     monkeypatch.setattr(packages, "version", installed.__getitem__)
@@ -247,7 +247,7 @@ A_BAR = charts.Bar("Alder", 10)
 
 
 @pytest.mark.parametrize(
-    "title, bars, line, told",
+    "title, bars, line, message",
     [
         ("Harvest", [], 10, "bars: 1 to 6 find room, got 0"),
         ("Harvest", [A_BAR] * 7, 10, "bars: 1 to 6 find room, got 7"),
@@ -258,8 +258,8 @@ A_BAR = charts.Bar("Alder", 10)
         ("H" * 39, [A_BAR], 10, "the title is too long: 38 characters find room, got 39"),
     ],
 )
-def test_a_chart_that_finds_no_room_is_refused(title: str, bars: list[charts.Bar], line: float, told: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+def test_a_chart_that_finds_no_room_is_refused(title: str, bars: list[charts.Bar], line: float, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         charts.draw(title, bars, line)
 
 
@@ -270,7 +270,7 @@ def a_png(colour: tuple[int, int, int]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "data, told",
+    "data, message",
     [
         (b"", "this is no picture that can be opened"),
         (b"GIF89a", "this is no picture that can be opened"),
@@ -280,8 +280,8 @@ def a_png(colour: tuple[int, int, int]) -> bytes:
     ],
     ids=["nothing", "cut off at once", "cut off later", "no chart", "no bars"],
 )
-def test_what_cannot_be_measured_is_told(data: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_measured_is_an_error(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         charts.measure(data, 10)
 
 

@@ -45,13 +45,13 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
     return install
 
 
-def test_the_servers_are_installed_once_and_that_is_told(
+def test_the_servers_are_installed_once_and_a_line_says_so(
     npm: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     npm(WRITES_PACKAGES)
     folder = node_servers.installed()
-    told = capsys.readouterr().out
-    assert told.startswith("installing server-filesystem, server-memory from npm into .cache/mcp-servers, this once ...\n")
+    output = capsys.readouterr().out
+    assert output.startswith("installing server-filesystem, server-memory from npm into .cache/mcp-servers, this once ...\n")
     assert list(node_servers.CACHE.iterdir()) == [folder]  # nothing half done beside it
 
     npm("exit 1")
@@ -77,7 +77,7 @@ def test_an_installation_of_other_versions_does_not_serve(npm: Callable[[str], N
     ],
     ids=["npm says why", "npm says nothing", "npm does nothing"],
 )
-def test_an_installation_that_fails_is_told_in_one_line(
+def test_an_installation_that_fails_is_reported_in_one_line(
     npm: Callable[[str], None], script: str, reason: str
 ) -> None:
     npm(script)
@@ -87,7 +87,7 @@ def test_an_installation_that_fails_is_told_in_one_line(
     assert "\n" not in str(failed.value)
 
 
-def test_a_place_that_cannot_be_written_is_told_in_one_line(
+def test_a_place_that_cannot_be_written_is_reported_in_one_line(
     npm: Callable[[str], None], tmp_path: Path
 ) -> None:
     npm(WRITES_PACKAGES)

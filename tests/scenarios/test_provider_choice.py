@@ -93,7 +93,7 @@ def test_the_argument_then_the_environment_then_a_key_then_the_tape(
     [
         (["m", "opena"], {}, "unknown provider 'opena': did you mean 'openai'? known are openai, anthropic"),
         ([], {"PROVIDER": "nobody-at-all"}, "unknown provider 'nobody-at-all': known are"),
-        (["m", "openai"], {}, "openai needs a key: set OPENAI_API_KEY; --list-providers tells who has one"),
+        (["m", "openai"], {}, "openai needs a key: set OPENAI_API_KEY; --list-providers shows who has one"),
         (["m", "gemini"], {}, "gemini needs a key: set GEMINI_API_KEY or GOOGLE_API_KEY;"),
         (["openai/"], {"OPENAI_API_KEY": "k"}, "'openai/' lacks its model: name one, or say 'openai' alone"),
         (["m", "local"], {}, "LOCAL_BASE_URL"),
@@ -131,8 +131,8 @@ def test_a_model_that_is_not_known_to_have_what_is_needed_is_refused_with_the_wa
 ) -> None:
     with pytest.raises(UsageError, match=r"needs a model with vision, and mine of groq .*--capabilities text,vision"):
         chosen(monkeypatch, "mine", "groq", capabilities=SEES, GROQ_API_KEY="k")
-    told = chosen(monkeypatch, "mine", "groq", "--capabilities", "text, vision", capabilities=SEES)
-    assert told.model.capabilities == SEES
+    found = chosen(monkeypatch, "mine", "groq", "--capabilities", "text, vision", capabilities=SEES)
+    assert found.model.capabilities == SEES
 
 
 def test_a_vendor_whose_default_model_cannot_do_it_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_factory_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (("mine", kernai.MockProvider, ""), "model's id or a Model"),
     ],
 )
-def test_a_wrong_registration_is_told_at_once(arguments: tuple[Any, Any, Any], complaint: str) -> None:
+def test_a_wrong_registration_is_an_error_at_the_call(arguments: tuple[Any, Any, Any], complaint: str) -> None:
     with pytest.raises((TypeError, ValueError), match=complaint):
         known_providers.register_provider(*arguments)
 
@@ -286,7 +286,7 @@ def test_an_ollama_on_this_machine_that_answers_is_taken(
     assert found.reason == f"Ollama answers at http://{server.host}"
 
 
-def test_a_model_that_ollama_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
+def test_a_model_that_ollama_does_not_have_is_reported(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
     server.said["/api/tags"] = models("qwen3:8b")
     with pytest.raises(UsageError, match="passed over: Ollama has no model gpt-4o, so there is nobody to run"):
         chosen(monkeypatch, "gpt-4o", OLLAMA_HOST=server.host)
@@ -334,7 +334,7 @@ def test_an_answer_in_ollama_s_place_that_drips_is_not_waited_for(monkeypatch: p
 
 
 @pytest.mark.parametrize("host", ["10.255.255.1:11434", "ollama.example.com", "http://[bad"])
-def test_an_ollama_beyond_this_machine_is_not_asked_by_itself(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_an_ollama_beyond_this_machine_is_not_asked_by_default(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     # tests/conftest.py raises for an address beyond this machine
     assert chosen(monkeypatch, OLLAMA_HOST=host).name == "tape"
 

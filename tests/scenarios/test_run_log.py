@@ -17,7 +17,7 @@ from kit.run_log import append_line
 from tests.scenarios.scenario_process import ENVIRONMENT, Demo
 
 
-def test_a_log_tells_all_of_a_run_and_the_manifest_its_figures(tmp_path: Path) -> None:
+def test_a_log_has_the_whole_run_and_the_manifest_its_figures(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     assert demo.replay().returncode == 0
     log = demo.log
@@ -32,7 +32,7 @@ def test_a_log_tells_all_of_a_run_and_the_manifest_its_figures(tmp_path: Path) -
         "passed": True,
         "faults": [],
         "notes": [],
-        "expectations": [{"name": "tells the number", "holds": True, "reason": ""}],
+        "expectations": [{"name": "gives the number", "holds": True, "reason": ""}],
         "steps": 2,
         "stop_reason": "final",
         "usage": log["usage"],
@@ -63,7 +63,7 @@ def test_nothing_is_written_without_a_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blocked", ["logs", "logs/manifest.json", "logs/.manifest.lock"])
-def test_a_log_that_cannot_be_written_is_told_before_the_run(tmp_path: Path, blocked: str) -> None:
+def test_a_log_that_cannot_be_written_is_reported_before_the_run(tmp_path: Path, blocked: str) -> None:
     demo = Demo(tmp_path)
     if blocked == "logs":
         demo.logs.write_text("a file in the folder's place")
@@ -80,7 +80,7 @@ def test_a_log_that_cannot_be_written_is_told_before_the_run(tmp_path: Path, blo
 def test_a_run_whose_log_cannot_be_written_in_the_end_is_shown_all_the_same(tmp_path: Path) -> None:
     more = "import shutil, sys\nscenario.prepare(lambda: shutil.rmtree(sys.argv[2]))"
     done = Demo(tmp_path, more).replay()
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "ok: tells the number")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "ok: gives the number")
     assert "log:" not in done.stdout
     assert done.stderr.startswith("demo: error: cannot write the log to ")
 
@@ -88,8 +88,8 @@ def test_a_run_whose_log_cannot_be_written_in_the_end_is_shown_all_the_same(tmp_
 def test_what_is_hostile_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     said = "<final>It is 42. \x1b[2J \ud800 \u202e</final>"
-    told = {"scope": "", "input": "What is twice 21?", "turns": [{"content": said}]}
-    demo.write_tape(demo.saved | {"conversations": [told]})
+    entry = {"scope": "", "input": "What is twice 21?", "turns": [{"content": said}]}
+    demo.write_tape(demo.saved | {"conversations": [entry]})
     assert demo.replay().returncode == 0
     assert demo.log["answer"] == "It is 42. \x1b[2J \ud800 \u202e"
     assert demo.replay("--save-tape").returncode == 0

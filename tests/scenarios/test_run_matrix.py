@@ -175,7 +175,7 @@ def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) 
 
 
 @pytest.mark.process
-def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_without_a_pair_each_scenario_chooses_and_prints_the_choice_and_its_reason(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
     done = run("--folder", folder, PROVIDER="played")
     assert done.returncode == 0
@@ -183,12 +183,12 @@ def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_re
 
 
 @pytest.mark.process
-def test_a_pair_that_cannot_run_is_told_once_for_all_its_scenarios(tmp_path: Path) -> None:
+def test_a_pair_that_cannot_run_is_reported_once_for_all_its_scenarios(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees")
     done = run("--folder", folder, "--pair", "opnai/gpt-4o")
     assert done.returncode == 1
-    told = done.stdout.partition("FAIL disagrees, passes with opnai/gpt-4o\n")[2].splitlines()
-    assert told[0].startswith("    unknown provider 'opnai': did you mean 'openai'?")
+    reasons = done.stdout.partition("FAIL disagrees, passes with opnai/gpt-4o\n")[2].splitlines()
+    assert reasons[0].startswith("    unknown provider 'opnai': did you mean 'openai'?")
 
 
 # ------------------------------------------------------------------------------------------- hanging and Ctrl-C
@@ -231,11 +231,11 @@ def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line:
     with subprocess.Popen(command(*arguments), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as process:
         connection, _ = line.accept()
         process.send_signal(number)
-        told, _ = process.communicate(timeout=PATIENCE)
+        printed, _ = process.communicate(timeout=PATIENCE)
     wait_for_its_end(connection)
     matrix = json.loads(output.read_text())
     assert process.returncode == 130
-    assert "interrupted: 2 not run to the end" in told
+    assert "interrupted: 2 not run to the end" in printed
     assert [(cell["scenario"], cell["passed"]) for cell in matrix["cells"]] == [("a_passes", True)]
     assert [one["scenario"] for one in matrix["not_run"]] == ["b_hangs", "c_never_begins"]
     assert matrix["interrupted"] is True
@@ -255,7 +255,7 @@ def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = (), **settin
             try:
                 while piece := terminal.read(4096):
                     pieces.append(piece)
-            except OSError:  # how Linux tells that the other end is closed
+            except OSError:  # how Linux reports that the other end is closed
                 pass
         process.wait(PATIENCE)
     return b"".join(pieces).decode()
@@ -340,9 +340,9 @@ def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], compla
     done = ran_here(MATRIX, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    (told,) = done.stderr.splitlines()
-    assert told.startswith("run_matrix: error: ")
-    assert complaint in told
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("run_matrix: error: ")
+    assert complaint in line
 
 
 def test_the_help_shows_examples_and_the_exit_status() -> None:

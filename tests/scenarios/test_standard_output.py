@@ -22,7 +22,7 @@ PRINTING = f"""
 import sys
 
 @scenario.prepare
-def tell() -> None:
+def report() -> None:
     print("out", "{HOSTILE}")
     print("err", "{HOSTILE}", file=sys.stderr)
     sys.stdout.writelines(["tty " + str(sys.stdout.isatty()), " ", sys.stdout.encoding, chr(10)])

@@ -68,7 +68,7 @@ def test_the_longer_input_goes_before_the_shorter_that_ends_alike() -> None:
     assert ask(provider, "count").content == "short"
 
 
-def test_media_stand_as_references_and_the_text_after_them_is_the_input() -> None:
+def test_media_are_references_and_the_text_after_them_is_the_input() -> None:
     picture = Media.from_bytes(b"\x89PNG", mime_type="image/png")
     provider = provider_of(conversation(" what is this?", "a bee"))
     messages = [Message("user", [picture, " what is this?"])]
@@ -132,7 +132,7 @@ def test_a_question_that_differs_is_answered_and_noted_with_the_first_difference
 
 
 @pytest.mark.parametrize(
-    "before, asked, told",
+    "before, asked, message",
     [
         ([], ["goodbye"], "no conversation begins with 'goodbye'; the closest is the root's conversation with 'hello"),
         ([["hello, you"]], ["hello, you", "a", "x"], "the root's conversation ends after turn 1, and the run asks for another, with 'x'"),
@@ -142,19 +142,19 @@ def test_a_question_that_differs_is_answered_and_noted_with_the_first_difference
     ],
 )
 def test_a_turn_that_the_tape_does_not_have_says_where_and_how(
-    before: list[list[str]], asked: list[str], told: str
+    before: list[list[str]], asked: list[str], message: str
 ) -> None:
     provider = provider_of(conversation("hello, you", "a"), conversation("work", "2", scope="0.a"))
     for texts in before:
         ask(provider, *texts)
     with pytest.raises(ProviderError, match=r"the run has left the recorded path of the tape demo\.json: ") as caught:
         ask(provider, *asked)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.retryable is False
     assert provider.left == [str(caught.value)]
 
 
-def test_a_conversation_that_ended_tells_where_it_began_to_differ() -> None:
+def test_an_ended_conversation_says_where_it_began_to_differ() -> None:
     provider = provider_of(conversation("hello", Turn("a", ("hello",)), Turn("b", ("2 rows",))))
     ask(provider, "hello")
     ask(provider, "hello", "a", "3 rows")
@@ -162,7 +162,7 @@ def test_a_conversation_that_ended_tells_where_it_began_to_differ() -> None:
         ask(provider, "hello", "a", "3 rows", "b", "error")
 
 
-def test_what_was_not_played_is_told() -> None:
+def test_turns_that_were_not_played_are_reported() -> None:
     provider = provider_of(conversation("hello", "a", "b"), conversation("other", "c", scope="0.x"))
     ask(provider, "hello")
     assert provider.unplayed == [
@@ -206,8 +206,8 @@ def with_turn(turn: object) -> dict[str, Any]:
         (GOOD | {"format": 1}, "no tape of format 2"),
         ([GOOD], "no tape of format 2"),
         (GOOD | {"scenario": "triage"}, "a tape of the scenario 'triage', not of 'demo'"),
-        (GOOD | {"provider": None}, 'must tell its "provider"'),
-        (GOOD | {"model": 4}, 'must tell its "model"'),
+        (GOOD | {"provider": None}, 'must have its "provider"'),
+        (GOOD | {"model": 4}, 'must have its "model"'),
         (GOOD | {"conversations": []}, '"conversations", a list with one at least'),
         (GOOD | {"conversations": {}}, '"conversations", a list with one at least'),
         (GOOD | {"conversations": ["x"]}, 'conversation 1 must be an object with "turns"'),
@@ -232,7 +232,7 @@ def test_a_file_that_is_no_tape_says_what_is_wrong(tmp_path: Path, data: object,
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 200_000], ids=["empty", "cut off", "binary", "deep"])
-def test_a_file_that_is_no_json_is_told_in_one_line(tmp_path: Path, raw: bytes) -> None:
+def test_a_file_that_is_no_json_is_reported_in_one_line(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "tape.json"
     path.write_bytes(raw)
     with pytest.raises(UsageError, match="cannot read the tape"):
@@ -255,11 +255,11 @@ UNSTEADY = {"run_start", "llm_response", "result", "task_start", "task_complete"
 
 def without_times(entries: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """What happened, scope by scope."""
-    told = [
+    found = [
         (entry["scope"], entry["event"], entry["step"], json.dumps(_steady(entry["data"]), sort_keys=True))
         for entry in entries if entry["event"] not in UNSTEADY
     ]
-    return sorted(told, key=lambda one: one[0])
+    return sorted(found, key=lambda one: one[0])
 
 
 def _steady(data: Any) -> Any:
@@ -324,15 +324,15 @@ def test_a_failure_of_the_provider_is_a_turn_of_the_tape() -> None:
     assert second[-1]["data"]["error"] == "overloaded"
 
 
-@pytest.mark.parametrize("before, after, told", [("", "What is it?", "What is it?"), ("Look: ", "", None)])
-def test_a_picture_is_on_the_tape_as_a_reference(before: str, after: str, told: str | None) -> None:
+@pytest.mark.parametrize("before, after, difference", [("", "What is it?", "What is it?"), ("Look: ", "", None)])
+def test_a_picture_is_on_the_tape_as_a_reference(before: str, after: str, difference: str | None) -> None:
     picture = Media.from_bytes(b"\x89PNG secret bytes", mime_type="image/png")
     parts = [part for part in (before, picture, after) if part]
     model = kernai.Model("m", ("text", "vision"))
     entries = recorded(MockProvider("<final>x</final>"), parts, model=model)
     tape = tape_of(entries, scenario="demo", provider="openai", model="gpt")
     (only,) = tape.conversations
-    assert only.input == (told if told is not None else f"{before}[image:{picture.id}]")
+    assert only.input == (difference if difference is not None else f"{before}[image:{picture.id}]")
     assert only.turns[0].asked == (f"{before}[image:{picture.id}]{after}",)
     provider = TapeProvider(tape)
     recorded(provider, parts, model=model)

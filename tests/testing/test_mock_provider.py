@@ -257,7 +257,7 @@ def by_astream(agent: Agent[Any]) -> object:
 
 
 LEAF = Agent(instructions="leaf", protocols=[]).as_skill("leaf", "A leaf.")
-#: what the root says first, so that the function below is asked by a run below it, or by itself
+#: what the root says first, so that a sub-run asks the function below, or the root itself does
 BELOW = {
     "the root": "", "an agent": command("leaf", "sub"), "agents at once": command("leaf", "sub") * 2,
     "tasks at once": plan(task("a", "sub"), task("b", "sub"), strategy="parallel"),
@@ -271,7 +271,7 @@ def test_an_assert_in_the_answering_function_is_raised_by_the_run(way: Callable[
 
     def answer(messages: Sequence[Message], _: object) -> str:
         if said and messages[1].text == "Go.":
-            return said if len(messages) == 2 else "<final>the run went on</final>"
+            return said if len(messages) == 2 else "<final>the run continued</final>"
         assert messages[0].text == "the right prompt", "the prompt is wrong"
         return "<final>x</final>"
 

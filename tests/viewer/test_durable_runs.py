@@ -113,7 +113,7 @@ def rows_that_wait(page: Page) -> dict[str, float]:
     return {name: box["width"] for name, box in boxes.items() if box is not None}
 
 
-def test_what_calls_used_that_came_to_nothing_is_in_the_sums(show: Show) -> None:
+def test_the_usage_of_failed_calls_is_in_the_sums(show: Show) -> None:
     class Failing(kernai.Provider):
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> kernai.LlmResponse:
             on_chunk.report_usage(kernai.Usage(prompt_tokens=1000, cost=0.25))

@@ -22,7 +22,7 @@ def lines(entries: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
-#: what was scrolled to has come to rest
+#: scrolling has ended
 FRAMES = "async () => { for (let at = 0; at < 6; at++) await new Promise((next) => requestAnimationFrame(next)); }"
 
 

@@ -73,7 +73,7 @@ def is_spelled_in(spelling: str, type: str, name: str | None, content: str) -> b
 
 
 def _marks(spelling: str, type: str, name: str) -> Iterator[int]:
-    """Where the tag of such a call ends, wherever it stands."""
+    """Where the tag of such a call ends, wherever it is."""
     kind = spelled(type)
     if type == "command":
         tags = [

@@ -1,4 +1,4 @@
-"""What stands between the loop and its drivers: generator functions that are given an effect.
+"""The layer between the loop and its drivers: generator functions that are given an effect.
 
 A middleware yields the effect it is given (or another, or none) to have it performed, is sent the outcome, and returns
 what the loop shall see. One definition serves threads and asyncio; see docs/middleware.md.

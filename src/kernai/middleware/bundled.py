@@ -211,7 +211,7 @@ def compact(
 
 
 def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
-    """Decided anew from the messages alone, as it was decided before each answer: so what was shortened stays so, and
+    """Decided again from the messages alone, as before each answer: so what was shortened stays so, and
     the beginning of what is sent stays the same from call to call, which a vendor's cache of prefixes needs.
     """
     sent = list(messages)

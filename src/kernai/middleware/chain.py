@@ -144,7 +144,7 @@ def _name(middleware: Middleware) -> str:
 
 
 def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
-    """Work, its calls made through the run's middleware. `observers` are told of its first effect and of its end.
+    """Work, its calls made through the run's middleware. `observers` hear of its first effect and of its end.
 
     Not before the first effect: a run that is only played back asks for none.
     """

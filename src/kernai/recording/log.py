@@ -28,7 +28,7 @@ _PRIVATE = frozenset({
     "tasks", "goal", "usage",
 })
 
-# a library prints nothing by itself, not even through logging's handler of last resort
+# a library prints nothing unasked, not even through logging's handler of last resort
 _LOGGER = logging.getLogger(NAME)  # once: to ask for it takes a lock
 _LOGGER.addHandler(logging.NullHandler())
 
@@ -86,7 +86,7 @@ class EventLog:
         self._log(logging.WARNING, {"event": name, **fields})
 
     def _log(self, level: int, fields: dict[str, Any], error: BaseException | None = None) -> None:
-        # a handler that raises is the last observer: there is nobody left to tell
+        # a handler that raises is the last observer: nobody is left to report it to
         with suppress(Exception):
             self._logger.log(level, "%s", line(fields), extra={"kernai": fields, "kernai_error": error})
 

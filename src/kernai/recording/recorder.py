@@ -1,7 +1,7 @@
 """`Recorder` and its sinks: the complete recording of a run.
 
 A sink is any object with `record(event)`. Three come with the package: `MemorySink`, `JsonlSink`, `CompositeSink`.
-A sink that raises is logged by the driver and the run goes on.
+A sink that raises is logged by the driver and the run continues.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class JsonlSink(NotCopied):
         """The entries of such a file as `Recorder.to_list` gives them, `messages_sent` whole again.
 
         `KernaiError` names the line that is no JSON object; one that a crash or a full disk has cut off is left out,
-        and told in the log.
+        and reported in the log.
         """
         return read_lines(read_text(path), os.fspath(path))
 
@@ -150,7 +150,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_lines(text: str, name: str) -> list[dict[str, Any]]:
-    """What `JsonlSink.read` does, for text at hand; `name` is what errors call it."""
+    """What `JsonlSink.read` does, for text in memory; `name` is what errors call it."""
     lines = text.split("\n")
     entries = []
     for number, line in enumerate(lines, 1):

@@ -233,7 +233,7 @@ def below(reason: str) -> Callable[[Sequence[Entry]], bool]:
     return has
 
 
-def told(event: str, key: str) -> Callable[[Sequence[Entry]], bool]:
+def event_with(event: str, key: str) -> Callable[[Sequence[Entry]], bool]:
     """Whether such an event has this in its data."""
     return lambda entries: any(one["event"].endswith(event) and one["data"].get(key) for one in entries)
 
@@ -258,7 +258,7 @@ def goes_on_above(entries: Sequence[Entry]) -> bool:
 #: what is rare; every second recording has one of these
 WANTED: list[Callable[[Sequence[Entry]], bool]] = [
     below("cancelled"), below("timeout"), below("max_calls"), below("max_tokens"), below("max_cost"), below("max_steps"),
-    below("guardrail"), below("error"), told("task_error", "not_run"), told("skill_error", "not_run"), told("_error", "interrupted"),
+    below("guardrail"), below("error"), event_with("task_error", "not_run"), event_with("skill_error", "not_run"), event_with("_error", "interrupted"),
     undone("task_start"), undone("task_error"), undone("model_failed"), exits_in_a_task, goes_on_above,
 ]
 

@@ -122,7 +122,7 @@ class Counting(Context):
 
 
 class Scripted(Provider):
-    """Says what stands in the script that the conversation began with."""
+    """Answers from the script that the conversation began with."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -296,7 +296,7 @@ class Segment:
         return kernai.execute(self.agent(), content, **given)
 
     def resume(self, store: MemoryStore, *, is_async: bool, **given: Any) -> Result[Any]:
-        """Goes on with the run."""
+        """Continues the run."""
         given = {**self._options(), "store": store, **given}
         if is_async:
             return asyncio.run(kernai.aresume(self.agent(), RUN, **given))
@@ -308,7 +308,7 @@ class Segment:
         return kernai.replay(self.agent(), RUN, store=store, **given)
 
     def make_trouble(self, store: MemoryStore, *, is_async: bool, **given: Any) -> Result[Any]:
-        """Goes on with the run while something may go wrong."""
+        """Continues the run while something may go wrong."""
         return self.resume(store, is_async=is_async, **self._listening(), **given)
 
 
@@ -413,9 +413,9 @@ def media_to_json(media: Media) -> list[Any]:
     return [media.kind, media.mime_type, media.source, data, dict(media.metadata)]
 
 
-def media_from_json(told: list[Any]) -> Media:
+def media_from_json(parts: list[Any]) -> Media:
     """Back from JSON."""
-    kind, mime_type, source, data, metadata = told
+    kind, mime_type, source, data, metadata = parts
     return Media(kind, mime_type, source, base64.b64decode(data) if source == "bytes" else data, metadata)
 
 

@@ -31,14 +31,14 @@ function scopeItems(scope, items) {
   }
 }
 
-/** How a run ended, in front of how it came to that; there from the start, so that nothing moves when the end comes. */
+/** How a run ended, above the steps that led there; present from the start, so that nothing moves when the end comes. */
 function answerOf(scope) {
   const event = scope.result;
   const text = event ? describe(event).text : "";
   return { key: `a${scope.key}`, version: event?.n ?? 0, kind: "answer", scope, events: event ? [event] : [], text };
 }
 
-/** What the user said when the run had ended, so that it went on. The next model call sends it. */
+/** What the user said after the run had ended, to continue it. The next model call sends it. */
 function inputItem(event, items, added) {
   const content = event.data?.input;
   const text = partsText(content);

@@ -97,7 +97,7 @@ function decided(data) {
 
 const why = (decision) => (typeof decision === "boolean" || isWoken(decision) ? "" : asText(isObject(decision) ? decision.params : decision));
 
-/** How long nothing went on before an event. */
+/** The idle time before an event. */
 function gapBefore(event) {
   const before = event.run.events.findLast((one) => one.n < event.n && one.at !== null);
   return before && event.at !== null ? `${duration(event.at - before.at)} later` : "";
@@ -108,7 +108,7 @@ function leftOut(data) {
   return number ? `${count(number)} event${number === 1 ? "" : "s"} left out` : "";
 }
 
-const TELL = {
+const DESCRIBE = {
   run_start: (data, event) => ({
     title: event.scope.parent ? "Sub-run begins" : "Run begins",
     facts: [data.agent, data.model].filter(isNotNull).map(asText), text: partsText(data.input),
@@ -181,7 +181,7 @@ function endTitle(scope, data) {
 
 /** Title, facts and text of an event. */
 function describe(event) {
-  const known = Object.hasOwn(TELL, event.type) ? TELL[event.type] : null;
+  const known = Object.hasOwn(DESCRIBE, event.type) ? DESCRIBE[event.type] : null;
   const shown = known ? known(isObject(event.data) ? event.data : {}, event) : {};
   return {
     title: clip(shown.title || event.type.replaceAll("_", " ")),

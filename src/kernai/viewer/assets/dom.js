@@ -118,7 +118,7 @@ function showWhole(block, text) {
   block.replaceChildren();
   block.parentElement.dataset.open = "";
   block.classList.add("whole");
-  block.tabIndex = 0; // it scrolls by itself
+  block.tabIndex = 0; // it scrolls on its own
   const pieces = cutUp(text);
   let at = 0;
   const next = () => {

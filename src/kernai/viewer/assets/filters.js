@@ -174,7 +174,7 @@ class Search {
     this.list = list;
     this.found = search.pattern ? list.items.flatMap((item, at) => (matcher(item) ? [at] : [])) : [];
     this.current = kept ? this.found.indexOf(list.index.get(kept.key)) : -1;
-    this.tell();
+    this.announce();
   }
 
   move(by) {
@@ -182,10 +182,10 @@ class Search {
     const from = this.current < 0 && by < 0 ? 0 : this.current;
     this.current = (from + by + this.found.length) % this.found.length;
     this.list.mark(this.found[this.current]);
-    this.tell();
+    this.announce();
   }
 
-  tell() {
+  announce() {
     const number = this.found.length;
     if (!this.query) this.label.textContent = "";
     else if (number === 0) this.label.textContent = "none found";

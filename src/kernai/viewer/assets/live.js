@@ -18,14 +18,14 @@ class Live {
         const query = new URLSearchParams({ after: this.after, generation: this.generation ?? "", seen: this.seen });
         const answer = await fetch(`${this.address}?${query}`, { cache: "no-store" });
         if (answer.status === 403 || answer.status === 404) {
-          this.tell("lost", "This address is no longer served");
+          this.show("lost", "This address is no longer served");
           return;
         }
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         this.take(await answer.json());
         wait = 500;
       } catch {
-        this.tell("lost", "Connection lost, trying again");
+        this.show("lost", "Connection lost, trying again");
         this.seen = ""; // an answer at once, when there is a server again
         await new Promise((resolve) => setTimeout(resolve, wait));
         wait = Math.min(MOST_WAIT, wait * 2);
@@ -44,8 +44,8 @@ class Live {
     const pictures = Object.keys(news.media).length > 0;
     if (begunAnew || pictures || news.records.length > 0) view.refresh(pictures);
     if (view.wanted !== null && view.goTo(view.wanted)) view.wanted = null;
-    if (news.waiting) this.tell("waiting", news.waiting);
-    else this.tell("live", this.over() ? "Following: the run is over" : "Following");
+    if (news.waiting) this.show("waiting", news.waiting);
+    else this.show("live", this.over() ? "Following: the run is over" : "Following");
   }
 
   over() {
@@ -53,7 +53,7 @@ class Live {
     return runs.length > 0 && runs.every((run) => run.root.result);
   }
 
-  tell(state, text) {
+  show(state, text) {
     this.label.dataset.state = state;
     if (this.label.textContent !== text) this.label.textContent = text;
   }

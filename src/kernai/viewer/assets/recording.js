@@ -234,7 +234,7 @@ function leaveOut(seam, events) {
   }
 }
 
-/** Tells everything that an event is about of it. */
+/** Passes an event to everything that it is about. */
 function place(event) {
   const { scope, step, type, data } = event;
   scope.first ??= event;

@@ -13,8 +13,8 @@ class Splitter {
     line.addEventListener("pointermove", (event) => line.hasPointerCapture(event.pointerId) && this.to(this.at(event.clientX)));
     line.addEventListener("keydown", (event) => this.onKey(event));
     line.addEventListener("dblclick", () => this.to(null));
-    addEventListener("resize", () => this.tell());
-    this.tell();
+    addEventListener("resize", () => this.announce());
+    this.announce();
   }
 
   grab(event) {
@@ -38,11 +38,11 @@ class Splitter {
   to(share) {
     if (share === null) this.panes.style.removeProperty("--split");
     else this.panes.style.setProperty("--split", `${Math.min(100, Math.max(0, share))}%`);
-    this.tell();
+    this.announce();
     this.onMove();
   }
 
-  tell() {
+  announce() {
     this.line.setAttribute("aria-valuenow", Math.round(this.now));
   }
 
