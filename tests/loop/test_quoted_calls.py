@@ -548,11 +548,13 @@ def test_a_quoted_call_without_arguments_is_known_with_braces_or_without(content
 
 def test_near_misses_and_answers_of_a_dialect_are_recorded_as_such() -> None:
     ran, recorder = Ran(), Recorder()
-    mock = MockProvider('<tool_call>{"name": "wipe", "arg', "<FINAL>so it is</FINAL>")
+    both = '<Command name="wipe">{"path": "/etc"}</Command><FINAL>too early</FINAL>'
+    mock = MockProvider('<tool_call>{"name": "wipe", "arg', both, "<FINAL>so it is</FINAL>")
     result = execute(ran.agent("", dialects="run"), "Go.", provider=mock, recorder=recorder)
     assert result.text == "so it is"
     assert "cannot be read" in result.messages[2].text
-    assert [one.data for one in recorder.for_event("dialect_call")] == [{"dialect": "near_tag", "name": None}]
+    assert ran == ["/etc"]
+    assert [one.data["name"] for one in recorder.for_event("dialect_call")] == ["wipe", None]
 
 
 def test_a_quoted_call_in_a_dialect_must_be_confirmed_too() -> None:
