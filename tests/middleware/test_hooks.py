@@ -308,6 +308,6 @@ def test_a_hook_that_returns_what_nobody_reads_fails_the_call(way: Way, hook: st
     guard = type("Guard", (Hooks,), {hook: lambda self, ctx: False})
     recorder = Recorder()
     result = way(agent_with(guard(), command("echo", "hi"), FINAL), recorder=recorder)
-    errors = [str(result.error), *(one["error"] for one in told(recorder, "skill_error"))]
+    errors = [str(result.error), *(one["error"] for one in data_of(recorder, "skill_error"))]
     assert any("returned False, which has no effect: raise, or set ctx.re" in error for error in errors)
-    assert not told(recorder, "skill_result")
+    assert not data_of(recorder, "skill_result")
