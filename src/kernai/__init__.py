@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from kernai.values.result import PendingCall, UntrustedValue
     from kernai.values.tools import Tool, Tools
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Agent",
