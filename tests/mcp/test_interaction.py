@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ import kernai
 from kernai import Agent, MemoryStore, MockProvider, execute, resume
 from kernai.mcp import Adapter, interaction, setup
 from kernai.mcp.interaction import TaskParams, UpdateParams
+from tests.mcp import bank_server
 from tests.mcp.support import ask, call
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -254,6 +256,27 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(decision: Any, why: str)
         assert pending.reason == f"server 'desk' asks: Who are you? The answer does not fit: {why}"
         (pending,) = decided(adapter, store, {"answer": {"name": "Ada"}}).pending
         assert '["Ada", "M"' in decided(adapter, store, True).messages[-2].text  # True takes the defaults
+
+
+@pytest.mark.parametrize("answer", ["Ada", True, {"who": "Ada"}])
+def test_an_answer_to_several_requests_has_an_entry_for_each(answer: Any) -> None:
+    with desk() as adapter:
+        store, _ = waiting(adapter, "everything")
+        (pending,) = decided(adapter, store, {"answer": answer}).pending
+    assert pending.reason.endswith("The answer does not fit: who.name: required, but missing (string)")
+
+
+@pytest.mark.process
+def test_what_a_person_is_asked_shows_no_secret_and_another_process_gets_the_answer() -> None:
+    servers = {"bank": {"command": sys.executable, "args": [bank_server.__file__], "env": {"TOKEN": "s3cret-token"}}}
+    store = MemoryStore()
+    with setup({"servers": servers}, register=False, elicitation="pause") as adapter:
+        turn = requests("tools/call", name="close_account", arguments={})
+        (pending,) = execute(agent(adapter, turn), "go", store=store, run_id="r").pending
+    assert pending.reason == "server 'bank' asks: Why? [env TOKEN]"
+    assert "s3cret" not in json.dumps(pending.metadata)
+    with setup({"servers": servers}, register=False, elicitation="pause") as adapter:
+        assert "closed: moving" in decided(adapter, store, {"answer": {"why": "moving"}}).messages[-2].text
 
 
 def test_an_address_is_shown_and_agreed_to() -> None:

@@ -82,7 +82,7 @@ class Interaction:
                     raise
                 # a server that was restarted may not know its own state any more: it is asked from the start
                 found = await send(None, None)
-                if isinstance(found, InputRequiredResult) and _shown(found.input_requests) == self._asked["requests"]:
+                if isinstance(found, InputRequiredResult) and self._shown(found.input_requests or {}) == self._asked["requests"]:
                     answer = self._answer
             is_resumed = False
             if isinstance(found, TaskResult):
@@ -128,7 +128,7 @@ class Interaction:
             if schema is None:  # it sends the person to a URL, and nothing comes back this way
                 responses[key] = ElicitResult(action="accept")
                 continue
-            given = answer if len(elicited) == 1 else answer.get(key, {})
+            given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
             defaults = {name: one["default"] for name, one in schema.get("properties", {}).items() if "default" in one}
             content = {**defaults, **(given if isinstance(given, Mapping) else {})}
             wrong += [one.replace("arguments", key, 1) for one in faults(schema, content)]
@@ -140,8 +140,14 @@ class Interaction:
         texts = [f"{one.message} {getattr(one, 'url', '')}".strip() for one in asked]
         if wrong:
             texts.append(f"The answer does not fit: {'; '.join(wrong)}")
-        metadata = {**self._about, "requests": _shown(requests), **place}
+        metadata = {**self._about, "requests": self._shown(requests), **place}
         raise Pause(self._connection.redactor.text(f"server {name!r} asks: {' '.join(texts)}"), metadata)
+
+    def _shown(self, requests: InputRequests) -> Any:
+        """What a person sees of the requests, without the secrets of the configuration."""
+        return self._connection.redactor.data({
+            key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in requests.items()
+        })
 
     # ------------------------------------------------------------------------------------------------------- tasks
 
@@ -186,11 +192,6 @@ class Interaction:
         raise McpError(self._connection.redactor.text(
             f"server {self._connection.name!r} ended the task as {task.status}{reason}"
         ))
-
-
-def _shown(requests: InputRequests | None) -> dict[str, Any]:
-    found = (requests or {}).items()
-    return {key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in found}
 
 
 class TaskResult(Result):
