@@ -237,7 +237,7 @@ def _outcome(message: Message) -> tuple[str, list[Part], bool]:
 
 
 def _complete(said: Said, heard: Heard) -> None:
-    """Puts outcomes in the order of the calls; a call without one gets told so."""
+    """Puts outcomes in the order of the calls; a call without one was not run."""
     by_call = {id(outcome.call): outcome for outcome in heard.outcomes}
     heard.outcomes = [by_call.get(id(call)) or Outcome(call, NOT_RUN, [], is_error=True) for call in said.calls]
 

@@ -149,7 +149,7 @@ class OpenAIProvider(HttpProvider):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Models that reason know no sampling options, unless they are told not to reason; nobody knows a budget."""
+        """Models that reason know no sampling options, unless reasoning is switched off; none knows a budget."""
         thinking = generation.thinking or {}
         refused = ["thinking"] if "budget" in thinking else []
         if thinking.get("effort") != "none" and self.reasons(model):
@@ -284,16 +284,16 @@ class OpenAIReader(SseReader):
             return
         if self.prompt_tokens and not usage.get("prompt_tokens") and not usage.get("completion_tokens"):
             return  # a 0 replaces nothing: gateways send it where they do not know
-        told = count_of(usage.get("prompt_tokens"))
-        if told or not self.prompt_tokens:
-            self.prompt_tokens = told
+        prompt_tokens = count_of(usage.get("prompt_tokens"))
+        if prompt_tokens or not self.prompt_tokens:
+            self.prompt_tokens = prompt_tokens
         self.cost = cost_of(usage)
         prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
         thought = _detail(completion, "reasoning_tokens")
         if thought is not None:
             self.metadata["reasoning_tokens"] = thought
         self.completion_tokens = self._completion(usage, thought)
-        # DeepSeek and Moonshot tell it beside the others
+        # DeepSeek and Moonshot report it beside the others
         beside = (usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
         cached = (_detail(prompt, "cached_tokens"), *map(count_of, beside))
         self.cached_tokens = next((count for count in cached if count is not None), None)

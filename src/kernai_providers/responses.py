@@ -170,7 +170,7 @@ class ResponsesReader(SseReader):
             self.call(index, name=item.get("name"), id=item.get("call_id"))
 
     def _on_item(self, item: object, index: object) -> None:
-        """Reasoning is kept as it came, but for what only tells how far it was."""
+        """A finished item. Reasoning is kept as it came, without its status."""
         kind = item.get("type") if isinstance(item, dict) else None
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if isinstance(item, dict) and kind == "function_call":
@@ -227,7 +227,7 @@ class ResponsesReader(SseReader):
         return whole_characters("".join(texts or ["".join(part) for part in self._parts.values()]))
 
     def _keep(self, response: Mapping[str, Any]) -> None:
-        # an error that is told with a failed response is that event's to raise
+        # an error in a failed response is raised with that event
         self.note(response, response_id="id", model="model")
         usage = response.get("usage")
         if not isinstance(usage, dict):

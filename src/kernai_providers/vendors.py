@@ -206,7 +206,7 @@ def resolve(
     `capabilities`: by default what `families.py` says of the model's family, text alone where it is not known. `cost`:
     dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
     …); some vendors take more: `resource` (azure), `region` (bedrock, vertex), `project` (vertex), each of which may
-    stand in the vendor's own environment variable, and `grammar` (local), the kind of server that it is for
+    be in the vendor's own environment variable, and `grammar` (local), the kind of server that it is for
     `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or ``"sglang"``. `UnknownVendorError` and `MissingKeyError` are
     `ProviderError` and `ValueError` in one; they name what to set and what is known.
     """

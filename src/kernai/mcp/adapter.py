@@ -248,7 +248,7 @@ def setup(
 def load(
     path: str | os.PathLike[str], client: Mapping[str, Source] | None = None, **options: Unpack[Options]
 ) -> Adapter:
-    """`setup` from a YAML, JSON or TOML file, told apart by its ending; an error names the file too."""
+    """`setup` from a YAML, JSON or TOML file, by its ending. Errors name the file too."""
     mapping = read_file(path)
     try:
         return setup(mapping, client, **options)

@@ -62,7 +62,7 @@ def _wait(child: int, wake: int, parent: int) -> int:
     """Until the child has ended, or has had its grace after the input's end."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    poll.register(0, 0)  # only for the hang-up, which is always told
+    poll.register(0, 0)  # only for the hang-up, which is always reported
     deadline = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)

@@ -82,7 +82,8 @@ class Interaction:
                     raise
                 # a server that was restarted may not know its own state any more: it is asked from the start
                 found = await send(None, None)
-                if isinstance(found, InputRequiredResult) and self._shown(found.input_requests or {}) == self._asked["requests"]:
+                again = found.input_requests if isinstance(found, InputRequiredResult) else None
+                if again and self._shown(again) == self._asked["requests"]:
                     answer = self._answer
             is_resumed = False
             if isinstance(found, TaskResult):

@@ -89,11 +89,11 @@ Write one request as one JSON object in a block:
 <block type="{name}">{written("tools/list", {})}</block>
 
 There are two vocabularies; do not mix them:
-1. Methods. They stand in "method". This list is closed:
+1. Methods. They go in "method". This list is closed:
 {methods}
    A "?" marks what may be left out; "server" may, where only one server can be meant.
-2. Tools. Each server has its own; they are learnt by tools/list. A tool's name stands in "name", never in "method",
-   and its arguments stand in "arguments". Tools are no commands: <block type="command"> does not reach them.
+2. Tools. Each server has its own; tools/list shows them. A tool's name goes in "name", never in "method",
+   and its arguments go in "arguments". Tools are no commands: <block type="command"> does not reach them.
 
 Right: <block type="{name}">{right}</block>
 Wrong: <block type="{name}">{wrong}</block> (a tool's name as the method)

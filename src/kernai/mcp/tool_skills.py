@@ -149,7 +149,7 @@ def _is_closed(schema: Schema) -> bool:
 
 
 class _Writer:
-    """Writes a schema out. A reference to what it stands in ends there: such a value is checked, not described."""
+    """Writes a schema out. A reference to what contains it ends there: such a value is checked, not described."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -159,7 +159,7 @@ class _Writer:
         self._left -= 1
         if self._left < 0:
             raise UnheldSchemaError(f"with its references written out it has more than {MAX_PARTS} parts")
-        if not isinstance(schema, Mapping):  # True is any value; False none, of which the check has to tell
+        if not isinstance(schema, Mapping):  # True is any value; False none, which the check reports
             return {}
         if "$ref" in schema:
             return self._referred(schema, inside)
@@ -211,7 +211,7 @@ class _Writer:
 
 
 def _merged(one: Schema, other: Schema) -> Schema:
-    """What holds of a value that both describe, as far as a listing tells it."""
+    """What holds for a value that both describe, as far as a listing shows it."""
     merge: Mapping[str, Callable[[Any, Any], Any]] = {
         "properties": lambda a, b: {**a, **b}, "required": lambda a, b: [*a, *(name for name in b if name not in a)],
     }
