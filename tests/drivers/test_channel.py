@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kernai import Event
-from kernai.drivers import channel as channel_module
-from kernai.drivers.channel import Channel
+from kernai.drivers import run_stream
+from kernai.drivers.run_stream import Channel
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -143,7 +143,7 @@ class _LeaveAt:
         self.left = line
 
     def __call__(self, frame: FrameType, what: str, _: object) -> Any:
-        if frame.f_code.co_filename != channel_module.__file__:
+        if frame.f_code.co_filename != run_stream.__file__:
             return None
         if what == "line":
             self.left -= 1

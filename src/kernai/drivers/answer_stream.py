@@ -1,7 +1,7 @@
-"""What a stream gives to people: the answer's text as it comes, and of a typed answer what is complete so far.
+"""What `text()` and `partial()` of a stream yield: the answer's text as it arrives, and the complete parts of a typed
+answer.
 
-Both are read off the root's events, by one reader for the stream of threads and that of asyncio. Nothing of it is
-recorded.
+Both are derived from the root's events, by the same readers under threads and asyncio. None of it is recorded.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 
 
 class _TakenBack(str):
-    """An empty text of its own, told from others by identity."""
+    """An empty text that is recognised by identity."""
 
     __slots__ = ()
 
 
 TAKEN_BACK: Final = _TakenBack()
-"""Says that the pieces given so far are not the answer: the model is called again, or the runtime did not accept it."""
+"""Says that the pieces so far are not the answer: the model is called again, or the answer was not accepted."""
 
-#: the root goes on behind a response, or ends: a final that was not told as the answer is none
-_GOES_ON = (MessagesSentRow, ModelRestartedRow, AnswerRejectedRow)
+#: the run continues after a response, so its final was not the answer
+_CONTINUES = (MessagesSentRow, ModelRestartedRow, AnswerRejectedRow)
 
 
 class AnswerText:
-    """Takes the events of a run and gives pieces of its answer.
+    """Turns the events of a run into pieces of its answer.
 
-    A final's content is given as it comes, as the answer has it: without white space around it. A prose answer is
-    known to be one only at the end of the run, and given then.
+    The content of a final is yielded as it arrives, without surrounding white space. Prose is known to be the answer
+    only when the run ends, and is yielded then.
     """
 
     def __init__(self) -> None:
         self._given: list[str] = []
-        self._space = ""  # held back until it is known not to end the answer
+        self._space = ""  # held back, in case it ends the answer
         self._final: int | None = None  # which block of the response is the final that counts
         self._is_set_aside = False
 
     def take(self, event: Event) -> Iterator[str]:
-        """The pieces that an event brings."""
+        """The pieces that follow from an event."""
         if event.scope:
             return
         row = event.row
@@ -64,7 +64,7 @@ class AnswerText:
                 self._is_set_aside = True  # the model has not seen the results yet
         elif isinstance(row, BlockContentRow) and row.block == self._final:
             yield from self._say(row.text)
-        elif isinstance(row, _GOES_ON):
+        elif isinstance(row, _CONTINUES):
             yield from self._take_back()
         elif isinstance(row, ResultRow):
             text = row.text
@@ -92,7 +92,7 @@ class AnswerText:
 
 
 class PartialAnswer:
-    """Takes the events of a run and gives, each time more of it is complete, the answer's JSON data so far."""
+    """Turns the events of a run into the answer's JSON data so far, each time more of it is complete."""
 
     def __init__(self, answer_type: AnswerType | None) -> None:
         self._text = AnswerText()
@@ -104,7 +104,7 @@ class PartialAnswer:
         self._json: PartialJson | None = None
 
     def take(self, event: Event) -> Iterator[Any]:
-        """What is complete after an event, if that is more than before."""
+        """The complete part of the answer after an event, if it has grown."""
         for piece in self._text.take(event):
             if piece is TAKEN_BACK:
                 self._begin()
@@ -121,16 +121,16 @@ class PartialAnswer:
         if not self._is_text and row.stop_reason == StopReason.FINAL:
             whole, parser = _whole(str(row.text)), self._json
             if parser is None or not parser.completed or parser.value() != whole:
-                yield whole  # it was mended, or is no JSON, so that its parts did not say it
+                yield whole  # it was repaired, or is not JSON, so its parts differ
 
     def _read(self, piece: str) -> Iterator[Any]:
         parser = self._json
         if parser is None:
             self._said += piece
-            rest = _behind_fence(self._said)
+            rest = _after_fence(self._said)
             if rest is None:
                 return
-            from kernai.jsonio.json_pieces import PartialJson  # few answers that are shown have parts
+            from kernai.jsonio.json_pieces import PartialJson  # few streamed answers are JSON
 
             parser, piece = PartialJson(), rest
             self._json = parser
@@ -145,7 +145,7 @@ class PartialAnswer:
 
 
 def _whole(text: str) -> Any:
-    """The data of an answer that was accepted."""
+    """The data of an accepted answer."""
     from kernai.inputs.answer_type import unfenced
     from kernai.inputs.params import read_json
 
@@ -156,8 +156,8 @@ def _whole(text: str) -> Any:
         return bare
 
 
-def _behind_fence(text: str) -> str | None:
-    """The text behind the line that opens a code fence, all of it where there is none; None as long as that is open."""
+def _after_fence(text: str) -> str | None:
+    """The text after the line that opens a code fence, or all of it without one; None while that is undecided."""
     if text.startswith("```"):
         return text.partition("\n")[2] if "\n" in text else None
     return None if "```".startswith(text) else text

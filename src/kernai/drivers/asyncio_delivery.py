@@ -1,8 +1,8 @@
-"""`AsyncioDelivery`: where a root run's events go, under asyncio.
+"""`AsyncioDelivery`: delivers a root run's events under asyncio.
 
-Guarantees: as in `delivery`; callbacks are called on the event loop, may be async functions, and are waited for. An
-event that a worker thread emits is delivered before the worker goes on, so a slow observer holds the run back.
-Assumes: it is made and used on one event loop.
+Guarantees: as in `delivery`; callbacks run on the event loop, may be async functions, and are awaited. An event emitted
+by a worker thread is delivered before the worker continues, so a slow observer slows the run down.
+Assumes: it is created and used on one event loop.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from kernai.loop.root import Outbox
 
 
-#: how long callbacks may take for all that a run still tells when it was cancelled, in seconds
+#: how long callbacks may take in total for the last events of a cancelled run, in seconds
 CALLBACK_GRACE = 1.0
 _ANY_ORDER = nullcontext()
 
 
 class AsyncioDelivery:
-    """Delivers events on the event loop on which it was made."""
+    """Delivers events on the event loop on which it was created."""
 
-    # made with their first use, which is on the event loop: most runs need neither
+    # created on first use, always on the event loop: most runs need neither
     _flushing: set[asyncio.Task[None]] | None = None
     _soon: set[Outbox] | None = None
     _closed = False
-    #: until when callbacks are waited for, in the event loop's seconds; None as long as the run is not cancelled
+    #: until when callbacks are awaited, in the event loop's seconds; None unless the run is cancelled
     _deadline: float | None = None
 
     def __init__(self, writer: EventWriter, callbacks: Sequence[Callback], on_task_complete: TaskHook | None) -> None:
@@ -44,17 +44,17 @@ class AsyncioDelivery:
         self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
         self._observed = self.listening or self._tasks is not None
         self.kept = None if self._observed else writer.kept
-        #: callbacks are called one at a time; where there are none, nothing is awaited on the way
+        #: callbacks are called one at a time; without any, nothing is awaited
         self._order = asyncio.Lock() if self._observed else _ANY_ORDER
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     def caught_up(self, outbox: Outbox) -> Awaitable[None]:
-        """What `on_chunk` gives a provider's `acall` in this outbox's run."""
+        """What `on_chunk` returns to a provider's `acall` in this outbox's run."""
         return CaughtUp(self, outbox) if self._observed else _AT_ONCE
 
     async def flush(self, outbox: Outbox) -> None:
-        """Delivers what waits in the outbox. What a cancellation leaves over stays there."""
+        """Delivers the waiting rows. If it is cancelled, the rest stays in the outbox."""
         if not self._observed:
             if outbox.is_kept:
                 self._writer.log(outbox.waiting)
@@ -62,12 +62,12 @@ class AsyncioDelivery:
                 self._writer.write_all(outbox.waiting)
             return
         async with self._order:
-            # one by one: cancelled while a callback is awaited, the rest is still there
+            # one by one, so that a cancellation during a callback leaves the rest there
             while outbox.waiting:
                 await self._deliver(outbox.waiting.popleft())
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
-        """Delivers one event; from any thread."""
+        """Delivers one event; callable from any thread."""
         if outbox.is_kept:
             self._writer.write(event)
         elif threading.get_ident() == self._thread:
@@ -76,23 +76,23 @@ class AsyncioDelivery:
             self._deliver_and_wait(event)
 
     def hurry(self) -> None:
-        """The run was cancelled: callbacks still hear all events, but are not waited for for ever."""
+        """The run was cancelled: callbacks still get all events, but are not awaited for ever."""
         if self._deadline is None:
             self._deadline = self._loop.time() + CALLBACK_GRACE
 
     def interrupt(self) -> None:
-        """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
+        """The run was cancelled: ends deliveries in progress, since an observer may never return."""
         for task in self._flushing or ():
             task.cancel()
 
     async def settle(self) -> None:
-        """Waits for deliveries that are under way. What a worker tells after that is dropped: the run has ended."""
+        """Waits for deliveries in progress. What a worker emits later is dropped, since the run has ended."""
         while self._flushing:
             await asyncio.wait(self._flushing)
         self._closed = True
 
     def _deliver_soon(self, event: Row, outbox: Outbox) -> None:
-        """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
+        """On the event loop, which cannot wait for itself: the event is delivered in order, as soon as possible."""
         outbox.waiting.append(event)
         self._soon = self._soon or set()
         if outbox not in self._soon:
@@ -111,10 +111,10 @@ class AsyncioDelivery:
         try:
             asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
         except RuntimeError:
-            # the event loop is closed: this worker has outlived its run, and nobody listens
+            # the event loop is closed: this worker has outlived its run
             delivery.close()
         except CancelledError:
-            pass  # the run was cancelled meanwhile, which the worker finds out at its next chunk
+            pass  # the run was cancelled, as the worker learns at its next chunk
 
     def _track(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
@@ -150,14 +150,14 @@ class AsyncioDelivery:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # nobody has cancelled the run: the callback awaited something that was
+            # the run was not cancelled, but something that the callback awaited
             self._writer.observer_failed("callback", event, error)
         except BaseException as error:  # noqa: BLE001 - it is judged there
             self._writer.observer_failed("callback", event, error)
 
 
 class CaughtUp:
-    """What `on_chunk` gives a provider's `acall`: it may be awaited, to be held back by slow observers, or ignored."""
+    """What `on_chunk` returns to a provider's `acall`. Awaiting it waits for slow observers; it may be ignored."""
 
     __slots__ = ("_delivery", "_outbox")
 
@@ -170,7 +170,7 @@ class CaughtUp:
 
 
 class _AtOnce:
-    """The same where nobody observes the run, so that there is nothing to wait for: one for all of them."""
+    """The same for runs without observers, where there is nothing to wait for. They share one."""
 
     __slots__ = ()
 

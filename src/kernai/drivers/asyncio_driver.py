@@ -1,10 +1,10 @@
 """The asynchronous driver: performs the same loop's effects with asyncio.
 
-Guarantees: async skills and a provider's `acall` run on the event loop; sync skills and providers without an `acall`
-run in worker threads, in a copy of the caller's context variables; behind a sync skill that took less than `BRIEF`, the
-event loop waits as long for the next one before it turns to other work. Every event is delivered before the effect that
-follows it. Spawned work is an asyncio task of its own; it has ended when the loop ends. A call that is under way when
-the run is to stop is cancelled; a sync one is left to end by itself in its thread.
+Guarantees: async skills and a provider's `acall` run on the event loop. Sync skills and providers without an `acall`
+run in worker threads, in a copy of the caller's context variables. After a sync skill that took less than `BRIEF`, the
+event loop waits up to that long for the next one before it does other work. Every event is delivered before the effect
+that follows it. Spawned work is an asyncio task of its own, and has ended when the loop ends. When the run is to stop,
+calls in progress are cancelled; a sync one is abandoned in its thread.
 Assumes: it is used on one event loop.
 """
 
@@ -41,16 +41,15 @@ if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.loop.root import Cancellation, Outbox, Root
 
-#: what counts as a brief call of a sync skill, in seconds. To be woken by another thread takes the event loop a quarter
+#: a call of a sync skill that takes less is brief, in seconds. To wake the event loop takes a quarter of it
 BRIEF = 0.0002
 
 
 class AsyncioDriver(Driver):
     """Drives one root run and everything below it.
 
-    Thousands of these may wait for their models at once, and each object that they hold is looked at by the garbage
-    collector again and again: what most runs do not need is made with its first use. That is always on the event loop,
-    so nothing has to be locked for it.
+    Thousands of these may wait for their models at once, and the garbage collector visits each object that they hold.
+    So what most runs do not need is created on first use, which is always on the event loop and needs no lock.
     """
 
     _pool: WorkerPool | None = None
@@ -76,20 +75,20 @@ class AsyncioDriver(Driver):
         try:
             value = await self._drive(stack)
         except NotPerformed:
-            pass  # the failure that it stands for is raised below
+            pass  # its cause is raised below
         finally:
             if self.root.durable is not None and self.root.durable.holds:
                 await self._in_store(self.root.durable.close)
             for used in (self._watch, self._pool, self._store):
                 if used is not None:
                     used.close()
-            self._watch = None  # it refers to this driver, which is to be freed without a collection
+            self._watch = None  # it refers back to this driver, which would need the garbage collector
             self.root.runs.clear()
             await self._delivery.settle()
         if self.failure is not None:
             raise self.failure
         if self._root_is_cancelled:
-            raise asyncio.CancelledError  # the call that was under way has made another error of it
+            raise asyncio.CancelledError  # the interrupted call has turned it into another error
         return value
 
     def stop(self) -> None:
@@ -100,7 +99,7 @@ class AsyncioDriver(Driver):
         self._delivery.interrupt()
 
     async def _drive(self, stack: Stack) -> Any:
-        """Performs each effect of the stack and sends back what came of it, until its last loop has ended."""
+        """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
         outcome = None
         error: BaseException | None = None
         while True:
@@ -116,7 +115,7 @@ class AsyncioDriver(Driver):
                         raise effect.error
                     return effect.value
                 outcome, error = effect.value, effect.error
-            elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
+            elif error is None or isinstance(effect, Commit):  # rows are stored even if a callback failed
                 try:
                     outcome = self._performed(effect, stack)
                     if type(outcome) is CoroutineType:
@@ -128,11 +127,11 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         is_stores_own = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if task is None or not self._cancellations(task) or is_stores_own:
-            # work beside the root's stack ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
+            # work beside the root's stack ends with its own SystemExit, as a thread does; Ctrl-C may come anywhere
             beside = task in (self._tasks or ()) and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
         self._delivery.hurry()
-        if isinstance(effect, Commit):  # what was announced is not begun any more, so it took no effect
+        if isinstance(effect, Commit):  # the announced call is not begun, so it had no effect
             if task not in (self._tasks or ()):
                 return self.delivery_failed(raised)
             self.stop()
@@ -146,7 +145,7 @@ class AsyncioDriver(Driver):
         return max(task.cancelling() - (self._cancelled_before if task is self._root_task else 0), 0)
 
     async def _flush(self, outbox: Outbox) -> NotPerformed | None:
-        """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
+        """Delivers the waiting rows. If an observer fails, the others are delivered all the same, and the run ends."""
         failed: NotPerformed | None = None
         while outbox.waiting:
             try:
@@ -158,7 +157,7 @@ class AsyncioDriver(Driver):
         return failed
 
     def _performed(self, effect: Effect, stack: Stack) -> Any:
-        """What comes of an effect; where that has to be waited for, a coroutine."""
+        """The outcome of an effect, or a coroutine that returns it."""
         kind = type(effect)
         if kind is CallModel or kind is CallSkill or kind is CallProtocol:
             call = self._call_model(effect) if kind is CallModel else self._call(effect)  # type: ignore[arg-type]
@@ -229,9 +228,9 @@ class AsyncioDriver(Driver):
             await asyncio.sleep(seconds)
 
     async def _commit(self) -> None:
-        """In a thread of the store's own: a connection is used where it was made, and the event loop goes on.
+        """In a thread of the store's own: a connection stays in its thread, and the event loop must not block.
 
-        It is waited for also where the run is cancelled meanwhile: what the run has told is in the store when it ends.
+        Awaited even if the run is cancelled meanwhile: all its rows are in the store when it ends.
         """
         assert self.root.durable is not None
         await self._in_store(self.root.durable.commit)
@@ -250,20 +249,20 @@ class AsyncioDriver(Driver):
         task.add_done_callback(partial(self._spawned_ended, spawned, stack))
 
     async def _drive_spawned(self, spawned: Stack) -> None:
-        """The value or the error of spawned work, which only its parent tells."""
+        """Keeps the result or error of spawned work for its parent, which records it."""
         try:
             spawned.completion = Completion(spawned.key, await self._drive(spawned))
-        except BaseException as error:  # noqa: BLE001 - told by the parent
+        except BaseException as error:  # noqa: BLE001 - recorded by the parent
             spawned.completion = Completion(spawned.key, error=error)
 
     def _spawned_ended(self, spawned: Stack, stack: Stack, task: asyncio.Task[None]) -> None:
-        """A task that was cancelled before it began has no completion of its own; one that was about to end has."""
+        """Queues the completion. A task that was cancelled before it began has none of its own."""
         if self._tasks is not None:
             self._tasks.discard(task)
         stack.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, stack: Stack) -> None:
-        """Waits for what was not waited for, because the run was cancelled again while it waited."""
+        """Waits for work that is left over because the run was cancelled again while it waited."""
         while left := [task for task in stack.spawned if not task.done()]:
             for task in left:
                 task.cancel()
@@ -275,7 +274,7 @@ class AsyncioDriver(Driver):
 
 
 class _Watch:
-    """Looks now and then whether the run is to stop, for a reason that comes without a word, and ends its calls then.
+    """Polls whether the run is to stop, where nothing reports it, and then cancels its calls.
 
     `cancellations(task)` is how often a task of the run was cancelled since the run began.
     """
@@ -283,7 +282,7 @@ class _Watch:
     def __init__(self, cancellation: Cancellation, cancellations: Callable[[asyncio.Task[Any]], int]) -> None:
         self._cancellation = cancellation
         self._cancellations = cancellations
-        #: the tasks that sit in a call just now, and those of them that were told to let go of it
+        #: the tasks that are in a call now, and those of them that were cancelled here
         self._calling: set[asyncio.Task[Any]] = set()
         self._breaking: set[asyncio.Task[Any]] = set()
         self._look_later()
@@ -302,7 +301,7 @@ class _Watch:
         self._look_later()
 
     async def during(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """What the call comes to; `Cancelled` where it was ended from here."""
+        """The result of the call; `Cancelled` if it was cancelled here."""
         task = asyncio.current_task()
         assert task is not None
         self._calling.add(task)
@@ -320,17 +319,17 @@ class _Watch:
 
 
 def _is_of_a_group(error: BaseException | None) -> bool:
-    """Whether a `TaskGroup` failed, and what it raised is this error, or why."""
+    """Whether a failed `TaskGroup` raised this error, or caused it."""
     while error is not None and not isinstance(error, BaseExceptionGroup):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 async def _in_task(value: Awaitable[Any], variables: Context | None = None) -> Any:
-    """What an async skill's call comes to, in a task of its own.
+    """Awaits an async skill's call in a task of its own.
 
-    A `TaskGroup` that fails cancels the task it is in, and up to Python 3.12 it may forget to take that back: the run's
-    own task would pass for cancelled.
+    A failing `TaskGroup` cancels its task, and up to Python 3.12 it may not undo that: the run's own task would look
+    cancelled.
     """
     try:
         result, error = await asyncio.get_running_loop().create_task(outcome_of(value), context=variables)

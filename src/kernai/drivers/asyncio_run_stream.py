@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.values.result import Result
 
-#: given a callback for events, makes the run: its state, and what drives it to its end
+#: takes a callback for events and returns a run: its state, and the coroutine that drives it to its end
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Coroutine[Any, Any, object]]"]
 
 
@@ -63,7 +63,7 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
         while not task.done():
             try:
                 await asyncio.wait([task])
-            except asyncio.CancelledError as error:  # some frameworks cancel at each await: the run still has to end
+            except asyncio.CancelledError as error:  # some frameworks cancel at each await; the run has to end
                 again = error
         if again is not None:
             raise again
@@ -75,7 +75,7 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
         task = self._start()
         event = await self._channel.take()
         if event is None:
-            failure = await asyncio.shield(task)  # the run ends, whoever waits for that
+            failure = await asyncio.shield(task)  # the run ends even if the consumer is cancelled
             if failure is not None:
                 raise failure
             raise StopAsyncIteration
@@ -115,33 +115,33 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
         if self._task is None:
             self._run, driving = self._begin(self._channel.give)
             self._task = asyncio.ensure_future(_to_the_end(driving, self._channel))
-            # where the event loop ends before it has begun, nobody has awaited it
+            # if the event loop ends before the task begins, the coroutine was never awaited
             self._task.add_done_callback(lambda _: driving.close())
         return self._task
 
 
 async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseException | None:
-    """The run's task, which gives what the run raised (a mistake of the host's own code).
+    """The run's task. Returns what the run raised (an error in the host's own code).
 
-    It knows nothing of the stream, so that a stream that is dropped is noticed.
+    It does not refer to the stream, so that a dropped stream is freed and noticed.
     """
-    _inside.set(channel)  # for the run's task and all that it starts: a task copies the context
+    _inside.set(channel)  # for the run's task and all tasks that it starts
     run = asyncio.ensure_future(_failure_of(driving))
-    is_told = False
+    is_ending = False
     while not run.done():
         try:
             await asyncio.wait([run])
         except asyncio.CancelledError:
-            # closed, or dropped, or its event loop ends: nobody takes events any more, so nobody may wait to give one
+            # closed, dropped, or the event loop ends: nobody takes events, so nobody may wait to hand one over
             channel.leave()
-            if not is_told:  # once: what ends the run is not to be broken off
-                is_told = run.cancel()
+            if not is_ending:  # once, so that the end of the run is not interrupted
+                is_ending = run.cancel()
     channel.end()
     return None if run.cancelled() else run.result()
 
 
 async def _failure_of(driving: Awaitable[object]) -> BaseException | None:
-    """What it raises, for the consumer: SystemExit and Ctrl-C out of a task would end the event loop under it."""
+    """Returns what it raises. SystemExit or Ctrl-C out of a task would end the consumer's event loop."""
     try:
         await driving
     except asyncio.CancelledError:
@@ -152,7 +152,7 @@ async def _failure_of(driving: Awaitable[object]) -> BaseException | None:
 
 
 class _Channel:
-    """How events reach the consumer: one at a time; the run waits until the one before was taken."""
+    """How events reach the consumer: one at a time, and the run waits until each is taken."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         self.cancellation = cancellation
@@ -161,7 +161,7 @@ class _Channel:
         self._there, self._room = asyncio.Event(), asyncio.Event()
 
     async def give(self, event: Event) -> None:
-        """Hands an event over, as soon as the one before was taken."""
+        """Hands an event over once the previous one was taken."""
         while self._event is not None and not self._left:
             self._room.clear()
             await self._room.wait()
@@ -170,7 +170,7 @@ class _Channel:
             self._there.set()
 
     async def take(self) -> Event | None:
-        """The next event; None at the end, for every consumer there is."""
+        """The next event; None at the end, for every consumer."""
         while self._event is None and not self._ended:
             self._there.clear()
             await self._there.wait()
@@ -179,21 +179,21 @@ class _Channel:
         return event
 
     def end(self) -> None:
-        """The run has ended: behind the last event there is None."""
+        """The run has ended: after the last event there is None."""
         self._ended = True
         self._there.set()
 
     def abandon(self) -> None:
-        """Cancels the run; nobody takes its events any more."""
+        """Cancels the run. Its events are no longer taken."""
         self.cancellation.set()
         self.leave()
 
     def leave(self) -> None:
-        """Nobody takes events any more: they are dropped, and nobody waits."""
+        """Events are no longer taken: they are dropped, and nobody waits."""
         self._left, self._event = True, None
         self._room.set()
         self.end()
 
 
-#: the stream from within whose run this is called, if any
+#: the stream whose run the current code belongs to, if any
 _inside: ContextVar[_Channel | None] = ContextVar("kernai_inside_stream", default=None)

@@ -1,10 +1,10 @@
 """`BackgroundLoop`: an event loop in a thread of its own, for async work that synchronous code waits for.
 
-A synchronous run has one for its async skills, so that a client session opened by one is usable by the next; an MCP
-adapter has one for its clients. It works also where a loop is running already (a notebook).
+A synchronous run has one for its async skills, so that a client session opened by one skill is usable by the next; an
+MCP adapter has one for its clients. It works where a loop is running already (a notebook).
 
-Guarantees: the thread starts with the first call; who waits goes on when the run is to stop, also where the work does
-not end; after `close` nothing new runs on it, and its thread ends when its work does.
+Guarantees: the thread starts with the first call. A caller stops waiting when the run is to stop, even if the work does
+not end. After `close` nothing new runs on it, and its thread ends with its work.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
-#: how long `close` waits for work that was cancelled, in seconds
+#: how long `close` waits for cancelled work, in seconds
 PATIENCE = 0.2
 
 
 class BackgroundLoop:
-    """Thread-safe; costs nothing until the first call."""
+    """Thread-safe. Starts nothing until the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,17 +40,17 @@ class BackgroundLoop:
         self.closed = False
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Begins `work` on the loop, in a copy of the caller's context variables. `KernaiError` after `close`."""
+        """Starts `work` on the loop, in a copy of the caller's context variables. `KernaiError` after `close`."""
         import asyncio
 
         with self._lock:
-            # under the lock, so that nothing is put onto a loop that is being closed
+            # under the lock, so that nothing is submitted to a loop that is being closed
             if self.closed:
                 raise KernaiError(f"{self._name}: this event loop has been closed, for what it was for has ended")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._stopped = asyncio.Event()
-                # for as long as it goes on the loop is run; a task, for some libraries tie what they start to it
+                # keeps the loop running; a task, because some libraries need a current one
                 self._main = self._loop.create_task(self._stopped.wait())
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
                 try:
@@ -64,7 +64,7 @@ class BackgroundLoop:
             return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def run(self, awaitable: Awaitable[Any], cancelled: Callable[[], bool] = lambda: False) -> Any:
-        """What the awaitable comes to. Where `cancelled` says so it is cancelled, and `Cancelled` raised."""
+        """Returns the awaitable's result. When `cancelled()` is true, it is cancelled and `Cancelled` raised."""
         from concurrent.futures import CancelledError, wait
 
         try:
@@ -100,7 +100,7 @@ class BackgroundLoop:
         return thread is not None and thread.ident == threading.get_ident()
 
     def cancel(self) -> None:
-        """Cancels what runs on the loop now; those that wait for it get `Cancelled`."""
+        """Cancels what runs on the loop now; its callers get `Cancelled`."""
         with self._lock:
             if self._loop is not None and not self.closed:
                 self._loop.call_soon_threadsafe(self._cancel_all, self._loop)
@@ -130,14 +130,14 @@ class BackgroundLoop:
         thread.join(patience)
 
     def _drop_unbegun(self, awaitable: Awaitable[Any]) -> None:
-        """What was cancelled before its first line would be told of as never awaited."""
+        """Closes a coroutine that was cancelled before it began: Python would warn that it was never awaited."""
         from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 
         def drop() -> None:
             if iscoroutine(awaitable) and getcoroutinestate(awaitable) == CORO_CREATED:
                 awaitable.close()
 
-        with suppress(RuntimeError):  # the loop is closed, and has ended all that it had
+        with suppress(RuntimeError):  # the loop is closed, and nothing is left on it
             assert self._loop is not None
             self._loop.call_soon_threadsafe(drop)
 
@@ -163,7 +163,7 @@ class BackgroundLoop:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            # not waited for: what a skill has handed to a thread may go on for long, and nobody wants its result
+            # without waiting: a skill may have given a thread long work, whose result nobody needs
             executor.shutdown(wait=False, cancel_futures=True)
             loop.close()
 
@@ -173,12 +173,12 @@ class BackgroundLoop:
             try:
                 loop.run_until_complete(self._main)
             except (SystemExit, KeyboardInterrupt):
-                # from a task that a skill has spawned; it reaches the skill too, through what the skill awaits
+                # from a task that a skill started; the skill gets it too, where it awaits the task
                 continue
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """What it comes to, or what ended it: asyncio would let SystemExit and Ctrl-C end the loop, and all that waits."""
+    """The result, or what was raised: asyncio would let SystemExit and Ctrl-C end the whole loop."""
     import asyncio
 
     try:
@@ -197,7 +197,7 @@ async def _nothing() -> None:
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:
-    """Lets go of what nobody awaits."""
+    """Closes what nobody awaits."""
     close = getattr(awaitable, "close", None)
     if callable(close):
         close()

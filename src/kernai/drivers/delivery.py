@@ -1,8 +1,8 @@
-"""`Delivery`: where a root run's events go — the log, the recorder, the live callbacks — in one order.
+"""`Delivery`: delivers a root run's events to the log, the recorder and the live callbacks.
 
-Guarantees: each of them sees the same events in the same order; callbacks of one run are never called concurrently; an
-observer that raises is logged, and the run goes on. Streamed pieces go to the callbacks alone.
-Assumes: `deliver` may be called from any thread of the run.
+Guarantees: each of them gets the same events in the same order. Callbacks of one run are never called concurrently. An
+observer that raises is logged, and the run continues. Only callbacks get streamed pieces.
+Assumes: `deliver_now` may be called from any thread of the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernai.loop.root import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
 
 if TYPE_CHECKING:
-    from kernai.drivers.channel import Channel
+    from kernai.drivers.run_stream import Channel
     from kernai.durable.journal import Journal
     from kernai.recording.log import EventLog
 
@@ -30,7 +30,7 @@ TaskHook = Callable[..., Any]
 
 
 class EventWriter:
-    """What keeps events, the log and the recorder; the same for both drivers."""
+    """Writes events to the log, the recorder and the journal; the same for both drivers."""
 
     __slots__ = ("_entries", "_log", "_loud", "_recorder", "_stop", "journal")
 
@@ -39,31 +39,31 @@ class EventWriter:
         self._stop = stop
         self._loud = log.loud
         self._recorder = recorder
-        #: the list that a plain recorder in memory comes down to
+        #: the list of a plain recorder in memory
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
-        #: where events wait to be appended to the run's store
+        #: keeps events until they are appended to the run's store
         self.journal: Journal | None = None
 
     def record_nothing(self) -> None:
-        """What is told from now on is on record already."""
+        """From now on events are on record already."""
         self._recorder = self._entries = None
 
     @property
     def kept(self) -> list[Row] | None:
-        """The recorder's list, where at most warnings are logged and no store has to know."""
+        """The recorder's list, if at most warnings are logged and there is no store."""
         return self._entries if self._loud is not None and self.journal is None else None
 
     def log(self, rows: deque[Row]) -> None:
-        """Logs rows that are recorded already, and takes them away."""
+        """Logs rows that are recorded already, and removes them."""
         while rows:
             row = rows.popleft()
             if self._loud is None or row.type in self._loud:
                 self._log.write(row)
 
     def write_all(self, events: deque[Row]) -> None:
-        """Writes events and takes them away. Where a sink raises more than an `Exception`, the rest stays there."""
+        """Writes events and removes them. If a sink raises something like Ctrl-C, the rest stays there."""
         entries, loud = self._entries, self._loud
         is_list = entries is not None or self._recorder is None
         if not is_list or loud is None or not loud.isdisjoint(map(_TYPE, events)):
@@ -90,7 +90,7 @@ class EventWriter:
         if self._recorder is not None:
             try:
                 self._recorder.record(Event.of(event))
-            except BaseException as error:  # noqa: BLE001 - it is judged there
+            except BaseException as error:  # noqa: BLE001 - judged there
                 self.observer_failed("recorder", event, error)
 
     def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
@@ -126,12 +126,12 @@ class ThreadsDelivery:
         self._observed = on_event is not None or self._tasks is not None or channel is not None
         self.listening = on_event is not None or channel is not None
         self.kept = None if self._observed else writer.kept
-        # re-entrant: a callback may use the context of a call, which emits
+        # re-entrant: a callback may emit an event through a skill context
         self._lock = threading.RLock()
         self._inside = 0
 
     def flush(self, outbox: Outbox) -> None:
-        """Delivers what waits in the outbox. Where an observer breaks off, the rest stays there."""
+        """Delivers the waiting rows. If an observer raises, the rest stays in the outbox."""
         if self._observed:
             self._deliver(outbox.waiting)
             return
@@ -142,12 +142,12 @@ class ThreadsDelivery:
                 self._writer.write_all(outbox.waiting)
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
-        """Delivers one event at once; from any thread."""
+        """Delivers one event at once; callable from any thread."""
         del outbox
         self._deliver(deque((event,)))
 
     def _deliver(self, events: deque[Row]) -> None:
-        """Gives each event to everybody; with a stream, waits outside of the lock until its consumer has them."""
+        """Delivers each event to every observer. Then waits, without the lock, until a stream's consumer has them."""
         writer = self._writer
         with self._lock:
             self._inside += 1
@@ -157,14 +157,14 @@ class ThreadsDelivery:
                     try:
                         writer.write(event)
                     finally:
-                        self._tell(event)
+                        self._notify(event)
             finally:
                 self._inside -= 1
             nested = self._inside > 0
         if self._channel is not None and not nested:
             self._channel.wait_until_taken()
 
-    def _tell(self, event: Row) -> None:
+    def _notify(self, event: Row) -> None:
         if self._on_event is not None:
             self._call(event, self._on_event, Event.of(event))
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
@@ -176,7 +176,7 @@ class ThreadsDelivery:
     def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)
-        except BaseException as error:  # noqa: BLE001 - it is judged there
+        except BaseException as error:  # noqa: BLE001 - judged there
             self._writer.observer_failed("callback", event, error)
 
 

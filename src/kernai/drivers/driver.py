@@ -1,11 +1,11 @@
 """What both drivers share: everything but waiting.
 
-A driver drives stacks. A stack is a loop, and on top of it the sub-runs that run in its place; spawned work has a
-stack of its own. `Stack` advances the loop on top. `Driver` knows what an effect calls, what a failure means, and what
-happens to the run when events cannot be delivered.
+A driver drives stacks. A stack is a loop and, on top of it, the sub-runs that run in its place; spawned work has a
+stack of its own. `Driver` knows what an effect calls, what a failure means, and what happens to the run if events
+cannot be delivered.
 
-Delivery is not an outcome. An effect's events go out before it is performed; where that fails, the effect is not
-performed (`NotPerformed`), everything else of the run is stopped, and the caller gets the failure when all has ended.
+A failed delivery is not an outcome. An effect's events are delivered before it is performed. If that fails, the effect
+is not performed (`NotPerformed`), the rest of the run is stopped, and the caller gets the failure when all has ended.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ if TYPE_CHECKING:
     from kernai.registry.provider import Provider
     from kernai.registry.skill_context import SkillContext
 
-#: how often whoever waits looks whether the run is to stop, in seconds
+#: how often code that waits checks whether the run is to stop, in seconds
 POLL = 0.05
-#: how long a call may go on after the run was to stop, before a driver that can goes on without it
+#: how long a call may continue after the run was to stop before a driver abandons it, if it can
 GRACE = 0.1
-#: how many sub-runs may run in each other's place, however much `Limits.max_depth` allows
+#: how many sub-runs may nest in each other's place, whatever `Limits.max_depth` is
 MOST_NESTED = 500
 
 
 class Stack:
-    """A loop while it is driven, and the sub-runs that run in its place. `key` is its parent's name for it.
+    """A loop that is being driven, and the sub-runs in its place. `key` is its parent's name for it.
 
     A `breakable` stack is not driven in the caller's thread, so a call that does not end when the run is stopped can be
     abandoned. Another thread then takes the stack over (`take_over`); when the call ends after all, its thread gets
     `TakenOver` and leaves the stack alone. `begin`, `performed` and `take_over` are for such stacks alone.
     """
 
-    #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
+    #: what the loop on top has spawned and not joined yet; the driver's queue of completions
     spawned: Sequence[Any] = ()
     completions: Any = None
-    #: how it ended as a whole, once it has
+    #: how the stack as a whole ended
     completion: Completion | None = None
     thread = 0
     _turn = 0
@@ -84,27 +84,27 @@ class Stack:
             self._lock = threading.Lock()
 
     def begin(self) -> bool:
-        """Before spawned work is driven, or given up without: only the first who says so may."""
+        """Claims spawned work, to drive it or to give it up: true for the first caller only."""
         with self._lock:
             first, self._begun = not self._begun, True
             return first
 
     def enter(self, work: Work, outbox: Outbox) -> None:
-        """Puts a sub-run's loop on top; how it ends is sent to the one below."""
+        """Puts a sub-run's loop on top; its outcome is sent to the one below."""
         if len(self._below) >= MOST_NESTED - 1:
             raise RecursionError(f"agents called one another {MOST_NESTED} levels deep, which is as deep as it goes")
         self._below = [*self._below, (self.work, self.outbox)]
         self.work, self.outbox = work, outbox
 
     def leave(self) -> bool:
-        """Takes the loop on top off the stack, because it has ended; False if it was the last one."""
+        """Removes the loop on top, which has ended; False if it was the last one."""
         if not self._below:
             return False
         *self._below, (self.work, self.outbox) = self._below
         return True
 
     def performed(self, perform: Callable[[Any], Any], effect: Effect) -> Any:
-        """Performs a call; `TakenOver` where the stack was taken over meanwhile."""
+        """Performs a call; `TakenOver` if the stack was taken over meanwhile."""
         with self._lock:
             turn, self.thread = self._turn, threading.get_ident()
             self._calling = True
@@ -118,7 +118,7 @@ class Stack:
                 raise TakenOver
 
     def take_over(self) -> bool:
-        """Makes the stack the caller's, where a call in it is under way; says whether that is so."""
+        """Makes the stack the caller's if a call in it is in progress; says whether it did."""
         with self._lock:
             taken, self._calling = self._calling, False
             self._turn += taken
@@ -130,18 +130,18 @@ class TakenOver(BaseException):
 
 
 class NotApproved(Pause):
-    """A call was not made, for somebody would have to agree and nobody can keep the run meanwhile."""
+    """A call needs approval, and was not made because the run cannot wait for it without a store."""
 
 
 class Driver:
-    """The half of a driver that does not wait; `ask` is for those that wait in the thread they are in."""
+    """The part of a driver that does not wait. `ask` is for drivers that wait in the current thread."""
 
-    #: whether it can go on without a call that does not end, so that what it spawns is `breakable`
+    #: whether it can abandon a call that does not end, so that what it spawns is `breakable`
     gives_up_on_calls = False
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        #: what delivery failed with, if it did: the caller gets it when the run has ended
+        #: why delivery failed, if it did: the caller gets it when the run has ended
         self.failure: BaseException | None = None
 
     @calls_out
@@ -159,7 +159,7 @@ class Driver:
             raise
 
     def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
-        """Whose call of a model it is, whom it asks, and the stream of their answer."""
+        """The run that calls the model, the provider it asks, and the stream for the answer."""
         if self.root.durable is not None:
             self.check_wanted()
         run = self.root.runs[effect.scope]
@@ -177,13 +177,13 @@ class Driver:
         return run, provider, stream
 
     def look_for_interrupt(self) -> None:
-        """Raises a Ctrl-C that was noted. Where the run is to stop anyway, it is raised when it has ended."""
+        """Raises a Ctrl-C that was noted. If the run is to stop anyway, it is raised at the end instead."""
         if INTERRUPTS.noted is not None and not self.root.cancellation.is_set():
             INTERRUPTS.look()
 
     def check_wanted(self) -> None:
-        """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer,
-        or the process may have been stopped, so that another worker has the run.
+        """Before a call: `NotBegun` if the run is to stop by now. The call may have waited for a worker or an observer,
+        or the process may have been suspended, so that another worker has the run.
         """
         if self.root.durable is not None:
             try:
@@ -221,12 +221,12 @@ class Driver:
         context.approval = None if context.woken else effect.approval
 
     def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
-        """Whoever can keep a run has asked before; where nobody can, the call is not made."""
+        """With a store, approval was asked for earlier; without one, the call is not made."""
         if effect.approval is None and self.root.durable is None:
             raise NotApproved(why)
 
     def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
-        """Performs an effect that waits for nothing."""
+        """Performs an effect that does not wait."""
         if isinstance(effect, Commit):
             assert self.root.durable is not None
             return self.root.durable.commit()
@@ -245,10 +245,10 @@ class Driver:
         raise NotImplementedError
 
     def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
-        """What a loop is thrown for what an effect raised.
+        """What is thrown into the loop for what an effect raised.
 
-        Ctrl-C and the like stop all work of the run, but where they come out of work that runs `beside` it. What was
-        raised on purpose (`Stop`, `Pause`) is the loop's to judge.
+        Ctrl-C and the like stop all work of the run, unless work that runs `beside` it raised them. What is raised on
+        purpose (`Stop`, `Pause`) is for the loop to judge.
         """
         error = as_failure(raised)
         if isinstance(effect, Commit) and not isinstance(error, Control):
@@ -265,7 +265,7 @@ class Driver:
             self.stop()
         is_call = isinstance(effect, (CallSkill, CallProtocol))
         if is_call and isinstance(error, RunCancelledError) and self.root.cancellation.is_set():
-            return Cancelled()  # it gave up because the run is to stop: whether it took effect is unknown
+            return Cancelled()  # it ended because the run is to stop: whether it took effect is unknown
         return error
 
     def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
@@ -285,7 +285,7 @@ class Driver:
         return NotBegun() if isinstance(pause, NotApproved) else Cancelled()
 
     def pauses(self, sleep: Sleep) -> Iterator[float]:
-        """The time to wait in short pieces, in seconds. Raises `Cancelled` where the run is to stop."""
+        """The time to wait in short pieces, in seconds. Raises `Cancelled` if the run is to stop."""
         if sleep.reason is not None:
             self.root.runs[sleep.scope].write_now(ModelWaitingRow(sleep.seconds, sleep.reason, sleep.attempt))
         cancellation, now = self.root.cancellation, self.root.clock.monotonic
@@ -296,18 +296,18 @@ class Driver:
             cancellation.check()
 
     def delivery_failed(self, failure: BaseException) -> NotPerformed:
-        """Events could not be delivered: the run ends. What the loop is thrown in the place of an outcome."""
+        """Events could not be delivered: ends the run. Returns what is thrown into the loop instead of an outcome."""
         self.failure = self.failure or failure
         self.stop()
         return NotPerformed()
 
     def stop(self) -> None:
-        """Ends all work of the run, as far as it can be ended."""
+        """Stops all work of the run, as far as possible."""
         self.root.cancellation.set()
 
 
 def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> LlmResponse:
-    """A provider's answer, with the model that gave it and its price where that was not the run's."""
+    """A provider's answer, with the model that gave it and its price if that was not the run's."""
     model = effect.model
     if not isinstance(answer, LlmResponse):
         provider = run.provider if effect.provider is None else effect.provider
@@ -320,7 +320,7 @@ def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> L
 
 
 def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
-    """Ends a model call; past its own time the error is a timeout, which is raised in its place."""
+    """Ends a failed model call. After the call's own deadline a timeout is raised instead of the error."""
     stream.end(error, provider)
     late = isinstance(error, Exception) and stream.is_late() and getattr(error, "code", None) != "timeout"
     if late and not run.root.cancellation.is_set():

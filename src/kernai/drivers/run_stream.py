@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic
@@ -18,7 +19,6 @@ from kernai.values.result import Output_co
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.drivers.channel import Channel
     from kernai.drivers.threads import ThreadsDriver
     from kernai.events import Event
     from kernai.loop.effects import Work
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class RunStream(NotCopied, Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
-    It goes on in a thread of its own, in a copy of the context variables of whoever called `stream`, and waits for its
+    It continues in a thread of its own, in a copy of the context variables of the caller of `stream`, and waits for its
     consumer. Leave it early with `close()`, or use it as a context manager: the run is cancelled and the vendor's
     connection closed at the next chunk at the latest::
 
@@ -49,16 +49,16 @@ class RunStream(NotCopied, Generic[Output_co]):
 
     @property
     def result(self) -> Result[Output_co]:
-        """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `close()`."""
+        """How the run ended. `KernaiError` before that: iterate to the end, or `close()`."""
         result = self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
         return result
 
     def close(self) -> None:
-        """Cancels the run and waits until it has ended; does nothing when it has.
+        """Cancels the run and waits until it has ended; does nothing if it has.
 
-        A skill that does not end is left to end by itself. From within the run (a callback, a skill) it only cancels.
+        A skill that does not end is abandoned. From within the run (a callback, a skill) it only cancels.
         """
         self._driving.abandon()
         if not self._driving.works_here():
@@ -77,7 +77,7 @@ class RunStream(NotCopied, Generic[Output_co]):
         return event
 
     def _take(self) -> Event | None:
-        """The next event; None when the run has ended. With Ctrl-C the run ends first."""
+        """The next event; None when the run has ended. On Ctrl-C the run is ended first."""
         driving, channel = self._driving, self._channel
         channel.consumer = threading.get_ident()
         try:
@@ -92,19 +92,19 @@ class RunStream(NotCopied, Generic[Output_co]):
         return event
 
     def text(self) -> Iterator[str]:
-        """The answer's text alone, as it comes: pieces of a final, or, at the end, an answer in prose.
+        """The answer's text alone, as it arrives: pieces of a final, or, at the end, an answer in prose.
 
-        `RunStream.TAKEN_BACK`, an empty text, says that the pieces given so far are not the answer after all. Those
-        behind the last one are, joined, `result.text`; it ends without an answer where the run does.
+        `RunStream.TAKEN_BACK`, an empty text, says that the pieces so far are not the answer after all. The pieces
+        after the last one, joined, are `result.text`; a run without an answer yields none.
         """
         reader = AnswerText()
         for event in self:
             yield from reader.take(event)
 
     def partial(self) -> Iterator[Any]:
-        """What is complete of the answer so far, as JSON data, each time that it is more; of a text, the text so far.
+        """The complete part of the answer as JSON data, each time it has grown; for a text, the text so far.
 
-        When the model begins anew, so does this. The value itself is ``result.output``.
+        Starts over if the model does. The value itself is ``result.output``.
         """
         reader = PartialAnswer(self._run.answer_type)
         for event in self:
@@ -123,9 +123,10 @@ class RunStream(NotCopied, Generic[Output_co]):
 
 
 class _Driving:
-    """A root run in a thread of its own. It does not hold the stream, so a stream that is dropped is noticed.
+    """A root run in a thread of its own. It does not refer to the stream, so that a dropped stream is freed and
+    noticed.
 
-    Where no thread can be started, whoever waits for the run drives it.
+    If no thread can be started, whoever waits for the run drives it.
     """
 
     #: how long to wait for an event before `look_after`, in seconds
@@ -160,7 +161,7 @@ class _Driving:
         return here or self._driver.works_here()
 
     def abandon(self) -> None:
-        """Cancels the run; nobody takes its events any more."""
+        """Cancels the run. Its events are no longer taken."""
         self._driver.root.cancellation.set()
         self._channel.leave()
 
@@ -171,7 +172,7 @@ class _Driving:
             self.look_after()
 
     def look_after(self) -> None:
-        """Where the run is to stop and sits in a call that does not end, ends it here, without that call."""
+        """If the run is to stop but is in a call that does not end, ends it here, without that call."""
         if not self.patience:
             self._drive_here()
         if not self._driver.root.cancellation.is_set():
@@ -187,7 +188,7 @@ class _Driving:
         self._channel.end()
 
     def _drive_here(self) -> None:
-        """Drives the run until it has told something."""
+        """Drives the run until there is an event."""
         self._driven_here = threading.get_ident()
         try:
             if not self._context.run(self._driver.run_until, self._stack, self._channel.has_events):
@@ -199,7 +200,7 @@ class _Driving:
         self._channel.end()
 
     def raise_failure(self) -> None:
-        """Raises, once, what the run raised (a mistake of the host's own code)."""
+        """Raises, once, what the run raised (an error in the host's own code)."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -212,3 +213,72 @@ class _Driving:
         except BaseException as error:  # noqa: BLE001 - raised in the thread that iterates
             self._failure = error
         self._channel.end()
+
+
+class Channel:
+    """How events reach the thread that iterates: threads of the run put them, in order, and the consumer takes them.
+
+    Whoever has put some waits, holding no other lock, until they are taken, so a slow consumer slows the run down and
+    nothing piles up.
+    """
+
+    def __init__(self) -> None:
+        # re-entrant: the garbage collector may close a stream in the middle of any code
+        self._changed = threading.Condition(threading.RLock())
+        self._events: deque[Event] = deque()
+        self._open = True
+        self._ended = False
+        #: a thread that takes events; it never waits for itself
+        self.consumer = 0
+
+    def put(self, event: Event) -> None:
+        """Adds an event; never waits. Once the consumer has left, events are dropped."""
+        with self._changed:
+            if self._open:
+                self._events.append(event)
+                self._changed.notify_all()
+
+    def has_events(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._events)
+
+    def wait_until_taken(self) -> None:
+        """After putting: waits until the consumer has taken all events, or has left."""
+        if threading.get_ident() != self.consumer:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._events or not self._open)
+
+    def get(self, patience: float) -> Event | None:
+        """The next event; None if the run has ended, or there is none within `patience` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._events or self._ended, patience)
+            if not self._events:
+                return None
+            event = self._events.popleft()
+            if not self._events:
+                self._changed.notify_all()
+            return event
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended and every event was taken."""
+        with self._changed:
+            return self._ended and not self._events
+
+    def end(self) -> None:
+        """The run has ended: there will be no further events."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def wait_for_end(self, patience: float) -> bool:
+        """Waits for the end of the run, at most `patience` seconds; whether it has ended."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended, patience)
+
+    def leave(self) -> None:
+        """The consumer has left: from now on events are dropped and nobody waits."""
+        with self._changed:
+            self._open = False
+            self._events.clear()
+            self._changed.notify_all()

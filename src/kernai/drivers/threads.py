@@ -3,9 +3,9 @@
 Guarantees: calls are made in the thread that drives the run, except for work that the loop spawns (workflow tasks,
 parallel calls), which runs in workers of a bounded pool, each in a copy of the context variables. Async skills share
 one event loop per run. Every event is delivered before the effect that follows it is performed. Spawned work has ended
-when the loop ends; a call that does not end when the run is to stop is left to end by itself, in a thread nobody waits
-for, unless it was made in the caller's own thread.
-Assumes: a stack is advanced by one thread at a time (`Stack` sees to it).
+when the loop ends. A call that does not end when the run is to stop is abandoned in its thread, unless that is the
+caller's.
+Assumes: a stack is advanced by one thread at a time (`Stack` ensures it).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
     gives_up_on_calls = True
-    #: the effect before which the run was paused, and what delivery has failed with
+    #: the effect before which the run was paused, and why delivery failed, if it did
     _paused: tuple[Effect | Completion, BaseException | None] | None = None
 
     def __init__(self, root: Root, delivery: ThreadsDelivery) -> None:
         super().__init__(root)
         self._delivery = delivery
         self._making = threading.Lock()
-        self._pool: WorkerPool | None = None  # both are made with the first use: most runs have none
+        self._pool: WorkerPool | None = None  # both are created on first use: most runs need neither
         self._background: BackgroundLoop | None = None
 
     def run(self, stack: Stack) -> Any:
@@ -64,18 +64,18 @@ class ThreadsDriver(Driver):
         return INTERRUPTS.during(lambda: self._to_the_end(stack, None))
 
     def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
-        """Drives it until it `pauses` before an effect, for a stream without a thread; says whether it has ended."""
+        """Drives it until `pauses()` before an effect, for a stream without a thread; says whether it has ended."""
         return self._to_the_end(stack, None, pauses) is not _PAUSED
 
     def take_over(self, stack: Stack) -> bool:
-        """Ends the root's stack in this thread, where a call in it does not end; says whether it did."""
+        """Ends the root's stack in this thread if it is in a call that does not end; says whether it did."""
         if not stack.take_over():
             return False
         self._to_the_end(stack, Cancelled())
         return True
 
     def works_here(self) -> bool:
-        """Whether the current thread works for this run, so that waiting for the run in it would never end."""
+        """Whether the current thread works for this run, so that it must not wait for the run."""
         return self._is_worker() or (self._background is not None and self._background.serves_here())
 
     def stop(self) -> None:
@@ -96,9 +96,9 @@ class ThreadsDriver(Driver):
                 return value
             self._close()
         except NotPerformed:
-            self._close()  # the failure that it stands for is raised below
+            self._close()  # its cause is raised below
         except TakenOver:
-            raise  # whoever has taken the stack over sees to the rest
+            raise  # the thread that has taken the stack over does the rest
         except BaseException:
             self.stop()
             self._close()
@@ -113,10 +113,10 @@ class ThreadsDriver(Driver):
             if used is not None:
                 used.close()
 
-    def _drive(  # noqa: PLR0912 - a step goes through here twice, so nothing of it is a call of its own
+    def _drive(  # noqa: PLR0912 - a step passes here twice, so nothing is in a function of its own
         self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
     ) -> Any:
-        """Performs each effect of the stack and sends back what came of it, until its last loop has ended."""
+        """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
         outcome = None
         paused, self._paused = self._paused, None
         while True:
@@ -127,7 +127,7 @@ class ThreadsDriver(Driver):
                 if outbox.waiting:
                     try:
                         self._delivery.flush(outbox)
-                    except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+                    except BaseException as failure:  # noqa: BLE001 - raised when all has ended
                         error = self.delivery_failed(failure)
                         self._deliver_rest(outbox)
                 if pauses is not None and pauses():
@@ -141,7 +141,7 @@ class ThreadsDriver(Driver):
                         raise effect.error
                     return effect.value
                 outcome, error = effect.value, effect.error
-            elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
+            elif error is None or isinstance(effect, Commit):  # rows are stored even if a callback failed
                 try:
                     if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
                         self.look_for_interrupt()
@@ -156,9 +156,9 @@ class ThreadsDriver(Driver):
                     error = error or self.outcome_error(raised, effect, beside=self._is_worker())
 
     def _deliver_rest(self, outbox: Outbox) -> None:
-        """Delivers all that waits, whatever fails."""
+        """Delivers all waiting rows, whatever fails."""
         while outbox.waiting:
-            with suppress(BaseException):  # the first failure is told
+            with suppress(BaseException):  # the first failure is raised later
                 self._delivery.flush(outbox)
 
     def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
@@ -167,7 +167,7 @@ class ThreadsDriver(Driver):
         return self._join(stack) if type(effect) is Join else self.perform_at_once(effect, stack)
 
     def sleep(self, effect: Sleep) -> None:
-        """Waits, in the thread it is in."""
+        """Waits in the current thread."""
         for seconds in self.pauses(effect):
             time.sleep(seconds)
             self.look_for_interrupt()
@@ -198,7 +198,7 @@ class ThreadsDriver(Driver):
         try:
             self._pool.submit(lambda: self._drive_spawned(spawned, stack) if spawned.begin() else None)
         except BaseException as error:
-            if spawned.begin():  # no thread could be started, so nobody drives it
+            if spawned.begin():  # no thread could be started
                 stack.spawned = [one for one in stack.spawned if one is not spawned]
                 if isinstance(error, RuntimeError):
                     why = f"parallel calls and the tasks of a workflow need threads, and {error}: use arun"
@@ -206,12 +206,12 @@ class ThreadsDriver(Driver):
                 raise
 
     def _drive_spawned(self, spawned: Stack, stack: Stack, error: BaseException | None = None) -> None:
-        """The value or the error of spawned work, which only its parent tells."""
+        """Queues the result or error of spawned work for its parent, which records it."""
         try:
             ended = Completion(spawned.key, self._drive(spawned, error))
         except TakenOver:
-            return  # it is told by the thread that has taken the stack over
-        except BaseException as raised:  # noqa: BLE001 - told by the parent
+            return  # the thread that has taken the stack over queues it
+        except BaseException as raised:  # noqa: BLE001 - recorded by the parent
             ended = Completion(spawned.key, error=raised)
         stack.completions.put(ended)
 
@@ -228,14 +228,14 @@ class ThreadsDriver(Driver):
                     return ended
                 self.look_for_interrupt()
                 if INTERRUPTS.was_forced():
-                    raise KeyboardInterrupt  # what is waited for may have come, and been lost
+                    raise KeyboardInterrupt  # a completion may have been lost
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:
                         self._give_up_on_calls(stack)
 
     def _give_up_on_calls(self, stack: Stack) -> None:
-        """Ends spawned work that sits in a call; the call is left to end by itself."""
+        """Ends spawned work that is in a call, and abandons the call."""
         for spawned in stack.spawned:
             if spawned.take_over():
                 assert self._pool is not None
@@ -244,7 +244,7 @@ class ThreadsDriver(Driver):
 
 
 _Call = Callable[[ThreadsDriver, Any], Any]
-#: how the effects that wait are performed; the others wait for nothing, or for work of this driver
+#: how effects that wait are performed; others do not wait, or only for work of this driver
 _CALLS: dict[type[Effect], _Call] = {
     CallModel: ThreadsDriver.ask,
     CallSkill: ThreadsDriver.call,

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai._util.copies import NotCopied
-from kernai.durable.closing import closing
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
+from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import (
     ABANDONED,
     BLOCKED,
@@ -33,9 +33,10 @@ from kernai.durable.store import (
     utc,
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
-from kernai.events import ApprovalGivenRow, InFlightRow, stamp
+from kernai.events import ApprovalGivenRow, InFlightRow, ResultRow, stamp
 from kernai.jsonio.json_data import copied, dumps_data
 from kernai.values.media import Media
+from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
     from typing import Self
@@ -327,7 +328,7 @@ class LeasedStore(NotCopied):
         """See `RunStore.close`."""
         entries = self.load(run_id)
         self.append(
-            run_id, len(entries), [closing(run_id, entries, reason)], [], claim=(new_worker(), 1.0), release=True
+            run_id, len(entries), [_closing(run_id, entries, reason)], [], claim=(new_worker(), 1.0), release=True
         )
 
     def delete(
@@ -379,3 +380,23 @@ def _there(head: Head) -> Head:
     if head.entries == 0:
         raise KernaiError(f"the store has no run {head.info.run_id!r}; its runs() lists those it has")
     return head
+
+
+def _closing(run_id: str, entries: Sequence[Mapping[str, Any]], reason: str) -> dict[str, Any]:
+    """The entry that closes a run with these entries, so that it is not continued.
+
+    `ValueError` without a reason; `KernaiError` for a run that does not exist, is finished or was closed before.
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError(f"reason must say why the run is closed, got {reason!r}")
+    if not entries:
+        raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
+    recorded = RecordedRun(run_id, entries)
+    if recorded.is_over:
+        assert recorded.result is not None
+        raise KernaiError(f"run {run_id!r} has ended already: {recorded.result.stop_reason}")
+    error = f"the run was closed: {reason}"
+    row = ResultRow(None, StopReason.CLOSED.value, recorded.steps, recorded.usage().to_dict(), error)
+    row.place = (max(recorded.steps - 1, 0), 0, None, "", recorded.start.run_id, StopReason.CLOSED.value)
+    row.at = time()
+    return row.entry()

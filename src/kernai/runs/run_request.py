@@ -143,8 +143,7 @@ class RunRequest:
         return result
 
     def stream(self) -> RunStream[Any]:
-        from kernai.drivers.channel import Channel
-        from kernai.drivers.run_stream import RunStream
+        from kernai.drivers.run_stream import Channel, RunStream
 
         channel = Channel()
         delivery = ThreadsDelivery(self.writer, **self._plain_observers(), channel=channel)
