@@ -196,6 +196,7 @@ def test_the_recording_says_what_was_started_and_by_whom() -> None:
     assert start.data == {
         "run_id": "r-1", "input": ["see", PICTURE.to_dict()], "history": [], "model": "m", "agent": "clerk",
         "metadata": {"ticket": 7}, "format": 2, "rules": start.data["rules"],
+        "definition": start.data["definition"],
     }
     assert result.run_id == "r-1"
     assert {event.run_id for event in recorder.entries} == {"r-1"}

@@ -23,6 +23,7 @@ from kernai.errors import (
     Pause,
     ProviderError,
     ReplayDivergenceError,
+    ReplayLoosenedError,
     RunBusyError,
     RunCancelledError,
     RunConflictError,
@@ -70,7 +71,7 @@ from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
 from kernai.values.model import Cost, Model, Models
 from kernai.values.outside_text import outside
-from kernai.values.result import Result, StopReason, Usage
+from kernai.values.result import Replay, Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -127,7 +128,9 @@ __all__ = [
     "Provider",
     "ProviderError",
     "Recorder",
+    "Replay",
     "ReplayDivergenceError",
+    "ReplayLoosenedError",
     "Result",
     "RunBusyError",
     "RunCancelledError",

@@ -9,6 +9,7 @@
     │   │   └── MaxStepsReachedError   the loop used up `Agent.max_steps`
     │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
     ├── ReplayDivergenceError    an agent decides differently than in the recording
+    │   └── ReplayLoosenedError      it decides the same, and is less protected
     ├── InFlightError            calls were started before a crash, and their outcome is unknown
     ├── SkillInputError          parameters that do not fit a skill's inputs
     ├── CredentialMissingError   a required credential has no value
@@ -32,6 +33,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import copy
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -115,6 +117,17 @@ class ReplayDivergenceError(KernaiError):
         self.event = event
         self.expected = expected
         self.got = got
+
+
+class ReplayLoosenedError(ReplayDivergenceError):
+    """The agent decides as in the recording, and something that protects was loosened since, such as an approval.
+
+    `loosened` says what, by the key under which `replay` accepts it: ``replay(..., accept=["refund.approval"])``.
+    """
+
+    def __init__(self, message: str, loosened: Mapping[str, str] = MappingProxyType({}), **where: Any) -> None:
+        super().__init__(message, **where)
+        self.loosened = dict(loosened)
 
 
 class InFlightError(KernaiError):

@@ -211,25 +211,29 @@ class RunStartRow(Row):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
     of their own. `rules` are the options by which responses are judged: a resume judges what is on record by them.
+    `definition` says of a root run [what the agent is](regression.md).
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 2}
     """
 
     __slots__ = (
-        "agent", "agents", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id", "trusted",
+        "agent", "agents", "definition", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id",
+        "trusted",
     )
     type = "run_start"
     group = "run"
-    uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "trusted"})
-    open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "trusted")
+    uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
+    open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "definition", "trusted")
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
         metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
         agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
         trusted: Sequence[Any] | None = None,
+        definition: Mapping[str, Any] | None = None,
     ) -> None:
+        self.definition = definition
         self.run_id, self.input, self.history, self.model, self.agent = run_id, input, history, model, agent
         self.metadata, self.format, self.plan, self.agents, self.rules = metadata, format, plan, agents, rules
         self.trusted = trusted
@@ -1204,24 +1208,25 @@ class ContextSavedRow(Row):
 class RunResumedRow(Row):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
     longer count; `format` is the version of the format of what follows. `rules` has, by scope, the rules by which
-    responses are judged from here on, where they differ from those before.
+    responses are judged from here on, where they differ from those before; `definition` is the agent's, likewise.
 
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    __slots__ = ("dropped", "format", "from_seq", "rules")
+    __slots__ = ("definition", "dropped", "format", "from_seq", "rules")
     type = "run_resumed"
     group = "run"
     role = "aside"
     stored_first = False
-    open_fields = ("dropped", "rules")
+    open_fields = ("dropped", "rules", "definition")
     is_note = True
 
     def __init__(
         self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None,
-        rules: Mapping[str, Any] | None = None,
+        rules: Mapping[str, Any] | None = None, definition: Mapping[str, Any] | None = None,
     ) -> None:
         self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules
+        self.definition = definition
 
 
 # ------------------------------------------------------------------------------------- what is not in the table

@@ -144,7 +144,7 @@ def test_what_was_read_is_on_record(folders: Path) -> None:
     agent = Agent(instructions="", provider=MockProvider(read("pdf forms.md"), "<final>Done.</final>"), know_how=folders)
     kernai.execute(agent, "Go.", store=store, run_id="r")
     (folders / "pdf" / "forms.md").write_text("Changed.", encoding="utf-8")
-    replayed = kernai.replay(agent, "r", store=store)
+    replayed = kernai.replay(agent, "r", store=store).result
     assert replayed is not None
     assert "Forms have fields." in replayed.messages[2].text
 

@@ -235,7 +235,7 @@ def test_a_replay_and_a_resume_give_the_same_value() -> None:
     store = MemoryStore()
     agent = agent_of(Invoice, final("no"), final(GOOD))
     first = kernai.execute(agent, "?", store=store, run_id="r")
-    again = kernai.replay(agent, "r", store=store)
+    again = kernai.replay(agent, "r", store=store).result
     assert again is not None
     assert first.output == VALUE == again.output == kernai.resume(agent, "r", store=store).output
     with pytest.raises(ReplayDivergenceError, match=r"Agent\(output=\.\.\.\)"):

@@ -102,7 +102,7 @@ def test_the_command_in_the_hint_continues_a_run_that_waits(here: Here, tmp_path
     same = here("replay", *options[:6], "runs.db", "r", cwd=tmp_path)
     assert (same.returncode, same.stdout) == (0, "the same\n"), same.stderr
     other = here("replay", "--skills", "pay.py", "runs.db", "r", cwd=tmp_path)
-    assert other.stdout == "the same\n", "instructions are not compared"
+    assert other.stdout == "the same\nchanged: instructions changed\n"
 
 
 def test_without_a_store_a_run_that_must_wait_says_what_to_add(here: Here, tmp_path: Path) -> None:

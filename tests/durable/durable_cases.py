@@ -47,7 +47,7 @@ class Way(NamedTuple):
 
 def replayed(it: Agent[Any], run_id: str | None = None, **options: Any) -> Result[Any]:
     """The end of a run that has one."""
-    result = kernai.replay(it, run_id, **options)
+    result = kernai.replay(it, run_id, **options).result
     assert result is not None
     return result
 

@@ -46,7 +46,7 @@ def test_the_host_is_asked_before_an_agent_is_called(way: Way, at_once: bool, sa
     assert case.asked == [("0.0", "clerk", {"input": "one"}), ("0.1", "clerk", {"input": "two"})]
     assert [text in message.text for text, message in zip(heard, result.messages[2:4], strict=True)] == [True, True]
     assert case.scopes() == (set() if said in (False, "not today") else {"0.0", "0.1"})
-    assert kernai.replay(case.agent, "r", store=case.options["store"]) == result
+    assert kernai.replay(case.agent, "r", store=case.options["store"]).result == result
 
 
 @pytest.mark.slow
@@ -71,4 +71,4 @@ def test_the_call_of_an_agent_waits_and_continues_as_decided_after_any_cut(way: 
         while again.pending:
             again = way.resume(case.agent, "r", approvals={one.call_id: decisions[one.call_id] for one in again.pending}, **part)
         assert (again.text, again.messages) == (result.text, result.messages)
-        assert kernai.replay(case.agent, "r", store=part["store"]) == again
+        assert kernai.replay(case.agent, "r", store=part["store"]).result == again

@@ -149,7 +149,7 @@ def test_a_call_waits_in_any_position_and_is_made_once_when_approved(
     assert "paid 5" in str(last.text) or "seen" in str(last.text)
     assert set(performed.calls.values()) == {1}, "nothing was called twice"
     assert performed.calls[f"pay {call_id}"] == 1
-    assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store) == last
+    assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store).result == last
 
 
 @EACH_PLACE
@@ -284,7 +284,7 @@ def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -
     third = way.resume(agent(performed, True), "r", approvals={"0.0": "no", "0.3": True}, **options)
     assert third.ok
     assert performed.calls == {"look 0.1": 1, "pay 0.2": 1, "pay 0.3": 1}
-    assert kernai.replay(agent(Performed(), True), "r", store=store) == third
+    assert kernai.replay(agent(Performed(), True), "r", store=store).result == third
 
 
 @EACH_WAY
@@ -307,7 +307,7 @@ def test_a_skill_may_pause_again_after_it_was_approved(way: Way, at_once: bool) 
     third = way.resume(made, "r", approvals={"0.0": Decision(True, by="chief")}, **options)
     assert "paid, says chief" in third.messages[2].text
     assert [None if one is None else one.by for one in seen] == [None, "clerk", "chief"]
-    assert kernai.replay(made, "r", store=options["store"]) == third
+    assert kernai.replay(made, "r", store=options["store"]).result == third
 
 
 @EACH_WAY
@@ -394,7 +394,7 @@ def test_approve_is_asked_before_each_call_and_its_answer_is_an_event(
     else:
         assert bool(made) == (read == "made")
         assert read in result.messages[-2].text
-    assert kernai.replay(it, "r", store=store) == result
+    assert kernai.replay(it, "r", store=store).result == result
     assert len(asked) == 2
 
 
@@ -503,7 +503,7 @@ def test_cut_after_any_event_of_a_run_with_a_pause_it_ends_the_same(place: str, 
         assert result.usage.model_calls == whole.usage.model_calls
         assert set(performed.calls.values()) <= {1}
         assert not {call.split()[1] for call in performed.calls} & known
-        assert kernai.replay(agent(Performed(), at_once), "r", store=part) == result
+        assert kernai.replay(agent(Performed(), at_once), "r", store=part).result == result
 
 
 def test_what_waits_is_on_record_before_anything_beside_it_is_performed() -> None:
@@ -784,7 +784,7 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
         assert kernai.execute(it, "go", run_id="r", **options).pending
         result = kernai.resume(it, "r", approvals={"0.0": decision}, **options)
         assert result.text == "done"
-        assert kernai.replay(it, "r", store=store) == result
+        assert kernai.replay(it, "r", store=store).result == result
         return paid[0]
 
     assert resumed({"params": {"amount": 5}}) == (42, date(2026, 1, 2), 5, ["a"])

@@ -84,7 +84,7 @@ def test_the_usage_of_failed_calls_stays_on_the_bill(bill: str, way: Way) -> Non
         else:
             result = way.resume(it, "r", provider=Script(*segment), **options, **again)
             again = {}
-        replayed = kernai.replay(it, "r", store=store)
+        replayed = kernai.replay(it, "r", store=store).result
         assert replayed is not None
         assert replayed.usage == result.usage
     assert result is not None
@@ -101,7 +101,7 @@ def test_the_usage_of_failed_calls_stays_on_the_bill(bill: str, way: Way) -> Non
     if failed > 1 and not changes:
         kernai.fork(store, "r", at_step=result.steps - 1, run_id="s")
         forked = way.resume(it, "s", store=store, provider=Script("<final>else</final>"))
-        assert kernai.replay(it, "s", store=store) == forked
+        assert kernai.replay(it, "s", store=store).result == forked
 
 
 def test_what_failed_attempts_used_counts_against_the_limits_before_the_next_one() -> None:
@@ -121,7 +121,7 @@ def test_a_model_is_not_called_again_where_a_limit_is_used_up_by_what_failed(lim
     fine = Script("<final>ok</final>")
     for _ in range(2):
         stopped = way.resume(it, "r", store=store, provider=fine, limits=limits)
-        replayed = kernai.replay(it, "r", store=store)
+        replayed = kernai.replay(it, "r", store=store).result
         assert replayed is not None
         assert (stopped.ok, replayed.stop_reason, replayed.usage) == (False, stopped.stop_reason, stopped.usage)
     assert fine.asked == 0
@@ -145,7 +145,7 @@ def test_a_run_that_is_to_stop_makes_no_call_that_was_approved_and_the_next_resu
     waiting = {call.call_id: True for call in way.execute(it, "go", run_id="r", **options).pending}
     result = way.resume(it, "r", cancel=stopped, approvals=waiting, **options)
     assert (result.stop_reason, paid) == ("cancelled", [])
-    assert kernai.replay(it, "r", store=options["store"]) is not None
+    assert kernai.replay(it, "r", store=options["store"]).result is not None
     result = way.resume(it, "r", **options)
     if not at_once:
         assert paid == ["a"]

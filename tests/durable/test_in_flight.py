@@ -295,4 +295,4 @@ def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() 
     assert (stopped.stop_reason, paid, len(pending)) == ("cancelled", [], 2)
     assert kernai.resume(it, "r", **options).text == "done"
     assert sorted(paid) == ["a", "b"]
-    assert kernai.replay(it, "r", store=store) is not None
+    assert kernai.replay(it, "r", store=store).result is not None

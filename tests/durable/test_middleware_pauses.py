@@ -95,7 +95,7 @@ def test_a_pause_from_any_hook_waits_and_continues_once_approved(way: Way, hook:
     assert (result.text, sorted(waited)) == ("done", WAITING[hook])
     made_twice = {"after_tool": ["pay 5", "ticket"], "on_error": ["fail"]}.get(hook, [])
     assert sorted(case.done) == sorted(["pay 5", "fail", "ticket", *made_twice]), "what was made before is made again"
-    assert kernai.replay(case.agent, "r", store=case.options["store"]) == result
+    assert kernai.replay(case.agent, "r", store=case.options["store"]).result == result
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_what_a_middleware_paused_and_somebody_refused_is_not_made(way: Way, ref
     assert result.ok
     assert ("pay 5" in case.done, "ticket" in case.done) == (kind is CallProtocol, kind is CallSkill)
     assert str(refusal or "refused") in "".join(message.text for message in result.messages)
-    assert kernai.replay(case.agent, "r", store=case.options["store"]) == result
+    assert kernai.replay(case.agent, "r", store=case.options["store"]).result == result
 
 
 @EACH_WAY

@@ -75,7 +75,7 @@ def test_a_conversation_full_of_corrections_continues_with_another_input(
     assert second.text == "two"
     assert second.messages[:len(first.messages)] == first.messages
     assert OTHER not in "".join(message.text for message in second.messages)
-    assert kernai.replay(it, "r", store=store) == second
+    assert kernai.replay(it, "r", store=store).result == second
 
 
 @EACH_WAY
@@ -129,7 +129,7 @@ def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: 
     first = way.execute(agent_with(before), "go", store=store, run_id="r", provider=answers())
     assert first.ok
     assert first.steps == len(said) + 1
-    assert kernai.replay(agent_with(after), "r", store=store) == first
+    assert kernai.replay(agent_with(after), "r", store=store, accept=[option]).result == first
     middle = next(at for at, one in enumerate(store.load("r")) if (one["event"], one["step"]) == ("messages_sent", len(said)))
     part = cut(store, middle + 1)
     assert way.resume(agent_with(after), "r", store=part, provider=answers()).text == first.text
@@ -198,7 +198,7 @@ def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> 
     at = next(at for at, entry in enumerate(entries) if entry["event"] == "result")
     entries.insert(at, {**entries[at], "event": "json", "data": '{"draft": true}'})
     older.append("r", 0, entries, [])
-    replayed = kernai.replay(it, "r", store=older)
+    replayed = kernai.replay(it, "r", store=older).result
     assert replayed is not None
     assert replayed.text == draft
     live = way.resume(it, "r", input="more", store=older, provider=MockProvider(draft, "<final>2</final>"))

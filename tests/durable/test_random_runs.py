@@ -160,7 +160,7 @@ class RandomRun:
         return given
 
     def replays(self, result: Result | None) -> None:
-        replayed = kernai.replay(self.agent(), "r", store=self.store)
+        replayed = kernai.replay(self.agent(), "r", store=self.store).result
         if result is not None and replayed is not None and not result.pending:
             assert (replayed.stop_reason, replayed.usage, replayed.messages) == (
                 result.stop_reason, result.usage, result.messages)

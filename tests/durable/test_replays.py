@@ -162,7 +162,7 @@ def test_a_recording_replays_in_memory_and_out_of_each_kind_of_file(way: Way, tm
         assert not performed.calls
         ids = [media.id for message in again.messages for media in message.media]
         assert ids == [media.id for message in result.messages for media in message.media]
-    assert kernai.replay(agent(Performed()), recording=memory.entries) is not None
+    assert kernai.replay(agent(Performed()), recording=memory.entries).result is not None
 
 
 @pytest.mark.parametrize("recording", [5, [1], [None]])

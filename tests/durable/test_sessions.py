@@ -85,7 +85,7 @@ def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way
         assert result.usage.model_calls == before.usage.model_calls + 2 == 2 * (turn + 1)
         assert way.resume(talker(notes), "r", **options) == result, "finished: as it was"
     assert notes == [f"say {turn}" for turn in range(6)]
-    assert kernai.replay(talker([]), "r", store=store) == result
+    assert kernai.replay(talker([]), "r", store=store).result == result
     assert [one.status for one in store.runs()] == ["final"]
 
 
@@ -117,7 +117,7 @@ def test_a_session_cut_after_any_event_continues_to_the_same_end(way: Way) -> No
         for turn in range(1 + sum(one["event"] == "input_added" for one in entries[:length]), 3):
             again = way.resume(talker([]), "r", store=part, input=f"say {turn}", **options)
         assert (again.text, again.messages, again.usage) == (result.text, result.messages, result.usage)
-        assert kernai.replay(talker([]), "r", store=part) == again
+        assert kernai.replay(talker([]), "r", store=part).result == again
 
 
 @EACH_WAY
@@ -148,7 +148,7 @@ def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) ->
         assert result.ok
         assert [message.text for message in result.messages if message.text.startswith("say")] == ["say 0", "say 1"]
         assert notes[-1] == "say 1"
-        assert kernai.replay(talker([]), "r", store=store) == result
+        assert kernai.replay(talker([]), "r", store=store).result == result
 
 
 @pytest.mark.parametrize("given", ["", [], [5], 5, [b"x"]])
@@ -219,7 +219,7 @@ def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way
         start = store.load(name)[0]
         assert start["run_id"] == start["data"]["run_id"] == name
         assert start["data"]["metadata"]["forked_from"] == {"run_id": "r", "at_step": step}
-        assert kernai.replay(agent(Performed()), name, store=store) == result
+        assert kernai.replay(agent(Performed()), name, store=store).result == result
     assert store.load("r") == before
 
 
@@ -279,9 +279,9 @@ def test_a_paused_run_takes_decisions_and_an_input_at_once_and_continues_from_th
     options: dict[str, Any] = {"provider": MockProvider().on_call(model)}
     assert kernai.execute(it, "go", store=store, run_id="r", **options).stop_reason == "interrupt"
     assert kernai.resume(it, "r", store=store, input="and?", approvals={"0.0": True}, **options).ok
-    assert kernai.replay(it, "r", store=store) is not None
+    assert kernai.replay(it, "r", store=store).result is not None
     assert kernai.resume(it, "r", store=store, input="more", **options).ok
-    assert kernai.replay(it, "r", store=store) is not None
+    assert kernai.replay(it, "r", store=store).result is not None
     assert paid == ["1"]
 
 
@@ -313,7 +313,7 @@ def test_what_a_turn_left_undone_in_a_task_stays_undone_when_later_turns_are_res
     assert (first.stop_reason, second.stop_reason) == ("cancelled", "error")
     assert kernai.resume(it, "r", store=store, **options).ok
     assert kernai.resume(it, "r", store=store, input="three", **options).ok
-    assert kernai.replay(it, "r", store=store) is not None
+    assert kernai.replay(it, "r", store=store).result is not None
     assert not looked
 
 
@@ -348,7 +348,7 @@ def test_a_run_that_hit_a_limit_continues_under_a_wider_one(limit: str, way: Way
     assert notes == ["a", "b", "c"]
     whole = way.execute(talker([]), "go", **three())
     assert (last.messages, last.usage) == (whole.messages, whole.usage)
-    assert kernai.replay(talker([]), "r", store=store) == last
+    assert kernai.replay(talker([]), "r", store=store).result == last
 
 
 @EACH_WAY
@@ -362,7 +362,7 @@ def test_after_max_steps_a_changed_agent_continues(way: Way) -> None:
     assert [one["event"] for one in store.load("r")[:len(before)]] == [one["event"] for one in before]
     last = way.resume(talker(notes, max_steps=9), "r", **three(store=store))
     assert (last.ok, last.steps, notes) == (True, 4, ["a", "b", "c"])
-    assert kernai.replay(talker([], max_steps=9), "r", store=store) == last
+    assert kernai.replay(talker([], max_steps=9), "r", store=store).result == last
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
@@ -376,7 +376,7 @@ def test_after_a_providers_failure_the_model_is_asked_again(failing: int, way: W
     assert last.ok
     assert notes == ["a", "b", "c"]
     assert [one["event"] for one in store.load("r")].count("model_restarted") == 1
-    assert kernai.replay(talker([]), "r", store=store) == last
+    assert kernai.replay(talker([]), "r", store=store).result == last
 
 
 def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:

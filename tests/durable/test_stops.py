@@ -177,7 +177,7 @@ def test_what_a_run_did_behind_a_part_that_stopped_is_not_done_again(how: str, a
         resumed = way.resume(again.agent, "r", store=part, in_flight="skip", **again.options)
         assert resumed.text == "done"
         assert not announced & set(again.calls)
-        assert kernai.replay(again.agent, "r", store=part) == resumed
+        assert kernai.replay(again.agent, "r", store=part).result == resumed
 
 
 @EACH_WAY
@@ -200,7 +200,7 @@ def test_a_run_ended_by_a_stop_continues_when_resumed_and_an_unfinished_stop_is_
         part = cut(store, len(store.load("r")) - 1)
     result = way.resume(it, "r", store=store, **options)
     assert result.text == "continued"
-    assert kernai.replay(it, "r", store=store) == result
+    assert kernai.replay(it, "r", store=store).result == result
 
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=way_id)
@@ -252,7 +252,7 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
     whole = way.execute(it, "go", store=store, run_id="r", **options)
     assert whole.text == "done"
     assert '"a": "error: 3"' in whole.messages[2].text
-    assert kernai.replay(it, "r", store=store) == whole
+    assert kernai.replay(it, "r", store=store).result == whole
     entries = store.load("r")
     assert way.resume(it, "r", store=cut(store, len(entries)), input="more", **options).ok
     for length in range(1 + WAYS.index(way), len(entries), len(WAYS)):
@@ -262,7 +262,7 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
         result = way.resume(it, "r", store=part, **options)
         assert [message.text for message in result.messages] == [message.text for message in whole.messages]
         assert ended.isdisjoint(calls)
-        assert kernai.replay(it, "r", store=part) == result
+        assert kernai.replay(it, "r", store=part).result == result
 
 
 class OverBudget(Stop):

@@ -158,7 +158,7 @@ def test_a_stored_run_continues_where_it_stopped_and_replays(way: Way) -> None:
     assert whole.usage.model_calls == 3, "what was done is not done again"
     again = resume(first, "r", store=store)
     assert (again.text, [one.text for one in again.messages]) == (whole.text, [one.text for one in whole.messages])
-    replayed = replay(first, "r", store=store, agents={"b": other})
+    replayed = replay(first, "r", store=store, agents={"b": other}).result
     assert replayed is not None
     assert replayed.text == whole.text
 
@@ -175,7 +175,7 @@ def test_the_conversation_continues_after_a_plan() -> None:
 def test_a_recording_of_a_plan_replays_and_a_plan_that_differs_does_not() -> None:
     recorder = Recorder()
     run_plan(agent(), PLAN, recorder=recorder)
-    replayed = replay(agent(), recording=recorder.to_list())
+    replayed = replay(agent(), recording=recorder.to_list()).result
     assert replayed is not None
     assert replayed.stop_reason is StopReason.FINAL
 
@@ -282,7 +282,7 @@ def test_the_results_of_typed_agents_are_values_and_a_model_reads_their_data(way
     assert run_plan(root, PRICES, agents=pricing(seen)) == values
     assert resume(root, "r", **options).output == values
     assert resume(root, "r", input="What does it cost?", **options).text == "It costs 1.50."
-    assert replay(root, "r", **options) is not None
+    assert replay(root, "r", **options).result is not None
 
 
 def test_results_that_were_recorded_as_texts_stay_so() -> None:

@@ -481,7 +481,7 @@ def test_each_input_of_a_session_may_make_500_calls_and_a_number_is_for_all_of_t
         assert [one.stop_reason for one in made] == ["max_calls"] * 4
         spent = [event for event in store.load("r") if event["event"] in ("llm_response", "skill_result")]
         assert len(spent) == calls_made[-1]
-        assert kernai.replay(agent, "r", store=store) is not None
+        assert kernai.replay(agent, "r", store=store).result is not None
 
 
 def test_another_input_has_500_calls_whatever_the_turns_before_it_made() -> None:

@@ -226,7 +226,7 @@ def test_a_run_by_hand_leaves_the_tape_that_the_table_says(case: Case) -> None:
 
 #: what each event holds, `(maybe)` aside; the others are text
 HOLDS = {
-    "run_start": "run_id input history model agent metadata format rules",
+    "run_start": "run_id input history model agent metadata format rules (definition)",
     "llm_response": "content latency_ms prompt_tokens completion_tokens total_tokens finish_reason metadata (cost)",
     "model_failed": "error exception content prompt_tokens completion_tokens",
     "plan_rejected": "reason raw",
@@ -675,6 +675,7 @@ def test_a_run_starts_with_what_it_was_given() -> None:
     kernai.run(agent, "Go.", model=Model("m"), run_id="r", metadata={"user": 7}, recorder=recorder)
     assert recorder.entries[0].type == "run_start"
     assert recorder.entries[0].data == {
+        "definition": recorder.entries[0].data["definition"],  # see tests/agents/test_definition.py
         "run_id": "r",
         "input": "Go.",
         "history": [],

@@ -133,7 +133,7 @@ def test_a_run_is_resumed_the_other_way(first: Any, second: Any, stop_at: int) -
     result = kernai.resume(agent(second, provider=rest), "r", store=store, recorder=half, input=None)
     assert result is not None
     assert (result.text, result.stop_reason) == (wanted.text, wanted.stop_reason)
-    assert kernai.replay(agent(second), "r", store=store) is not None
+    assert kernai.replay(agent(second), "r", store=store).result is not None
     sent = rest.calls[0].messages
     if second == "native":
         assert (rest.calls[0].tools is None, sent[0].text) == (False, "Be brief.")

@@ -109,7 +109,7 @@ def test_another_input_starts_over() -> None:
     said = MockProvider(HM, "It is 7.", HM, "<final>8</final>")
     assert kernai.execute(agent, "How many?", provider=said, store=store, run_id="r").text == "It is 7."
     assert kernai.resume(agent, "r", input="And now?", provider=said, store=store).text == "8"
-    assert kernai.replay(agent, "r", store=store) is not None
+    assert kernai.replay(agent, "r", store=store).result is not None
 
 
 def test_which_step_was_the_last_is_judged_by_the_limit_of_then() -> None:

@@ -393,7 +393,7 @@ def test_a_replay_decides_the_same(confirmed: bool) -> None:
     agent = ran.agent(html.escape(WIPE))
     mock = MockProvider(FETCH, WIPE, *([WIPE] if confirmed else []), DONE)
     first = execute(agent, "Go.", provider=mock, store=store, run_id="run-1")
-    again = replay(agent, "run-1", store=store)
+    again = replay(agent, "run-1", store=store).result
     assert again is not None
     assert again.text == first.text
     assert ran == (["/etc"] if confirmed else [])

@@ -178,7 +178,7 @@ def test_a_replay_and_a_finished_run_know_what_was_cut(answers: Any, options: An
     store = MemoryStore()
     agent = Agent(instructions="Go.", provider=Script(*answers), **options)
     first = kernai.execute(agent, "Hi.", store=store, run_id="r")
-    again = (kernai.resume(agent, "r", store=store), kernai.replay(agent, "r", store=store))
+    again = (kernai.resume(agent, "r", store=store), kernai.replay(agent, "r", store=store).result)
     for other in again:
         assert other is not None
         assert (other.text, other.finish_reason, other.truncated) == (first.text, first.finish_reason, first.truncated)

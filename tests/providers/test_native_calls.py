@@ -146,7 +146,7 @@ def test_a_tape_that_was_begun_in_one_mode_ends_in_the_other(vendor: str, tape: 
     result = kernai.resume(second.agent(), "r", store=store)
     assert result is not None
     assert (result.text, result.stop_reason) == (whole.text, "final")
-    assert kernai.replay(second.agent(), "r", store=store) is not None
+    assert kernai.replay(second.agent(), "r", store=store).result is not None
 
 
 @pytest.mark.slow

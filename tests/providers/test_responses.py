@@ -87,7 +87,7 @@ def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to(durable:
         finished = kernai.resume(agent, "r", store=store)
         assert finished is not None
         assert finished.messages == first.messages
-        assert kernai.replay(agent, "r", store=store) is not None
+        assert kernai.replay(agent, "r", store=store).result is not None
         kernai.resume(agent, "r", store=store, input="More.")
     else:
         first = kernai.execute(agent, "Go.")

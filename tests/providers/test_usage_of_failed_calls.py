@@ -101,7 +101,7 @@ def test_an_attempt_that_is_made_again_is_on_the_bill_and_on_record() -> None:
     assert event.data["given_up"]["prompt_tokens"] == 1200
     assert (result.usage.prompt_tokens, result.usage.model_calls) == (2400, 2)
     assert recorder.token_usage() == result.usage
-    replayed = kernai.replay(agent, "r", store=store)
+    replayed = kernai.replay(agent, "r", store=store).result
     assert replayed is not None
     assert replayed.usage == result.usage
 

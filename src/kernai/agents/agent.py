@@ -214,7 +214,11 @@ class Agent(Generic[Output_co]):
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
             raise TypeError(_no_option(unknown[0]))
-        return Agent(**{key: changes.get(key, getattr(self, key)) for key in OPTIONS})
+        return Agent(**{**self.options(), **changes})
+
+    def options(self) -> dict[str, Any]:
+        """The options by name, as `replace` takes them."""
+        return {name: getattr(self, name) for name in OPTIONS}
 
     __replace__ = replace
 
@@ -457,4 +461,4 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 OPTIONS = ("instructions", *_CHECKS)
 _DEFAULTS: dict[str, Any] = Agent.__init__.__kwdefaults__ or {}
 _CHECKED_DEFAULTS = {name: check(_DEFAULTS[name]) for name, check in _CHECKS.items()}
-_METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar")
+_METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar", "options")

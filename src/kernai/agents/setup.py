@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.close_matches import close_matches
 from kernai.agents.agent_skill import AgentSkill
+from kernai.agents.definition import part_of
 from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.agents.rules import Rules
 from kernai.blocks.runtime_blocks import neutralize
@@ -61,10 +62,10 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_can_call", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how", "_lists_skills",
-        "_number", "_plain", "_protocol_selection", "_protocols_version", "_revision", "_skill_selection",
-        "_skills_version", "_system", "_tools", "_unknown", "constrains", "is_native", "key", "protocols", "rules",
-        "skills",
+        "_agents", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how",
+        "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version", "_revision",
+        "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "constrains", "is_native", "key",
+        "protocols", "rules", "skills",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
@@ -83,6 +84,7 @@ class Setup:
         self._is_guarded: bool | None = None
         self.rules = Rules.of(agent)
         self._grammar: str | None = None
+        self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
         self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
         self._agents: list[Agent[Any]] | None = None
         self._foreign: list[tuple[str, str]] | None = None
@@ -195,6 +197,12 @@ class Setup:
         if self._skill_selection is None or self._lists_skills is False:
             return None
         return self.skills.listing() if self._lists_skills else self.skills.short_listing(SHORT_LISTING)
+
+    def definition(self, agent: Agent[Any]) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
+        """See `definition.part_of`; `agent` is the one that this was made for."""
+        if self._definition is None:
+            self._definition = part_of(agent, self)
+        return self._definition
 
     def grammar(self) -> str:
         """What may be said, as GBNF."""

@@ -25,8 +25,9 @@ from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
+from kernai.runs.resume_request import ReplayRequest
 from kernai.runs.run_request import UserInput
-from kernai.runs.running import replay, stream
+from kernai.runs.running import stream
 from kernai.values.context import Context
 from kernai.values.limits import Limits
 from kernai.values.media import Media
@@ -69,7 +70,8 @@ class KeptConversation:
     def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
         """What was said so far; `CommandError` where the agent cannot continue from there."""
         with self._continuing():
-            result = replay(agent, self.run_id, store=self._store.store, context=Context(media_store=media))
+            options = {"model": None, "context": Context(media_store=media)}
+            result, _ = ReplayRequest(agent, self.run_id, self._store.store, None, None, options).decided()
         return () if result is None else result.messages
 
     def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:

@@ -104,7 +104,8 @@ def _events(count: int) -> str:
 
 Entry = dict[str, Any]
 #: keys of `data`, at its top
-_VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms"})
+#: what two runs never share, and what the agent is, which `kernai replay` compares
+_VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms", "definition"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
 _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": linear in a text full of such beginnings
 #: that a run was resumed, which says nothing of what it did

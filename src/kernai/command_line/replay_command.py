@@ -10,20 +10,25 @@ from kernai.command_line import output
 from kernai.command_line.agents import NAME_ONE, agent_of, is_made
 from kernai.command_line.errors import NO, OK, CommandError
 from kernai.command_line.options import AGENT_FORMS, add_agent_arguments, same_agent
-from kernai.command_line.recording import FORMS, source
+from kernai.command_line.recording import FORMS, Source, source
 from kernai.command_line.runs_command import RunStore, command
-from kernai.errors import KernaiError, ReplayDivergenceError, error_text
+from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, error_text
 from kernai.runs.running import replay
 from kernai.values.model import Model
+from kernai.values.result import Replay
 
 DESCRIPTION = f"""\
 Run an agent on a recording, and compare everything it decides: which calls it makes, what it sends the model, how it
 ends. No model, skill or network is called, so any recorded run is a test. AGENT is {AGENT_FORMS}.
 
+An agent that decides the same and is less protected than it was, since an approval is gone, say, is different too;
+--accept allows what somebody has reviewed. What else has changed is listed, and is different with --strict.
+
 The recording is a file, or a run in a store. Exit status: 0 the same, 1 different, 2 no recording."""
 EXAMPLES = """\
 kernai replay agent.py run.jsonl
 kernai replay clerk.py runs.db refund-42
+kernai replay clerk.py runs.db refund-42 --accept refund.approval --strict
 kernai replay agent.py talk.jsonl --run-id 4f0c2a91b7de"""
 
 
@@ -33,6 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
     parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording holds several")
     parser.add_argument("--model", metavar="VENDOR/NAME", help="the model of the recorded run, if not the agent's own")
+    parser.add_argument("--accept", metavar="KEY", action="append", default=[], help="allow less protection")
+    parser.add_argument("--strict", action="store_true", help="any change of the agent is a difference")
+    parser.add_argument("--run-skills", action="store_true", help="call the skills, and compare what they give")
     parser.add_argument("--json", action="store_true", help="the difference as JSON on stdout")
 
 
@@ -45,31 +53,65 @@ def run(options: Namespace) -> int:
     recording = source(words if options.store is None else [options.store, *words])
     if recording.run_id is not None and options.run_id is not None:
         raise CommandError("--run-id is for a recording with several runs", "leave it out")
+    found: Replay[Any] | ReplayDivergenceError
+    try:
+        found = _replayed(options, recording)
+    except ReplayDivergenceError as divergence:
+        found = divergence
+    if options.json:
+        output.write_json(_data(found, strict=options.strict))
+    elif isinstance(found, ReplayLoosenedError):
+        output.write("the agent decides the same, and is less protected than in the recording:", "bold")
+        for key, words in found.loosened.items():
+            output.write(f"- {words}", "red")
+            output.write(f"  to accept it: --accept {key}")
+    elif isinstance(found, ReplayDivergenceError):
+        _show(found, str(recording), command(*same_agent(options, ("system", "skills"))).removeprefix("kernai "))
+    else:
+        output.write("the same" if found.result is not None else "the same, as far as the recording goes")
+        for change in found.changes:
+            output.write(f"changed: {change}", "red" if options.strict else "dim")
+    return OK if _is_same(found, strict=options.strict) else NO
+
+
+def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
     with nullcontext() if recording.run_id is None else RunStore(recording.path) as store:
         if store is None:
             given: dict[str, Any] = {"recording": recording.events()}
         else:
             store.entries(recording.run_id or "")  # says what is wrong with the id
             given = {"store": store.store}
+        if options.run_skills:
+            given["skills"] = "run"
         run_id = options.run_id if store is None else recording.run_id
         with agent_of(options, "run") as agent, output.stdout_is_stderr():
-            found, whole = None, True
             try:
-                whole = replay(agent, run_id, model=_model(options.model), **given) is not None
-            except ReplayDivergenceError as divergence:
-                found = divergence
+                return replay(agent, run_id, model=_model(options.model), accept=options.accept, **given)
+            except ReplayDivergenceError:
+                raise
             except KernaiError as error:
                 hint = "--run-id says which run of a recording with several"
                 raise CommandError(error_text(error), hint) from error
-    if options.json:
-        output.write_json({"same": found is None, "divergence": found and {
-            "seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got
-        }})
-    elif found is not None:
-        _show(found, str(recording), command(*same_agent(options, ("system", "skills"))).removeprefix("kernai "))
+
+
+def _is_same(found: Replay[Any] | ReplayDivergenceError, *, strict: bool) -> bool:
+    return isinstance(found, Replay) and not (strict and found.changes)
+
+
+def _data(found: Replay[Any] | ReplayDivergenceError, *, strict: bool) -> dict[str, Any]:
+    """What is found, for JSON."""
+    data: dict[str, Any] = {
+        "same": _is_same(found, strict=strict), "divergence": None, "loosened": {}, "changes": [],
+    }
+    if isinstance(found, Replay):
+        data["changes"] = list(found.changes)
+    elif isinstance(found, ReplayLoosenedError):
+        data["loosened"] = found.loosened
     else:
-        output.write("the same" if whole else "the same, as far as the recording goes")
-    return OK if found is None else NO
+        data["divergence"] = {
+            "seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got,
+        }
+    return data
 
 
 def _model(name: str | None) -> Model | None:

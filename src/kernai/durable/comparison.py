@@ -23,7 +23,7 @@ class Comparison:
         """`ReplayDivergenceError` where they differ."""
         there = recorded.row
         if type(row) is not type(there) or row.place[:3] != there.place[:3]:
-            expected, got = (f"{one.type} {_shown(one.fields())}" for one in (there, row))
+            expected, got = (f"{one.type} {shown(one.fields())}" for one in (there, row))
             raise divergence(recorded, expected, got)
         got, expected = self._data(row, there)
         if got != expected:
@@ -74,14 +74,15 @@ def _differing(expected: Any, got: Any) -> tuple[str, str]:
     if isinstance(expected, Mapping) and isinstance(got, Mapping):
         for key in dict.fromkeys([*expected, *got]):
             if expected.get(key) != got.get(key):
-                return f"{key}: {_shown(expected.get(key))}", f"{key}: {_shown(got.get(key))}"
+                return f"{key}: {shown(expected.get(key))}", f"{key}: {shown(got.get(key))}"
     if isinstance(expected, list) and isinstance(got, list):
         for at, (one, other) in enumerate(zip(expected, got, strict=False)):
             if one != other:
-                return f"[{at}] {_shown(one)}", f"[{at}] {_shown(other)}"
-    return _shown(expected), _shown(got)
+                return f"[{at}] {shown(one)}", f"[{at}] {shown(other)}"
+    return shown(expected), shown(got)
 
 
-def _shown(data: object) -> str:
+def shown(data: object) -> str:
+    """Data as an error shows it."""
     text = dumps(data)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)"

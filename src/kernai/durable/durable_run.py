@@ -25,7 +25,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError
-from kernai.durable.recorded_run import RecordedRun, parts_of
+from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, Stop, StoreNeededError, error_text
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
@@ -84,6 +84,8 @@ class DurableRun:
         self.decisions: dict[str, Decision] = {}
         self.woken: set[str] = set()
         self.compares = False
+        #: is given each recorded outcome of a skill, if a replay calls the skills again
+        self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
         #: whether what is driven to its frontier is to end there, for the run was closed
         self.closes = False
         self.history = History()
@@ -154,6 +156,7 @@ class DurableRun:
             self.closes = True
             run.root.cancellation.stop(Stop(StopReason.CLOSED, str(recorded.result.error)))
         self.history = history
+        self._definition = recorded.definition
         self._in_flight = in_flight
         self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
@@ -210,8 +213,10 @@ class DurableRun:
 
     def _mark_seam(self, run: Run) -> None:
         changed = {name: rules._asdict() for name, scope in self.scopes.items() if (rules := scope.new_rules())}
+        definition = run.definition()
         run.write(RunResumedRow(
-            self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None
+            self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,
+            definition=None if definition == self._definition else definition,
         ))
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:

@@ -171,6 +171,12 @@ class RecordedRun:
             self.decided[row.call_id] = row
         self._approved_at[row.call_id] = seq
 
+    @property
+    def definition(self) -> Mapping[str, Any] | None:
+        """What the agent was that has written the last of it; None if that is not on record, as in format 1."""
+        known = [one.row.definition for one in self.seams if isinstance(one.row, RunResumedRow) and one.row.definition]
+        return known[-1] if known else self.start.definition
+
     def repair(self, default: Repair) -> Repair:
         """Which mistakes in JSON were mended; `default` where that is not on record, as in format 1."""
         found = default if self.start.rules is None else self.start.rules.get("repair", default)

@@ -149,7 +149,7 @@ class DurableScope:
         call = history.outcome_of(effect.call_id)
         if call is None and following is not None:
             raise divergence(following, following.row.type, f"call {effect.call_id} is made")
-        return self._unrecorded(effect) if call is None else reading(call, self._completion, call)
+        return self._unrecorded(effect) if call is None else self._from_record(effect, call)
 
     def _end_of(self, child: DurableScope) -> Completion | None:
         """How a sub-run ended. If it was abandoned with the root, its parent's row is all that is known."""
@@ -174,6 +174,12 @@ class DurableScope:
                 stream.give_up(row.usage())
             return Completion(None, error=outcomes.model_failure(row))
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
+
+    def _from_record(self, effect: Effect, recorded: Recorded) -> Completion:
+        check = self._durable.check_skill
+        if check is not None and isinstance(effect, CallSkill):
+            check(self.run, effect, recorded)
+        return reading(recorded, self._completion, recorded)
 
     def _completion(self, recorded: Recorded) -> Completion:
         row = recorded.row
@@ -207,7 +213,7 @@ class DurableScope:
             ended, waits = child.ended, child.is_parked
         else:
             recorded = self._durable.history.outcome_of(what.call_id)
-            ended = self._unrecorded(what) if recorded is None else reading(recorded, self._completion, recorded)
+            ended = self._unrecorded(what) if recorded is None else self._from_record(what, recorded)
             waits = self._durable.waits(what.call_id)
         if ended is not None:
             self._done[key] = Completion(key, ended.value, ended.error)

@@ -288,6 +288,15 @@ class InputTable:
             return is_marked(self.whole)
         return self._has_trusted
 
+    @property
+    def trusted(self) -> list[str]:
+        """The inputs that take, or whose parts take, trusted values only."""
+        if not self.is_marked:
+            return []
+        from kernai.inputs.trusted import is_marked  # few skills have such inputs
+
+        return [one.name for one in self._fields if is_marked(one.type.schema)]
+
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""
         return published(self.whole)

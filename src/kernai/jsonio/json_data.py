@@ -350,3 +350,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 _UNIQUE = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
 _ANY_NUMBER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
+
+
+def digest(data: object) -> str:
+    """Twelve hex digits that stand for a text, or for plain data: the same in every process."""
+    from hashlib import sha256  # loads OpenSSL
+
+    text = data if isinstance(data, str) else json.dumps(data, sort_keys=True, default=lambda one: type(one).__name__)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -302,6 +302,14 @@ _BROKEN_OFF = {
 }
 
 
+def recorded_result(result: SkillResult) -> str | list[Any]:
+    """A result as its row holds it: a text, or a list of texts and media references."""
+    parts = result.parts
+    if len(parts) <= 1 and not any(isinstance(part, Media) for part in parts):
+        return result.text
+    return [part if isinstance(part, str) else part.to_dict() for part in parts]
+
+
 class _Call:
     """One call between `*_execute` and its outcome."""
 
@@ -335,18 +343,17 @@ class _Call:
                 run.quoted.record_untrusted(name, value.text)
                 return value
             result = run.scrub(self.call_id, SkillResult.of(run.scrub(self.call_id, value)))
-            parts = result.parts
-            media = [part for part in parts if isinstance(part, Media)]
+            media = [part for part in result.parts if isinstance(part, Media)]
             self._keep(media)
         except Exception as error:  # noqa: BLE001 - the model reads whatever a call raises
             return self.fail(error)
-        text = "".join([part for part in parts if isinstance(part, str)])
-        is_text = not media and len(parts) <= 1
-        listed = [part if isinstance(part, str) else part.to_dict() for part in parts]
-        self._write_result(text if is_text else listed, result.metadata)
-        run.quoted.record_untrusted(name, text)
+        recorded = recorded_result(result)
+        self._write_result(recorded, result.metadata)
+        run.quoted.record_untrusted(name, result.text)
         run.quoted.record_untrusted(name, dumps([one.to_dict() for one in media]))  # a file's name is untrusted too
-        return result_block(name, neutralize(text)) if is_text else result_parts(name, parts)
+        if isinstance(recorded, str):
+            return result_block(name, neutralize(recorded))
+        return result_parts(name, result.parts)
 
     def _keep(self, media: Iterable[Media]) -> None:
         for one in media:

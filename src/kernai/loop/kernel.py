@@ -208,6 +208,7 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
         agents=None if plan is None else sorted(run.task_agents),
         rules={**run.setup.rules._asdict(), "repair": root.repair},
         trusted=None if run.trust is None else run.trust.at_start() or None,
+        definition=None if run.scope else run.definition(),
     ))
     for earlier in run.conversation.messages:
         record_untrusted_history(run, earlier)

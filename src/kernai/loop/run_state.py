@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.agents.definition import definition_of
 from kernai.agents.setup import Key
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
@@ -122,6 +123,18 @@ class Run:
         """`kind` is ``skill`` or ``protocol``; `close` are similar names that are registered."""
         self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
                        reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
+
+    def definition(self) -> dict[str, Any]:
+        """What the agent is, and those that it can call; see `kernai.agents.definition`."""
+        return definition_of(self.agent, self._setup_of, self.task_agents)
+
+    def _setup_of(self, agent: Agent[Any]) -> Setup:
+        root = self.root
+        if agent is self.agent:
+            return self.setup
+        return agent.setup_for(
+            Key(agent.model, root.skills, root.protocols, root.allowed_skills, False, agent.answer_type)
+        )
 
     def begin_turn(self) -> None:
         """Resets what belongs to one input of the caller."""

@@ -10,6 +10,7 @@ from kernai._util.close_matches import likely
 from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import Input, InputTable
 from kernai.interrupts import calls_out
+from kernai.jsonio.json_data import digest
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.values.model import CAPABILITIES
@@ -88,6 +89,7 @@ class Skill:
         self.acts = _checked(name, "acts", acts, bool, "True or False")
         self.directory = _checked_directory(name, directory)
         self.creates = _checked(name, "creates", creates, (bool, str), "a key of the result, or True for its text")
+        self._digest: tuple[str, str] | None = None
         # reading annotations is a third of the package; it is loaded by the first skill
         from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.skill_signature import check_signature, read_signature
@@ -199,6 +201,13 @@ class Skill:
     def types(self) -> dict[str, str]:
         """The type of each input, as a listing shows it: ``{"limit": "integer"}``."""
         return self.table.types
+
+    def digest(self) -> str:
+        """Stands for the description and the schema: another one says that what a model reads has changed."""
+        known = self._digest
+        if known is None or known[0] != self.description:
+            known = self._digest = self.description, digest([self.description, self.schema()])
+        return known[1]
 
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema."""

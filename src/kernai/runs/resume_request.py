@@ -11,6 +11,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
+from kernai.agents.definition import Comparison
 from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import WOKEN, Decision, DecisionError
 from kernai.durable.comparison import divergence
@@ -19,17 +20,18 @@ from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.recorded_run import RecordedRun, reading
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
-from kernai.errors import KernaiError, ReplayDivergenceError, RunBusyError, SkillInputError
+from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, RunBusyError, SkillInputError
 from kernai.events import Event, RunStartRow
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
 from kernai.recording_file import read_recording
 from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
+from kernai.runs.skill_checks import Same, SkillChecks
 from kernai.values.context import Context
 from kernai.values.message import as_parts
 from kernai.values.outside_text import INPUT_PARTS
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Replay, Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
@@ -167,9 +169,16 @@ class ReplayRequest(_RecordedRequest):
 
     def __init__(
         self, agent: Agent[Any], run_id: str | None, store: Store | None, recording: Any, agents: Agents,
-        options: Mapping[str, Any],
+        options: Mapping[str, Any], *, accept: Iterable[str] = (), skills: str = "recorded", same: Same | None = None,
     ) -> None:
         context = checked_context(options["context"])
+        if isinstance(accept, str):
+            raise TypeError(f"accept must be a list of keys: write accept=[{accept!r}]")
+        if skills not in ("recorded", "run"):
+            raise ValueError(f"skills must be 'recorded' or 'run', got {skills!r}")
+        if same is not None and skills != "run":
+            raise ValueError("same compares what skills give: pass skills='run'")
+        self._accepted, self._runs_skills, self._same = list(accept), skills == "run", same
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
         if store is None:
@@ -181,8 +190,32 @@ class ReplayRequest(_RecordedRequest):
         recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
         super().__init__(agent, recorded, agents, context, options, may_call=True)
 
-    def result(self) -> Result[Any] | None:
-        """How the run ended, as the agent decides it from the recorded outcomes."""
+    def replay(self) -> Replay[Any]:
+        """How the run ended, as the agent decides it from the recorded outcomes, and what has changed of the agent."""
+        result, run = self.decided()
+        return Replay(result, tuple(self._changes(run)))
+
+    def _changes(self, run: Run) -> list[str]:
+        """`ReplayLoosenedError` where something that protects was loosened, and is not accepted."""
+        recorded = self._recorded.definition
+        if recorded is None:
+            return ["the recording does not say what the agent was: an older kernai made it", *self._stale({})]
+        start = self._recorded.scopes[""][0]
+        compared = reading(start, Comparison, recorded, run.definition())
+        left = {key: words for key, words in compared.loosened.items() if key not in self._accepted}
+        if left:
+            told = "\n".join(f"  {words} (accept with {key!r})" for key, words in left.items())
+            raise ReplayLoosenedError(
+                f"the agent decides as in the recording, and is less protected:\n{told}", left, seq=start.seq,
+                event=RunStartRow.type, expected="; ".join(left), got="; ".join(left.values()),
+            )
+        return [*compared.changes, *self._stale(compared.loosened)]
+
+    def _stale(self, loosened: Mapping[str, str]) -> list[str]:
+        return [f"{key} is accepted, and was not loosened" for key in self._accepted if key not in loosened]
+
+    def decided(self) -> tuple[Result[Any] | None, Run]:
+        """How the run ended, whatever has changed of the agent that has not made it decide differently."""
         try:
             return self._compared(History.whole(self._recorded))
         except ReplayDivergenceError as error:
@@ -191,21 +224,27 @@ class ReplayRequest(_RecordedRequest):
                 raise
         return self._compared(before)
 
-    def _compared(self, history: History) -> Result[Any] | None:
+    def _compared(self, history: History) -> tuple[Result[Any] | None, Run]:
         self.cancellation.begin(None)
         delivery = ThreadsDelivery(self.writer)
         delivery.kept = None  # replayed rows are compared first
         run = self._run(delivery)
+        wrap = run.root.wrap
         durable = DurableRun(run.root)
-        root = durable.take_up(
-            run, self.parts, self._recorded, history, approvals={}, in_flight="skip", compares=True,
-            inputs=self._recorded.inputs(run.context.media_store),
-        )
+        checks = SkillChecks(wrap, history, self._same)
+        durable.check_skill = checks.check if self._runs_skills else None
+        try:
+            root = durable.take_up(
+                run, self.parts, self._recorded, history, approvals={}, in_flight="skip", compares=True,
+                inputs=self._recorded.inputs(run.context.media_store),
+            )
+        finally:
+            checks.close()
         if self._recorded.is_closed:
-            return self._recorded.final_result(run.context.media_store)
+            return self._recorded.final_result(run.context.media_store), run
         if root.is_parked:
-            return durable.parked_result(run)
-        return run.result if root.ended is not None and not root.has_unrecorded else None
+            return durable.parked_result(run), run
+        return run.result if root.ended is not None and not root.has_unrecorded else None, run
 
 
 def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:

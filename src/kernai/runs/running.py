@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.agents.agent import Agent
 from kernai.errors import RunBusyError
@@ -17,7 +17,7 @@ from kernai.events import Event
 from kernai.runs.run_request import ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
 from kernai.values.context import Context
 from kernai.values.model import Model
-from kernai.values.result import Output_co, Result
+from kernai.values.result import Output_co, Replay, Result
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import Store
     from kernai.runs.plan_request import GivenPlan
+    from kernai.runs.skill_checks import Same
 
 Agents = Mapping[str, Agent[Any]] | None
 Approvals = Mapping[str, Any] | None
@@ -185,16 +186,25 @@ def _until(wait: float) -> float:
 def replay(
     agent: Agent[Output_co], run_id: str | None = None, *, store: Store | None = None,
     recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]] | None = None,
-    model: Model | None = None, context: Context | None = None, agents: Agents = None,
-) -> Result[Output_co] | None:
+    model: Model | None = None, context: Context | None = None, agents: Agents = None, accept: Iterable[str] = (),
+    skills: Literal["recorded", "run"] = "recorded", same: Same | None = None,
+) -> Replay[Output_co]:
     """Runs the agent on what is recorded, calls nothing, and compares everything that it decides.
 
-    The run is in a `store`, or in a `recording`: a file, or a list of entries. Returns the `Result`, or None if the
-    recording stops in the middle of the run. `ReplayDivergenceError` names the first event that differs.
+    The run is in a `store`, or in a `recording`: a file, or a list of entries. The `result` is None if the recording
+    stops in the middle of the run; `changes` says what else has changed of the agent. `ReplayDivergenceError` names the
+    first event that differs. `ReplayLoosenedError` says what protects less than it did, unless `accept` has its key.
+
+    With ``skills="run"`` the skills are called, with the recorded parameters, and must give what they gave:
+    ``same(recorded, now)`` judges it, equality by default. That is for skills without effects, or in a sandbox.
     """
     from kernai.runs.resume_request import ReplayRequest
 
-    return ReplayRequest(agent, run_id, store, recording, agents, {"model": model, "context": context}).result()
+    request = ReplayRequest(
+        agent, run_id, store, recording, agents, {"model": model, "context": context}, accept=accept, skills=skills,
+        same=same,
+    )
+    return request.replay()
 
 
 def _plan_request(agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> RunRequest:

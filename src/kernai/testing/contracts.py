@@ -51,8 +51,11 @@ def assert_replays(
     *,
     model: Model | None = None,
     context: Context | None = None,
+    accept: Iterable[str] = (),
+    strict: bool = False,
 ) -> Result | None:
     """Replays a recording: given the same outcomes, the agent must decide and record the same. Nothing is called.
+    It must not be less protected either, except for the keys in `accept`; with `strict` nothing of it may have changed.
 
     `recording` is a file that a `JsonlSink` or `Recorder.to_json` wrote, or entries as `Recorder.to_list` gives them;
     `run_id` selects a run if it holds several. Returns the `Result`, or None if the recording stops in the middle of
@@ -64,9 +67,12 @@ def assert_replays(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     try:
-        return replay(agent, run_id, recording=recording, model=model, context=context)
+        found = replay(agent, run_id, recording=recording, model=model, context=context, accept=accept)
     except ReplayDivergenceError as error:
         raise AssertionError(str(error)) from None
+    if strict and found.changes:
+        raise AssertionError("\n  ".join(["the agent has changed since it was recorded:", *found.changes]))
+    return found.result
 
 
 class _Checks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -30,7 +30,10 @@ _FAILED = pytest.StashKey[bool]()
 class RecordedRun(Protocol):
     """The function that `recorded_run` gives a test; see there."""
 
-    def __call__(self, agent: Agent[Any], input: Any, /, *, name: str = "", **options: Any) -> Result[Any]: ...
+    def __call__(
+        self, agent: Agent[Any], input: Any, /, *, name: str = "", accept: Iterable[str] = (), strict: bool = False,
+        **options: Any,
+    ) -> Result[Any]: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,10 +73,14 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
 
     The recording is ``recordings/MODULE.TEST.jsonl`` in the folder of the test; a second run of one test needs a
     `name`. With ``pytest --kernai-record`` the run is made for real, with the options of `execute`, and recorded.
-    Without it nothing is called, and the test fails if the agent decides differently.
+    Without it nothing is called, and `assert_replays` compares the agent with the recording; `accept` and `strict` are
+    its options.
     """
 
-    def run(agent: Agent[Any], input: Any, /, *, name: str = "", **options: Any) -> Result[Any]:
+    def run(
+        agent: Agent[Any], input: Any, /, *, name: str = "", accept: Iterable[str] = (), strict: bool = False,
+        **options: Any,
+    ) -> Result[Any]:
         __tracebackhide__ = True
         test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
         path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
@@ -85,7 +92,7 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
         if not path.exists():
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
         replayed = {key: value for key, value in options.items() if key in ("model", "context")}
-        result = assert_replays(agent, path, **replayed)
+        result = assert_replays(agent, path, accept=accept, strict=strict, **replayed)
         if result is None:
             pytest.fail(f"the recording {path} stops in the middle of the run: pytest --kernai-record", pytrace=False)
         return result

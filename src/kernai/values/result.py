@@ -156,6 +156,18 @@ class PendingCall(Value):
         return data
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Replay(Value, Generic[Output_co]):
+    """What a replay has found: the run's `result`, None if the recording stops in the middle of it, and `changes`.
+
+    Those say in words what of the agent's definition differs from the recorded one and protects no less; see
+    docs/regression.md.
+    """
+
+    result: Result[Output_co] | None
+    changes: tuple[str, ...] = ()
+
+
 _AS_TEXT: Any = ...  # the default of `output`: the text
 
 

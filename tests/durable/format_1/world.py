@@ -305,7 +305,7 @@ class Segment:
     def replay(self, store: MemoryStore) -> Result[Any] | None:
         """Compares the recording with the agent."""
         given = {key: value for key, value in self._options().items() if key in ("context", "agents")}
-        return kernai.replay(self.agent(), RUN, store=store, **given)
+        return kernai.replay(self.agent(), RUN, store=store, **given).result
 
     def make_trouble(self, store: MemoryStore, *, is_async: bool, **given: Any) -> Result[Any]:
         """Continues the run while something may go wrong."""

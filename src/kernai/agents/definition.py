@@ -1,0 +1,181 @@
+"""What an agent is, part by part, as the `run_start` of a root run records it, and what has changed since.
+
+A definition is plain data: digests of long texts and schemas, and the options and flags that a reader can judge. It is
+the same in every process and on every Python, and holds no value of a closure and no credential. Each agent is in it
+once and refers to others by their place, so that agents may call each other. A replay compares it; a resume never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernai.agents.agent_skill import AgentSkill
+from kernai.jsonio.json_data import digest
+
+if TYPE_CHECKING:
+    from kernai.agents.agent import Agent
+    from kernai.agents.setup import Setup
+    from kernai.registry.skill_definition import Skill
+
+#: options that have a part of their own, or belong to a run rather than to the agent
+_APART = frozenset({
+    "instructions", "provider", "model", "skills", "protocols", "generation", "middleware", "approve", "output", "name",
+})
+_STRICTNESS = ("refuse", "confirm", "run")
+#: by option: whether the second value protects less than the first
+_LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {
+    "max_steps": lambda was, now: now > was,
+    "max_tasks": lambda was, now: now > was,
+    "approve": lambda was, now: was and not now,
+    "quoted_calls": lambda was, now: _STRICTNESS.index(now) > _STRICTNESS.index(was),
+}
+#: a skill's flags: whether it protects less with the flag set
+_FLAGS = {
+    "approval": False, "acts": False, "trusted": False, "idempotent": True, "directory": True, "creates": True,
+}
+
+
+def definition_of(
+    agent: Agent[Any], setup_of: Callable[[Agent[Any]], Setup], tasks: Mapping[str, Agent[Any]]
+) -> dict[str, Any]:
+    """The definition of an agent, of those that it can call, and of those that the caller gave to `tasks`."""
+    agents, places = [agent], {id(agent): 0}
+
+    def place(one: Agent[Any]) -> int:
+        if id(one) not in places:
+            places[id(one)] = len(agents)
+            agents.append(one)
+        return places[id(one)]
+
+    parts = []
+    for one in agents:  # which grows meanwhile
+        part, called = setup_of(one).definition(one)
+        skills = {name: {**part["skills"][name], "agent": place(other)} for name, other in called.items()}
+        parts.append({**part, "skills": {**part["skills"], **skills}} if skills else part)
+        if one is agent and tasks:
+            parts[0] = {**parts[0], "tasks": {task: place(other) for task, other in sorted(tasks.items())}}
+    return {"agents": parts}
+
+
+def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
+    """One agent's part, and the agents that it can call, by skill."""
+    options = agent.options()
+    instructions, skills = agent.instructions, setup.skills.visible()
+    part = {
+        "name": agent.name,
+        "instructions": digest(instructions) if isinstance(instructions, str) else "a function",
+        "options": {
+            **{name: _plain(value) for name, value in options.items() if name not in _APART},
+            "approve": agent.approve is not None,
+            "generation": digest(agent.generation.to_dict()),
+        },
+        "output": None if agent.answer_type is None else digest(agent.answer_type.schema()),
+        "middleware": None if agent.middleware is None else [_name_of(one) for one in agent.middleware],
+        "skills": {skill.name: _skill_part(skill) for skill in skills},
+        "protocols": {one.name: digest(one.documentation) for one in setup.protocols.visible()},
+    }
+    return part, {skill.name: skill.agent for skill in skills if isinstance(skill, AgentSkill)}
+
+
+def _skill_part(skill: Skill) -> dict[str, Any]:
+    flags = {
+        "approval": skill.approval, "acts": skill.acts, "trusted": skill.table.trusted, "idempotent": skill.idempotent,
+        "directory": skill.directory, "creates": skill.creates, "requires": skill.requires,
+    }
+    return {"digest": skill.digest(), **{name: _plain(value) for name, value in flags.items() if value}}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON keeps it; of what is no data the name."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else _name_of(value)
+
+
+def _name_of(value: Any) -> str:
+    """The name of a function, of the one that made it, or of an instance's class."""
+    while isinstance(value, partial):
+        value = value.func
+    name: str = getattr(value, "__qualname__", type(value).__qualname__)
+    return name.partition(".<locals>")[0]
+
+
+class Comparison:
+    """Two definitions: `loosened` says by key what protects less now, `changes` what else differs, in words."""
+
+    def __init__(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        self.loosened: dict[str, str] = {}
+        self.changes: list[str] = []
+        self._was, self._now = was["agents"], now["agents"]
+        self._seen: set[tuple[int, int]] = set()
+        self._compare_agents(0, 0, "")
+
+    def _compare_agents(self, before: int, after: int, path: str) -> None:
+        """`path` is empty for the root, else how it calls the agent: ``helper/``, ``helper/clerk/``."""
+        if (before, after) in self._seen:
+            return
+        self._seen.add((before, after))
+        was, now = self._was[before], self._now[after]
+        who = f"{path}: ".replace("/:", ":") if path else ""
+        for part in ("name", "instructions", "output", "middleware"):
+            if was[part] != now[part]:
+                self.changes.append(f"{who}{_changed(part, was[part], now[part])}")
+        for option in was["options"].keys() & now["options"].keys():
+            self._compare(path, who, "", option, was["options"][option], now["options"][option])
+        self._compare_allowed(path, who, "protocol", was["protocols"], now["protocols"])
+        self._compare_allowed(path, who, "skill", was["skills"], now["skills"])
+        for name in was["skills"].keys() & now["skills"].keys():
+            self._compare_skills(path, who, name, was["skills"][name], now["skills"][name])
+        for task, one in was.get("tasks", {}).items():
+            if task in now.get("tasks", {}):
+                self._compare_agents(one, now["tasks"][task], f"{path}{task}/")
+
+    def _compare_allowed(self, path: str, who: str, kind: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        for name in now.keys() - was.keys():
+            self.loosened[f"{path}{name}.allowed"] = f"{who}{kind} {name} is allowed, was not"
+        self.changes += [f"{who}{kind} {name} is gone" for name in sorted(was.keys() - now.keys())]
+        if kind == "protocol":
+            changed = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
+            self.changes += [f"{who}protocol {name}: its documentation changed" for name in changed]
+
+    def _compare_skills(self, path: str, who: str, name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        about = f"{who}skill {name}: "
+        if was["digest"] != now["digest"]:
+            self.changes.append(f"{about}its description or its inputs changed")
+        if "agent" in was and "agent" in now:
+            self._compare_agents(was["agent"], now["agent"], f"{path}{name}/")
+        elif ("agent" in was) != ("agent" in now):
+            self.changes.append(f"{about}it was {'an agent' if 'agent' in was else 'no agent'}")
+        for flag in (was.keys() | now.keys()) - {"digest", "agent"}:
+            self._compare(path, about, f"{name}.", flag, was.get(flag, False), now.get(flag, False))
+
+    def _compare(self, path: str, about: str, owner: str, name: str, was: Any, now: Any) -> None:
+        if was == now:
+            return
+        looser = _LOOSER.get(name) if not owner else partial(_is_looser, _FLAGS.get(name))
+        words = f"{about}{_changed(name, was, now)}"
+        if looser is not None and looser(was, now):
+            self.loosened[f"{path}{owner}{name}"] = words
+        else:
+            self.changes.append(words)
+
+
+def _is_looser(looser_with: bool | None, was: Any, now: Any) -> bool:
+    """Whether a flag of a skill protects less: one that protects has less in it, another one has more."""
+    if looser_with is None:
+        return False
+    if isinstance(was, Sequence) and isinstance(now, Sequence) and not looser_with:
+        return not set(was) <= set(now)
+    return bool(now) if looser_with else not now
+
+
+def _changed(name: str, was: Any, now: Any) -> str:
+    if name in ("instructions", "output", "generation"):
+        return {"output": "the type of the answer changed"}.get(name, f"{name} changed")
+    return f"{name} was {_said(was)}, is {_said(now)}"
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else repr(value)
