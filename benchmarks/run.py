@@ -13,7 +13,7 @@ from pathlib import Path
 
 NAMES = (
     "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable", "resume",
-    "large_inputs",
+    "large_inputs", "gate",
 )
 #: named alone: they take minutes, and packages of others, for which `dev.py` makes an environment each
 APART = ("framing", "dialects", "model")

@@ -274,7 +274,10 @@ def test_one_that_passes_everything_on_changes_nothing(case: Case) -> None:
         hand = ByHand(set_up(case, 7).replace(middleware=middleware), history=case.history, limits=case.limits)
         result = hand.run(*case.input)
         asked = [(type(one), getattr(one, "scope", None)) for one in hand.effects]
-        return asked, [one.to_dict() for one in hand.events], result.to_dict(), type(result.error)
+        events = [one.to_dict() for one in hand.events]
+        for start in (one["data"] for one in events if one["event"] == "run_start"):
+            start.pop("definition", None)  # which has the names of the agent's middleware
+        return asked, events, result.to_dict(), type(result.error)
 
     assert run(passing, passing, passing) == run()
 

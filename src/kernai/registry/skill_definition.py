@@ -89,7 +89,7 @@ class Skill:
         self.acts = _checked(name, "acts", acts, bool, "True or False")
         self.directory = _checked_directory(name, directory)
         self.creates = _checked(name, "creates", creates, (bool, str), "a key of the result, or True for its text")
-        self._digest: tuple[str, str] | None = None
+        self._digest: tuple[str, InputTable, str] | None = None
         # reading annotations is a third of the package; it is loaded by the first skill
         from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.skill_signature import check_signature, read_signature
@@ -205,9 +205,9 @@ class Skill:
     def digest(self) -> str:
         """Stands for the description and the schema: another one says that what a model reads has changed."""
         known = self._digest
-        if known is None or known[0] != self.description:
-            known = self._digest = self.description, digest([self.description, self.schema()])
-        return known[1]
+        if known is None or known[0] != self.description or known[1] is not self.table:
+            known = self._digest = self.description, self.table, digest([self.description, self.schema()])
+        return known[2]
 
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema."""

@@ -1,0 +1,293 @@
+"""What a replay notices: mutants of the agents of the scenarios and examples, and unchanged ones in other processes.
+
+Each scenario and example is run offline, and every run in it recorded with its agent. Then each agent is changed in one
+thing at a time, and its recording replayed: a mutant counts if the replay fails, or lists the change. For what a skill
+gives, the skills are replaced by ones that give what is recorded, all but one, and replayed with ``skills="run"``. The
+same programs, run again in processes with other seeds for Python's hashes, make the agents anew and replay the same
+recordings: there nothing may fail or be listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import kernai
+from kernai import Agent, Context, Input, Protocol, Skill
+from kernai.errors import KernaiError, ReplayDivergenceError
+from kernai.events import KINDS
+from kernai.runs.run_request import RunRequest
+from support import emit
+
+ROOT = Path(__file__).resolve().parent.parent
+#: what needs servers, packages of others, or is no program
+APART = {
+    "harness", "run_matrix", "mcp_filesystem", "mcp_memory", "skill_and_mcp", "mcp_server", "otel_spans", "local_model",
+}
+MUTANTS, REPLAYS, PROCESSES = 300, 1000, 6
+
+
+class Recorded(NamedTuple):
+    """A run: its agent and options, and its entries."""
+
+    name: str
+    request: RunRequest
+    entries: list[dict[str, Any]]
+
+    def replay(self, agent: Agent[Any] | None = None, **options: Any) -> tuple[str, ...]:
+        """What has changed; raises where the agent decides otherwise, or is less protected."""
+        request = self.request
+        return kernai.replay(
+            request.agent if agent is None else agent, recording=self.entries, model=request._model,  # noqa: SLF001
+            agents=dict(request._task_agents) or None,  # noqa: SLF001 - no other way to the tasks' agents
+            context=Context(media_store=request._context.media_store), **options,  # noqa: SLF001
+        ).changes
+
+
+def programs() -> list[Path]:
+    """The scenarios and the examples that run by themselves."""
+    found = [*sorted((ROOT / "scenarios").glob("*.py")), *sorted((ROOT / "examples").glob("*.py"))]
+    return [path for path in found if path.stem not in APART]
+
+
+@contextlib.contextmanager
+def recorded_runs(path: Path) -> Iterator[list[Recorded]]:
+    """The runs of a program, which has ended; its skills stay registered meanwhile."""
+    runs: list[Recorded] = []
+    begin = RunRequest.__init__
+
+    def begun(self: RunRequest, agent: Agent[Any], content: Any, options: Mapping[str, Any]) -> None:
+        begin(self, agent, content, options)
+        if type(self).__name__ not in ("RunRequest", "PlanRequest"):
+            return
+        entries: list[dict[str, Any]] = []
+        runs.append(Recorded(f"{path.stem}.{len(runs)}", self, entries))
+        seen = self._observers["on_event"]
+
+        def on_event(event: Any) -> Any:
+            if event.type in KINDS and KINDS[event.type].role != "live":
+                entries.append(event.to_dict())
+            return None if seen is None else seen(event)
+
+        self._observers["on_event"] = on_event
+
+    folder, offline = Path.cwd(), ["--offline", "--no-log"] if path.parent.name == "scenarios" else []
+    arguments = [str(path), *offline]
+    with kernai.isolated(), mock.patch.object(RunRequest, "__init__", begun), mock.patch.object(sys, "argv", arguments):
+        sys.path.insert(0, str(path.parent))
+        try:
+            silent = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+            with silent[0], silent[1], contextlib.suppress(SystemExit):
+                runpy.run_path(str(path), run_name="__main__")
+        finally:
+            sys.path.remove(str(path.parent))
+            os.chdir(folder)
+        with mock.patch.object(RunRequest, "__init__", begin):
+            yield [one for one in runs if one.entries and one.entries[-1]["event"] == "result"]
+
+
+# ---------------------------------------------------------------------------------------------------------- mutants
+
+
+def skill_like(skill: Skill, **changes: Any) -> Skill:
+    """A skill with some of its attributes changed."""
+    made = object.__new__(type(skill))
+    vars(made).update(vars(skill), **changes)
+    return made
+
+
+def plain_skills(agent: Agent[Any]) -> list[Skill]:
+    """Its skills that are functions, and that its model can use."""
+    named = kernai.skills.all() if agent.skills == "all" else list(agent.skills or ())
+    found = [kernai.skills.find(one) if isinstance(one, str) else one for one in named]
+    return [
+        one for one in found
+        if one is not None and not hasattr(one, "agent") and agent.model.supports(*one.requires)
+    ]
+
+
+def with_skill(agent: Agent[Any], skill: Skill) -> Agent[Any]:
+    others = kernai.skills.all() if agent.skills == "all" else list(agent.skills or ())
+    names = [one if isinstance(one, str) else one.name for one in others]
+    return agent.replace(skills=[skill if name == skill.name else one for name, one in zip(names, others, strict=True)])
+
+
+def mutants(agent: Agent[Any]) -> Iterator[tuple[str, Agent[Any]]]:
+    """The agent with one thing changed, and what that is."""
+    if isinstance(agent.instructions, str):
+        yield "instructions", agent.replace(instructions=agent.instructions + " Be quick.")
+    flags = ("parallel_skills", "workflows", "constrain")
+    for option in flags[: 3 if agent.constrain else 2]:
+        yield option, agent.replace(**{option: not getattr(agent, option)})
+    for option, step in (("max_steps", 1), ("max_tasks", 1), ("max_tasks", -1), ("output_retries", 1)):
+        yield f"{option} {step:+}", agent.replace(**{option: getattr(agent, option) + step})
+    for option, values in (
+        ("quoted_calls", ("confirm", "refuse", "run")), ("on_prose", ("accept", "correct", "correct_once")),
+        ("dialects", ("correct", "run")), ("on_truncated", ("accept", "continue", "fail")),
+    ):
+        for value in values:
+            if value != getattr(agent, option):
+                yield f"{option} {value}", agent.replace(**{option: value})
+    yield "approve", agent.replace(approve=None if agent.approve else lambda call: True)
+    yield "middleware", agent.replace(middleware=[*(agent.middleware or ()), passing])
+    if agent.answer_type is None:
+        yield "output", agent.replace(output=str | int)
+    if agent.protocols is not None:
+        yield "a protocol", agent.replace(protocols=[*agent.protocols, Protocol("more", lambda *_: "x")])
+    if agent.skills is None:
+        return
+    listed = kernai.skills.all() if agent.skills == "all" else list(agent.skills)
+    yield "a skill more", agent.replace(skills=[*listed, Skill("more", execute=lambda: "x", inputs={})])
+    for skill in plain_skills(agent):
+        yield f"{skill.name}, gone", agent.replace(
+            skills=[one for one in listed if one != skill.name and one is not skill])
+        for flag in ("approval", "idempotent", "acts"):
+            yield f"{skill.name}.{flag}", with_skill(agent, skill_like(skill, **{flag: not getattr(skill, flag)}))
+        described = skill_like(skill, description=f"{skill.description} Quickly.")
+        yield f"{skill.name}, described", with_skill(agent, described)
+        with contextlib.suppress(TypeError):  # a type that only the function's own module knows
+            more = Skill(skill.name, execute=lambda **_: "x", inputs={**skill.inputs, "more": Input(int, default=1)})
+            yield f"{skill.name}, input", with_skill(agent, skill_like(skill, table=more.table))
+
+
+def passing(effect: Any) -> Any:
+    """A middleware that does nothing."""
+    return (yield effect)
+
+
+def said_of(run: Recorded) -> tuple[str, ...]:
+    """What a replay says of an agent that was not changed."""
+    try:
+        return run.replay()
+    except ReplayDivergenceError as error:
+        return (str(error),)
+
+
+def is_noticed(run: Recorded, agent: Agent[Any], **options: Any) -> bool:
+    try:
+        return bool(run.replay(agent, **options))
+    except ReplayDivergenceError:
+        return True
+
+
+def recorded_skills(run: Recorded, agent: Agent[Any], changed: str | None) -> Agent[Any]:
+    """The agent with skills that give what is recorded, in that order; `changed` gives something else."""
+    given: dict[str, list[dict[str, Any]]] = {}
+    for entry in run.entries:
+        if entry["event"] in ("skill_result", "skill_error"):
+            given.setdefault(entry["data"]["skill"], []).append(entry["data"])
+
+    def stub(name: str) -> Callable[..., Any]:
+        rows = iter([one for one in given.get(name, []) if one.get("exception") != "SkillInputError"])
+
+        def give(*_: Any, **__: Any) -> Any:
+            row = next(rows)
+            if "error" in row:
+                raise type(row["exception"], (Exception,), {})(row["error"])
+            return "something else" if name == changed else row["result"]
+
+        return give
+
+    for skill in plain_skills(agent):
+        agent = with_skill(agent, skill_like(skill, function=stub(skill.name), is_async=False))
+    return agent
+
+
+def bodies(run: Recorded) -> Iterator[bool]:
+    """Whether a replay with skills notices what a skill gives, one skill after the other."""
+    agent = run.request.agent
+    called = {one["data"]["skill"] for one in run.entries if one["event"] == "skill_result" and not one.get("scope")}
+    texts = {one["data"]["skill"] for one in run.entries
+             if one["event"] == "skill_result" and isinstance(one["data"]["result"], str)}
+    if agent.skills is None or any(entry.get("scope") for entry in run.entries):
+        return
+    with contextlib.suppress(ReplayDivergenceError, KernaiError), contextlib.redirect_stdout(io.StringIO()):
+        run.replay(recorded_skills(run, agent, None), skills="run")  # else some skill gives what no stub can give
+        for name in sorted(called & texts & {skill.name for skill in plain_skills(agent)}):
+            try:
+                run.replay(recorded_skills(run, agent, name), skills="run")
+                yield False
+            except ReplayDivergenceError:
+                yield True
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def main(*, quick: bool) -> None:
+    """Mutants that are noticed, and replays of unchanged agents that are not."""
+    noticed = tried = false_alarms = 0
+    by_skill: list[bool] = []
+    recordings: dict[str, list[dict[str, Any]]] = {}
+    for path in programs()[:: 4 if quick else 1]:
+        with recorded_runs(path) as runs:
+            for run in runs:
+                changes = said_of(run)
+                if changes:
+                    print(f"# {run.name}: {'; '.join(changes)[:300]}", file=sys.stderr)
+                    false_alarms += 1
+                    continue
+                recordings[run.name] = run.entries
+                for what, agent in mutants(run.request.agent.replace(model=run.request._model)):  # noqa: SLF001
+                    tried += 1
+                    if is_noticed(run, agent):
+                        noticed += 1
+                    else:
+                        print(f"# {run.name}: {what} was not noticed", file=sys.stderr)
+                by_skill += bodies(run)
+    emit("gate: mutants noticed", noticed, tried, noticed / max(tried, 1), ">= 0.99", unit="of")
+    emit("gate: mutants of what a skill gives noticed", sum(by_skill), len(by_skill),
+         sum(by_skill) / max(len(by_skill), 1), ">= 0.99", unit="of")
+    alarms, replays = _elsewhere(recordings, 1 if quick else PROCESSES, REPLAYS // (10 if quick else 1))
+    alarms += false_alarms
+    emit("gate: false alarms", alarms, replays, alarms / max(replays, 1), "<= 0", unit="of")
+    assert quick or (tried >= MUTANTS and replays >= REPLAYS), (tried, replays)
+
+
+def _elsewhere(recordings: dict[str, list[dict[str, Any]]], processes: int, replays: int) -> tuple[int, int]:
+    """False alarms, and replays in all, in processes of their own."""
+    alarms = made = 0
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "recordings.json"
+        file.write_text(json.dumps(recordings), encoding="utf-8")
+        for seed in range(1, processes + 1):
+            times = -(-replays // (processes * max(len(recordings), 1)))
+            done = subprocess.run(
+                [sys.executable, __file__, "--child", str(file), str(times)], check=True, text=True, stdout=-1,
+                env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+            told = json.loads(done.stdout.splitlines()[-1])
+            for alarm in told["alarms"]:
+                print(f"# seed {seed}: {alarm[:300]}", file=sys.stderr)
+            alarms, made = alarms + len(told["alarms"]), made + told["replays"]
+    return alarms, made
+
+
+def _child(file: str, times: str) -> None:
+    recordings: dict[str, list[dict[str, Any]]] = json.loads(Path(file).read_text(encoding="utf-8"))
+    alarms, replays = [], 0
+    for path in programs():
+        if any(name.startswith(f"{path.stem}.") for name in recordings):
+            with recorded_runs(path) as runs:
+                kept = [one._replace(entries=recordings[one.name]) for one in runs if one.name in recordings]
+                for run in kept * int(times):
+                    replays += 1
+                    changes = said_of(run)
+                    if changes:
+                        alarms.append(f"{run.name}: {'; '.join(changes)}")
+    print(json.dumps({"alarms": alarms, "replays": replays}))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    _child(*sys.argv[2:])
