@@ -122,22 +122,27 @@ def with_skill(agent: Agent[Any], skill: Skill) -> Agent[Any]:
     return agent.replace(skills=[skill if name == skill.name else one for name, one in zip(names, others, strict=True)])
 
 
+def changed(agent: Agent[Any], option: str, value: Any) -> Agent[Any]:
+    options: dict[str, Any] = {option: value}
+    return agent.replace(**options)
+
+
 def mutants(agent: Agent[Any]) -> Iterator[tuple[str, Agent[Any]]]:
     """The agent with one thing changed, and what that is."""
     if isinstance(agent.instructions, str):
         yield "instructions", agent.replace(instructions=agent.instructions + " Be quick.")
     flags = ("parallel_skills", "workflows", "constrain")
     for option in flags[: 3 if agent.constrain else 2]:
-        yield option, agent.replace(**{option: not getattr(agent, option)})
+        yield option, changed(agent, option, not getattr(agent, option))
     for option, step in (("max_steps", 1), ("max_tasks", 1), ("max_tasks", -1), ("output_retries", 1)):
-        yield f"{option} {step:+}", agent.replace(**{option: getattr(agent, option) + step})
+        yield f"{option} {step:+}", changed(agent, option, getattr(agent, option) + step)
     for option, values in (
         ("quoted_calls", ("confirm", "refuse", "run")), ("on_prose", ("accept", "correct", "correct_once")),
         ("dialects", ("correct", "run")), ("on_truncated", ("accept", "continue", "fail")),
     ):
         for value in values:
             if value != getattr(agent, option):
-                yield f"{option} {value}", agent.replace(**{option: value})
+                yield f"{option} {value}", changed(agent, option, value)
     yield "approve", agent.replace(approve=None if agent.approve else lambda call: True)
     yield "middleware", agent.replace(middleware=[*(agent.middleware or ()), passing])
     if agent.answer_type is None:

@@ -692,7 +692,7 @@ def test_a_wrong_agent_is_refused_by_name(agent: Any) -> None:
 
 @WAYS
 def test_an_error_names_the_wrong_instructions_callable(way: Way, recording: Recorder) -> None:
-    agent = answering("x").replace(instructions=lambda: 5)
+    agent = answering("x").replace(instructions=lambda: 5)  # type: ignore[arg-type]  # the point
     with pytest.raises(TypeError, match="the callable is to give one"):
         way(agent, recorder=recording)
 

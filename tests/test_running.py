@@ -41,11 +41,6 @@ def agent(*turns: str, **options: Any) -> Agent:
     return Agent(instructions="x", provider=MockProvider(*(turns or ("done",))), **options)
 
 
-class Unready(Context):
-    def __init__(self) -> None:
-        self.user = "ada"
-
-
 class Set:
     def is_set(self) -> bool:
         return True
@@ -65,7 +60,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "history part": ({"history": [{"role": "user", "content": [3]}]}, TypeError, r"history\[0\]: content may hold"),
     "recorder": ({"recorder": []}, TypeError, r"write recorder=Recorder\(\.\.\.\)"),
     "context": ({"context": {}}, TypeError, "context must be a Context"),
-    "context unready": ({"context": Unready()}, TypeError, r"Unready.__init__ must call super"),
     "limits": ({"limits": 5}, TypeError, "limits must be a Limits"),
     "limits without a price": ({"limits": Limits(max_cost=1)}, ValueError, "needs the price of model 'text-only'"),
     "cancel": ({"cancel": True}, TypeError, "cancel must have is_set"),

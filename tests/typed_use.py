@@ -24,6 +24,7 @@ class Line(TypedDict):
 text = Agent(instructions="")
 number = Agent(instructions="", output=int)
 invoice = Agent(instructions="", output=Invoice)
+checked = Agent(instructions="", output=Invoice, output_check=lambda value, ctx: None if value.number else "no number")
 either: Agent[int | None] = Agent(instructions="", output=int | None)
 word: Agent[Literal["yes", "no"]] = Agent(instructions="", output=Literal["yes", "no"])
 
@@ -41,6 +42,9 @@ def answers() -> None:
     assert_type(kernai.resume(number, "r").unwrap(), int)
     with kernai.stream(invoice, "?") as events:
         assert_type(events.result.output, Invoice)
+    assert_type(kernai.run(number.replace(max_steps=3), "?"), int)
+    assert_type(number.replace(output=Invoice, name="clerk"), Agent[Invoice])
+    assert_type(kernai.run(text.replace(output=list[int]), "?"), list[int])
 
 
 async def awaited_answers() -> None:

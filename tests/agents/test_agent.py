@@ -168,7 +168,7 @@ def test_replace_gives_a_changed_copy() -> None:
     assert differ == ["max_steps", "skills", "name"]
     assert (changed.max_steps, changed.skills, changed.name) == (4, None, None)
     with pytest.raises(TypeError, match=r"max_step\b.*max_steps"):
-        agent.replace(max_step=4)
+        agent.replace(max_step=4)  # type: ignore[call-overload]  # the point
 
 
 def test_a_copy_has_the_instructions_as_they_are_now() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypedDict, TypeVar, overload
 
 from kernai._util.callables import is_async
 from kernai._util.close_matches import closest, likely
@@ -26,6 +26,7 @@ from kernai.values.result import Output_co
 if TYPE_CHECKING:
     import os
     from types import UnionType
+    from typing import Unpack
     from typing import _SpecialForm as SpecialForm
 
     from kernai.inputs.answer_type import AnswerType
@@ -39,6 +40,7 @@ OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
 Calls = Literal["blocks", "native"]
+Answer = TypeVar("Answer")
 
 class Agent(Generic[Output_co]):
     """Who answers, with what, under which rules.
@@ -77,7 +79,9 @@ class Agent(Generic[Output_co]):
       docs/skills.md.
     - `name`: for recordings.
     - `output`: the type of the answers, any that an input can have; see docs/answers.md. None is text.
-    - `output_retries`: how many answers of another type the model is told of, before the run stops with ``"output"``.
+    - `output_check`: a function of an answer's value and the run's `Context`. The text that it returns says what is
+      wrong with the answer, and the model corrects it; None accepts it. See docs/answers.md.
+    - `output_retries`: how many answers the model may correct, before the run stops with ``"output"``.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument, here, in `replace` and on assignment. A name
     that is no option is a `TypeError`, on assignment an `AttributeError`; a subclass declares its own in its body.
@@ -104,6 +108,7 @@ class Agent(Generic[Output_co]):
     know_how: Any
     name: str | None
     output: Any
+    output_check: Callable[[Any, Any], str | None] | None
     output_retries: int
     #: the instructions, and how many arguments they take: one attribute, so that no run sees one without the other
     instructions_read: tuple[Any, int]
@@ -138,6 +143,7 @@ class Agent(Generic[Output_co]):
         know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None = None,
         name: str | None = None,
         output: type[Output_co] | UnionType | SpecialForm | None = None,
+        output_check: Callable[[Output_co, Any], str | None] | None = None,
         output_retries: int = 2,
         **unknown: Never,
     ) -> None:
@@ -209,6 +215,14 @@ class Agent(Generic[Output_co]):
             return result.text or ""
         return self.answer_type.text_of(result.output)
 
+    @overload
+    def replace(self, *, output: type[Answer], **changes: Unpack[AgentChanges]) -> Agent[Answer]: ...
+    @overload
+    def replace(
+        self, *, output: UnionType | SpecialForm | None, **changes: Unpack[AgentChanges]
+    ) -> Agent[Any]: ...
+    @overload
+    def replace(self, **changes: Unpack[AgentChanges]) -> Agent[Output_co]: ...
     def replace(self, **changes: Any) -> Agent[Any]:
         """A copy with some options changed; an unknown option is a `TypeError`."""
         unknown = [key for key in changes if key not in OPTIONS]
@@ -393,6 +407,22 @@ def _check_approve(approve: object) -> object:
     return approve
 
 
+def _check_output_check(check: object) -> object:
+    if check is None:
+        return None
+    if not callable(check) or is_async(check):
+        raise TypeError(f"output_check must be a plain function of (value, context), got {check!r}")
+    from inspect import signature
+
+    try:
+        signature(check).bind(None, None)
+    except ValueError:  # a function of C, which has none
+        return check
+    except TypeError as error:
+        raise TypeError(f"output_check must be a function of (value, context): {error}") from None
+    return check
+
+
 def _check_name(name: object) -> str | None:
     if name is not None and not isinstance(name, str):
         raise TypeError(f"name must be text or None, got {type(name).__name__}")
@@ -455,6 +485,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "know_how": _check_know_how,
     "name": _check_name,
     "output": _check_output,
+    "output_check": _check_output_check,
     "output_retries": _count("output_retries", 0),
 }
 #: what an agent can be given
@@ -462,3 +493,30 @@ OPTIONS = ("instructions", *_CHECKS)
 _DEFAULTS: dict[str, Any] = Agent.__init__.__kwdefaults__ or {}
 _CHECKED_DEFAULTS = {name: check(_DEFAULTS[name]) for name, check in _CHECKS.items()}
 _METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar", "options")
+
+
+class AgentChanges(TypedDict, total=False):
+    """What `Agent.replace` takes besides `output`, for type checkers and editors: the options of `Agent`."""
+
+    instructions: Instructions
+    provider: Provider | None
+    model: Model
+    max_steps: int
+    skills: Literal["all"] | Iterable[str | Skill] | None
+    protocols: Iterable[str | Protocol] | None
+    generation: GenerationOptions | Mapping[str, Any] | None
+    on_prose: OnProse
+    on_truncated: OnTruncated
+    parallel_skills: bool
+    list_skills: bool | None
+    workflows: bool
+    max_tasks: int
+    middleware: Iterable[Middleware] | None
+    approve: Callable[[PendingCall], Any] | None
+    constrain: bool
+    calls: Calls
+    quoted_calls: OnQuotedCalls
+    dialects: OnDialects
+    name: str | None
+    output_check: Callable[[Any, Any], str | None] | None
+    output_retries: int

@@ -5,12 +5,12 @@ While a scope is replayed this is its gate: it answers from the recording what t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
 from kernai.errors import RunStoppedError
-from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow, RunResumedRow, RunStartRow
+from kernai.events import AnswerRejectedRow, MessagesSentRow, ModelFailedRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.loop.effects import Cancelled
 from kernai.loop.root import Gate
 from kernai.values.message import Message
@@ -96,6 +96,14 @@ class ReplayCursor(Gate):
     def why_stopped(self) -> RunStoppedError:
         end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, ResultRow)), None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)
+
+    def output_check(self, run: Run, value: Any) -> str | None:
+        if not self.is_on_record():
+            if self._compares:
+                raise Cancelled
+            return super().output_check(run, value)
+        row = self.rows[self._written()].row
+        return row.error if isinstance(row, AnswerRejectedRow) else None
 
     def rules(self, run: Run) -> Rules:
         if not self.is_on_record():

@@ -152,8 +152,13 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
                 answer.text, run.context.media_store, repair=run.root.repair
             )
         except SkillInputError as error:
-            _reject(run, error, why_cut, answer)
+            faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
+            _reject(run, faults, why_cut, corrections.rejected_answer(error, cut=bool(why_cut)), answer)
             return False
+    why = None if run.output_check is None else run.gate.output_check(run, run.output)
+    if why is not None:
+        _reject(run, why, "", corrections.refused_answer(why), answer)
+        return False
     run.truncated = answer.cut
     if why_cut:
         run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=why_cut)
@@ -162,8 +167,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
     return True
 
 
-def _reject(run: Run, error: SkillInputError, why_cut: str, answer: Answer) -> None:
-    faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
+def _reject(run: Run, faults: str, why_cut: str, correction: str, answer: Answer) -> None:
     if why_cut:
         faults = f"the answer was cut off, because {why_cut}\n{faults}"
     run.rejected += 1
@@ -171,6 +175,7 @@ def _reject(run: Run, error: SkillInputError, why_cut: str, answer: Answer) -> N
     if run.rejected > run.gate.rules(run).output_retries:
         times = "once" if run.rejected == 1 else f"{run.rejected} times"
         raise LimitReachedError(
-            f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT
+            f"the model answered {times} and never with what Agent(output=..., output_check=...) asks for: {faults}",
+            StopReason.OUTPUT,
         )
-    run.inject(corrections.rejected_answer(error, cut=bool(why_cut)), answer.final, by="runtime")
+    run.inject(correction, answer.final, by="runtime")

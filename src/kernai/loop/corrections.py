@@ -96,6 +96,11 @@ def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
     return _with_usage("final", f"Your answer cannot be used. {why}", error)
 
 
+def refused_answer(why: str) -> str:
+    """For an answer that the agent's `output_check` does not accept."""
+    return error_block("final", f"Your answer cannot be used. {neutralize(why)}")
+
+
 def stray_close() -> str:
     """For an answer that contains its own closing tag."""
     return error_block(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop
+from kernai.interrupts import calls_out
 from kernai.loop.effects import Cancelled
 from kernai.values.result import StopReason
 
@@ -152,6 +153,10 @@ class Gate:
         """Why the run is to stop."""
         return self._cancellation.error()
 
+    def output_check(self, run: Run, value: Any) -> str | None:
+        """What the agent's `output_check` says of an answer; on record, what it said then."""
+        return _checked(run, value)
+
     def rules(self, run: Run) -> Rules:
         """The rules by which the run's responses are judged."""
         return run.setup.rules
@@ -165,6 +170,15 @@ class Gate:
         """A message of the runtime; on record, as the model read it then, whatever its wording is today."""
         del run
         return message
+
+
+@calls_out
+def _checked(run: Run, value: Any) -> str | None:
+    assert run.output_check is not None
+    why = run.output_check(value, run.context)
+    if why is not None and not (isinstance(why, str) and why.strip()):
+        raise TypeError(f"output_check must give a text that says what is wrong, or None, gave {why!r}")
+    return why
 
 
 class Delivery(Protocol):

@@ -57,10 +57,10 @@ class Run:
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
         "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan", "metadata", "meter",
-        "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "place", "provider", "quoted",
-        "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop",
-        "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings", "was_corrected",
-        "was_silent", "was_stray",
+        "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check", "place", "provider",
+        "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps",
+        "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings",
+        "was_corrected", "was_silent", "was_stray",
     )
 
     def __init__(
@@ -68,6 +68,7 @@ class Run:
         model: Model, generation: GenerationOptions, scope: str = "", depth: int = 0, task_id: str | None = None,
         metadata: Mapping[str, Any] | None = None, middleware: tuple[Callable[[Any], Work], ...] = (),
         answer_type: AnswerType | None = None,
+        output_check: Callable[[Any, Any], str | None] | None = None,
     ) -> None:
         self._rows = outbox.rows
         self._wall = root.clock.wall
@@ -88,6 +89,8 @@ class Run:
         self.clock = root.clock
         #: the type of this run's answer; None for text
         self.answer_type = answer_type
+        #: judges this run's answers; a plan's tasks have none, unless they have an agent of their own
+        self.output_check = output_check
         self.quoted = QuotedCalls()
         self._set_up()
         self.gate: Gate = root.gate
@@ -364,6 +367,7 @@ class Run:
             task_id=task_id,
             middleware=self.middleware if other is None or other.middleware is None else other.middleware,
             answer_type=None if other is None else other.answer_type,
+            output_check=None if other is None else other.output_check,
         )
         child.quoted.outer = self.quoted
         if self.stop is not None:

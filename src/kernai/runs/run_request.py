@@ -205,7 +205,7 @@ class RunRequest:
         run = Run(
             agent, root, Outbox(delivery), context, provider=self._provider, model=self._model,
             generation=agent.generation, depth=context.depth, task_id=context.task_id, metadata=self._metadata,
-            middleware=agent.middleware or (), answer_type=agent.answer_type,
+            middleware=agent.middleware or (), answer_type=agent.answer_type, output_check=agent.output_check,
         )
         run.given_plan, run.task_agents = self._plan, self._task_agents
         for message in self._history:
@@ -289,10 +289,11 @@ def check_options(options: Mapping[str, Any], known: type, *others: str) -> None
 
 
 def checked_context(given: object) -> Context:
-    """The context, or a new one. `TypeError` if it is none, or its class does not call `Context.__init__`."""
+    """The context, or a new one. `TypeError` if it is none, or one that cannot be changed."""
     context: Context = Context() if given is None else _instance("context", given, Context)
-    if not hasattr(context, "media_store"):
-        raise TypeError(f"{type(context).__name__}.__init__ must call super().__init__()")
+    if getattr(getattr(type(context), "__dataclass_params__", None), "frozen", False):
+        name = type(context).__name__
+        raise TypeError(f"context: a run changes its context, so {name} must not be a frozen dataclass")
     return context
 
 

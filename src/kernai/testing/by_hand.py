@@ -117,6 +117,7 @@ class ByHand:
             depth=context.depth,
             middleware=agent.middleware or (),
             answer_type=agent.answer_type,
+            output_check=agent.output_check,
         )
         self._driver = Driver(self.root)
         for message in history:

@@ -27,14 +27,29 @@ class Context:
         if isinstance(cls.own, str):
             raise TypeError(f"{cls.__name__}.own must be a tuple of names, such as ({cls.own!r},)")
 
+    depth: int
+    task_id: str | None
+    media_store: MediaStore
+    plan: Plan | None
+    task_results: dict[str, Any]
+    #: what `trust` has added since the run last looked
+    trusted: tuple[str, ...]
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` calls no other."""
+        made = super().__new__(cls)
+        for name, value in (
+            ("depth", 0), ("task_id", None), ("media_store", MediaStore()), ("plan", None), ("task_results", {}),
+            ("trusted", ()),
+        ):
+            object.__setattr__(made, name, value)
+        return made
+
     def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
         self.depth = depth
         self.task_id = task_id
-        self.media_store = MediaStore() if media_store is None else media_store
-        self.plan: Plan | None = None
-        #: what `trust` has added since the run last looked
-        self.trusted: tuple[str, ...] = ()
-        self.task_results: dict[str, Any] = {}
+        if media_store is not None:
+            self.media_store = media_store
 
     def trust(self, *values: object) -> None:
         """Allows these values in `Trusted` inputs from the model's next response on, as if the user had said them: an
