@@ -45,6 +45,18 @@ class Item:
     price: float = 0.5
 
 
+@dataclass
+class Payment:
+    to: Trusted[str]
+    iban: Trusted[str]
+
+
+@dataclass
+class HalfTrusted:
+    to: Trusted[str]
+    iban: str
+
+
 def pay(amount: Annotated[int, "in euros"], item: Item | None = None) -> str:
     """Pay somebody."""
     return "paid"
@@ -204,6 +216,12 @@ def test_trusted_inputs_and_what_they_are_judged_by_protect() -> None:
     def half(to: Trusted[str], note: str) -> str:
         return "sent"
 
+    def batch(payments: list[Payment]) -> str:
+        return "sent"
+
+    def half_batch(payments: list[HalfTrusted]) -> str:
+        return "sent"
+
     def agent(function: Callable[..., str], **flags: Any) -> Agent[Any]:
         return Agent(instructions="x", skills=[LOOK, Skill("send", execute=function, description="Sends.", **flags)])
 
@@ -217,6 +235,16 @@ def test_trusted_inputs_and_what_they_are_judged_by_protect() -> None:
         with pytest.raises(ReplayLoosenedError) as caught:
             kernai.replay(other, recording=entries)
         assert caught.value.loosened == loosened
+    with pytest.raises(ReplayLoosenedError) as caught:
+        kernai.replay(agent(half_batch), recording=recording(agent(batch)))
+    assert caught.value.loosened == {
+        "send.trusted": "skill send: trusted was payments[].iban, payments[].to, is payments[].to",
+    }
+    entries = recording(agent(send, directory=True, creates=True))
+    changes = kernai.replay(agent(send, directory=("id", "title")), recording=entries).changes
+    assert set(changes) == {
+        "skill send: directory was True, is id, title", "skill send: creates was True, is False",
+    }
 
 
 def test_agents_that_call_each_other_and_agents_of_tasks_are_in_it_once() -> None:

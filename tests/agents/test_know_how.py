@@ -147,6 +147,8 @@ def test_what_was_read_is_on_record(folders: Path) -> None:
     replayed = kernai.replay(agent, "r", store=store).result
     assert replayed is not None
     assert "Forms have fields." in replayed.messages[2].text
+    other = agent.replace(know_how=[folders / "pdf"])
+    assert kernai.replay(other, "r", store=store).changes == ("know_how changed",)
 
 
 def test_a_native_model_has_a_tool_for_it(folders: Path) -> None:

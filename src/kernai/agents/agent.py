@@ -517,6 +517,7 @@ class AgentChanges(TypedDict, total=False):
     calls: Calls
     quoted_calls: OnQuotedCalls
     dialects: OnDialects
+    know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
     name: str | None
     output_check: Callable[[Any, Any], str | None] | None
     output_retries: int

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({
     "instructions", "provider", "model", "skills", "protocols", "generation", "middleware", "approve", "output", "name",
+    "know_how",
 })
 _STRICTNESS = ("refuse", "confirm", "run")
 #: by option: whether the second value protects less than the first
@@ -70,6 +71,7 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
             **{name: _plain(value) for name, value in options.items() if name not in _APART},
             "approve": agent.approve is not None,
             "generation": digest(agent.generation.to_dict()),
+            "know_how": agent.know_how and digest(agent.know_how.section("")),
         },
         "output": None if agent.answer_type is None else digest(agent.answer_type.schema()),
         "middleware": None if agent.middleware is None else [_name_of(one) for one in agent.middleware],
@@ -122,18 +124,18 @@ class Comparison:
         for part in ("name", "instructions", "output", "middleware"):
             if was[part] != now[part]:
                 self.changes.append(f"{who}{_changed(part, was[part], now[part])}")
-        for option in was["options"].keys() & now["options"].keys():
+        for option in sorted(was["options"].keys() & now["options"].keys()):
             self._compare(path, who, "", option, was["options"][option], now["options"][option])
         self._compare_allowed(path, who, "protocol", was["protocols"], now["protocols"])
         self._compare_allowed(path, who, "skill", was["skills"], now["skills"])
-        for name in was["skills"].keys() & now["skills"].keys():
+        for name in sorted(was["skills"].keys() & now["skills"].keys()):
             self._compare_skills(path, who, name, was["skills"][name], now["skills"][name])
         for task, one in was.get("tasks", {}).items():
             if task in now.get("tasks", {}):
                 self._compare_agents(one, now["tasks"][task], f"{path}{task}/")
 
     def _compare_allowed(self, path: str, who: str, kind: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        for name in now.keys() - was.keys():
+        for name in sorted(now.keys() - was.keys()):
             self.loosened[f"{path}{name}.allowed"] = f"{who}{kind} {name} is allowed, was not"
         self.changes += [f"{who}{kind} {name} is gone" for name in sorted(was.keys() - now.keys())]
         if kind == "protocol":
@@ -148,7 +150,7 @@ class Comparison:
             self._compare_agents(was["agent"], now["agent"], f"{path}{name}/")
         elif ("agent" in was) != ("agent" in now):
             self.changes.append(f"{about}it was {'an agent' if 'agent' in was else 'no agent'}")
-        for flag in (was.keys() | now.keys()) - {"digest", "agent"}:
+        for flag in sorted((was.keys() | now.keys()) - {"digest", "agent"}):
             self._compare(path, about, f"{name}.", flag, was.get(flag, False), now.get(flag, False))
 
     def _compare(self, path: str, about: str, owner: str, name: str, was: Any, now: Any) -> None:
@@ -168,11 +170,11 @@ def _is_looser(looser_with: bool | None, was: Any, now: Any) -> bool:
         return False
     if isinstance(was, Sequence) and isinstance(now, Sequence) and not looser_with:
         return not set(was) <= set(now)
-    return bool(now) if looser_with else not now
+    return bool(now) and was is not True if looser_with else not now
 
 
 def _changed(name: str, was: Any, now: Any) -> str:
-    if name in ("instructions", "output", "generation"):
+    if name in ("instructions", "output", "generation", "know_how"):
         return {"output": "the type of the answer changed"}.get(name, f"{name} changed")
     return f"{name} was {_said(was)}, is {_said(now)}"
 

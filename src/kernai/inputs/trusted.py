@@ -78,23 +78,29 @@ def _why_not(kind: InputType) -> str:
 _OPEN = "a value of any shape has no text to look for; write the type"
 
 
-def is_marked(schema: Schema) -> bool:
-    """Whether a value of this schema may have a part that must be trusted."""
-    waiting: list[Any] = [schema]
+def marked(schema: Schema) -> Iterator[str]:
+    """Where a value of this schema has parts that must be trusted: ``items[].to``, or nothing for the whole value.
+
+    Of places that share a definition the first one: a foreign schema may repeat one a million times.
+    """
+    waiting: list[tuple[str, Any]] = [("", schema)]
     seen: set[Definition] = set()
     while waiting:
-        one = waiting.pop()
+        path, one = waiting.pop()
         if isinstance(one, list):
-            waiting += one
+            waiting += [(path, each) for each in one]
         elif isinstance(one, dict):
             if MARK in one:
-                return True
-            if isinstance(one, Definition) and one in seen:
-                continue
+                yield path
             if isinstance(one, Definition):
+                if one in seen:
+                    continue
                 seen.add(one)
-            waiting += one.values()
-    return False
+            for key, inner in one.items():
+                if key == "properties" and isinstance(inner, dict):
+                    waiting += [(f"{path}.{name}", each) for name, each in inner.items()]
+                else:
+                    waiting.append((f"{path}[]" if key in ("items", "prefixItems") else path, inner))
 
 
 class Leaf(NamedTuple):
