@@ -32,6 +32,8 @@ FOREIGN = {
     "otel": {"opentelemetry"},
     # no extra: pytest itself loads the module that needs it
     "testing": {"pytest"},
+    # no extra: a bar is drawn with whichever is installed, and as text without
+    "runs": {"tqdm", "rich"},
     "postgres": {"psycopg", "psycopg_pool", "procrastinate"},
     # no extra: they are in the same wheel, and the program brings the two together
     "command_line": {"kernai_providers"},

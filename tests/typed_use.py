@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, assert_type
 
 import kernai
-from kernai import Agent, Result, Task, skill
+from kernai import Agent, Result, RunResults, Task, skill
 
 
 @dataclass
@@ -40,6 +40,8 @@ def answers() -> None:
     assert_type(kernai.run(either, "?"), int | None)
     assert_type(kernai.execute(number, "?").output, int)
     assert_type(kernai.resume(number, "r").unwrap(), int)
+    assert_type(kernai.map_runs(invoice, ["?"])[0].output, Invoice)
+    assert_type(kernai.map_runs(number, ["?"], on_progress=lambda progress: print(progress.done)), RunResults[int])
     with kernai.stream(invoice, "?") as events:
         assert_type(events.result.output, Invoice)
     assert_type(kernai.run(number.replace(max_steps=3), "?"), int)

@@ -48,6 +48,7 @@ from kernai.registry.skill_registry import SkillRegistry, skill
 from kernai.runs.running import (
     aexecute,
     aexecute_plan,
+    amap_runs,
     aresume,
     arun,
     arun_plan,
@@ -55,6 +56,7 @@ from kernai.runs.running import (
     astream_plan,
     execute,
     execute_plan,
+    map_runs,
     replay,
     resume,
     run,
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from kernai.durable.store import RunInfo, RunStore, Store
     from kernai.inputs.trusted import Trusted
     from kernai.loop.task_scheduler import TaskScheduler
+    from kernai.runs.mapping import Progress, RunResults
     from kernai.testing.mock_provider import MockProvider
     from kernai.values.result import PendingCall, UntrustedValue
     from kernai.values.tools import Tool, Tools
@@ -123,6 +126,7 @@ __all__ = [
     "PendingCall",
     "Plan",
     "PlanResult",
+    "Progress",
     "Protocol",
     "ProtocolRegistry",
     "Provider",
@@ -137,6 +141,7 @@ __all__ = [
     "RunConflictError",
     "RunDamagedError",
     "RunInfo",
+    "RunResults",
     "RunStoppedError",
     "RunStore",
     "RunStream",
@@ -161,6 +166,7 @@ __all__ = [
     "Usage",
     "aexecute",
     "aexecute_plan",
+    "amap_runs",
     "aresume",
     "arun",
     "arun_plan",
@@ -172,6 +178,7 @@ __all__ = [
     "execute_plan",
     "fork",
     "isolated",
+    "map_runs",
     "neutralize",
     "outside",
     "parse",
@@ -196,7 +203,9 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "MemoryStore": "durable.memory_store",
         "MockProvider": "testing.mock_provider",
         "PendingCall": "values.result",
+        "Progress": "runs.mapping",
         "RunInfo": "durable.store",
+        "RunResults": "runs.mapping",
         "RunStore": "durable.store",
         "RunStream": "drivers.run_stream",
         "SqliteStore": "durable.sqlite_store",

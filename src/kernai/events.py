@@ -211,7 +211,7 @@ class RunStartRow(Row):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
     of their own. `rules` are the options by which responses are judged: a resume judges what is on record by them.
-    `definition` says of a root run [what the agent is](regression.md).
+    `definition` says of a root run [what the agent is](replay.md).
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 2}

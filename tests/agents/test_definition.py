@@ -30,6 +30,7 @@ from kernai import (
     Skill,
     Task,
     Trusted,
+    outside,
 )
 from kernai.errors import Pause
 from kernai.middleware import guardrail, retry
@@ -131,6 +132,7 @@ LOOSENED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 #: what is changed, and what is said of it
 CHANGED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "instructions": ({"instructions": "You buy."}, ["instructions changed"]),
+    "instructions with a part from outside": ({"instructions": [outside("You sell.")]}, ["instructions changed"]),
     "instructions that are a function": ({"instructions": lambda: "You sell."}, ["instructions changed"]),
     "a description": (
         replaced("look", Skill("look", execute=lambda: "x", inputs={}, description="Looks.")),

@@ -126,7 +126,8 @@ def test_a_recording_that_was_tampered_with_in_any_compared_event_is_found_out(w
         for one in media:
             context.media_store.put(one)
         try:
-            kernai.replay(agent(Performed()), recording=recording, context=context)
+            if kernai.replay(agent(Performed()), recording=recording, context=context).changes:
+                continue
         except KernaiError:
             continue
         except Exception as error:

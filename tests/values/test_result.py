@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kernai
 from kernai import (
     Agent,
     KernaiError,
@@ -124,3 +126,33 @@ def test_usages_are_values(usage: Usage) -> None:
     assert hash(same) == hash(usage)
     assert pickle.loads(pickle.dumps(usage)) == usage
     assert json.loads(json.dumps(usage.to_dict())) == usage.to_dict()
+
+
+def test_a_notebook_shows_the_answer_the_bill_and_the_folded_conversation() -> None:
+    shown = DONE._repr_html_()
+    assert shown.startswith("<div")
+    assert shown.endswith("</div>")
+    assert "done" in shown
+    assert "final, 1 step, 3 tokens, $0.5000, run run-1" in shown
+    assert "<details><summary>1 message</summary>" in shown
+    assert f"Go.[image:{PICTURE.id}]" in shown
+    assert "hidden" not in shown
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()) | st.sampled_from("<>&\"'")))
+def test_what_a_notebook_shows_is_text_and_can_be_stored(text: str) -> None:
+    error = KernaiError(text)
+    pending = (kernai.PendingCall(text, text),)
+    result = Result(text, StopReason.ERROR, 1, Usage(), (Message("assistant", text),), text, error, pending)
+    shown = result._repr_html_()
+    shown.encode("utf-8")
+    tags = re.sub(r"</?(div|details|summary|b|small|code)( style=\"[a-z0-9.:;-]*( [0-9a-z. ]*)?\")?>", "", shown)
+    assert "<" not in tags
+    assert ">" not in tags
+
+
+def test_a_notebook_cuts_what_is_very_long() -> None:
+    result = Result("x" * 1_000_000, StopReason.FINAL, 1, Usage(), (Message("user", "y" * 1_000_000),), "r")
+    shown = result._repr_html_()
+    assert len(shown) < 50_000
+    assert shown.count("980,000 more characters") == 2

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.agents.setup import Setup
     from kernai.registry.skill_definition import Skill
+    from kernai.values.outside_text import Outside
 
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({
@@ -66,7 +67,7 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
     instructions, skills = agent.instructions, setup.skills.visible()
     part = {
         "name": agent.name,
-        "instructions": digest(instructions) if isinstance(instructions, str) else "a function",
+        "instructions": "a function" if callable(instructions) else digest(_plain_parts(instructions)),
         "options": {
             **{name: _plain(value) for name, value in options.items() if name not in _APART},
             "approve": agent.approve is not None,
@@ -79,6 +80,11 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
         "protocols": {one.name: digest(one.documentation) for one in setup.protocols.visible()},
     }
     return part, {skill.name: skill.agent for skill in skills if isinstance(skill, AgentSkill)}
+
+
+def _plain_parts(instructions: str | Sequence[str | Outside]) -> Any:
+    return instructions if isinstance(instructions, str) else [
+        one if isinstance(one, str) else one.to_dict() for one in instructions]
 
 
 def _skill_part(skill: Skill) -> dict[str, Any]:

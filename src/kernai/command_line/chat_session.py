@@ -25,7 +25,7 @@ from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
-from kernai.runs.resume_request import ReplayRequest
+from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import UserInput
 from kernai.runs.running import stream
 from kernai.values.context import Context
@@ -70,8 +70,7 @@ class KeptConversation:
     def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
         """What was said so far; `CommandError` where the agent cannot continue from there."""
         with self._continuing():
-            options = {"model": None, "context": Context(media_store=media)}
-            result, _ = ReplayRequest(agent, self.run_id, self._store.store, None, None, options).decided()
+            result = recorded_result(agent, self.run_id, self._store.store, Context(media_store=media))
         return () if result is None else result.messages
 
     def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:

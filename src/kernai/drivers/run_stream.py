@@ -43,7 +43,7 @@ class RunStream(NotCopied, Generic[Output_co]):
     TAKEN_BACK: Final = TAKEN_BACK
 
     def __init__(self, driver: ThreadsDriver, work: Work, run: Run, channel: Channel) -> None:
-        self._driving = _Driving(driver, Stack(work, run.outbox), channel)
+        self._driving = Driving(driver, Stack(work, run.outbox), channel)
         self._run = run
         self._channel = channel
 
@@ -122,7 +122,7 @@ class RunStream(NotCopied, Generic[Output_co]):
             self._driving.abandon()
 
 
-class _Driving:
+class Driving:
     """A root run in a thread of its own. It does not refer to the stream, so that a dropped stream is freed and
     noticed.
 

@@ -283,9 +283,9 @@ class InputTable:
     def is_marked(self) -> bool:
         """Whether an input, or a part of one, takes trusted values only."""
         if self._has_models and not self._has_trusted:
-            from kernai.inputs.trusted import marked  # a model's fields are known by its schema alone
+            from kernai.inputs.trusted import marks_of  # a model's fields are known by its schema alone
 
-            return any(True for _ in marked(self.whole))
+            return any(True for _ in marks_of(self.whole))
         return self._has_trusted
 
     @property
@@ -293,9 +293,9 @@ class InputTable:
         """Where trusted values are required: ``to``, ``payments[].to``."""
         if not self.is_marked:
             return []
-        from kernai.inputs.trusted import marked  # few skills have such inputs
+        from kernai.inputs.trusted import marks_of  # few skills have such inputs
 
-        return [f"{one.name}{path}" for one in self._fields for path in sorted(set(marked(one.type.schema)))]
+        return [f"{one.name}{path}" for one in self._fields for path in sorted(set(marks_of(one.type.schema)))]
 
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""

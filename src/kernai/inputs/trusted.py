@@ -78,7 +78,7 @@ def _why_not(kind: InputType) -> str:
 _OPEN = "a value of any shape has no text to look for; write the type"
 
 
-def marked(schema: Schema) -> Iterator[str]:
+def marks_of(schema: Schema) -> Iterator[str]:
     """Where a value of this schema has parts that must be trusted: ``items[].to``, or nothing for the whole value.
 
     Of places that share a definition the first one: a foreign schema may repeat one a million times.

@@ -58,8 +58,8 @@ class Run:
         "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
         "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan", "metadata", "meter",
         "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check", "place", "provider",
-        "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps",
-        "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings",
+        "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step",
+        "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings",
         "was_corrected", "was_silent", "was_stray",
     )
 

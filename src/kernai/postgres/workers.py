@@ -31,8 +31,9 @@ from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, R
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
 from kernai.postgres.store import RECONNECT, TASK, PostgresStore
+from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
-from kernai.runs.running import replay, resume
+from kernai.runs.running import resume
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class RunHandle:
         if info.status in (StopReason.FINAL, StopReason.CLOSED):
             ended = resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
         else:
-            ended = replay(agent, self.run_id, store=self._store)
+            ended = recorded_result(agent, self.run_id, self._store)
         assert ended is not None
         return ended
 

@@ -124,7 +124,7 @@ class ResumeRequest(_RecordedRequest):
         except DecisionError as invalid:
             if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
                 raise
-            self._runs.drop_decision(self._run_id, invalid.call_id, str(invalid))  # whoever made it is not here
+            self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))  # whoever made it is not here
             del self._approvals[invalid.call_id]
             return self.begin(delivery)
         waits = root.is_parked and not durable.news
@@ -245,6 +245,12 @@ class ReplayRequest(_RecordedRequest):
         if root.is_parked:
             return durable.parked_result(run), run
         return run.result if root.ended is not None and not root.has_unrecorded else None, run
+
+
+def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
+    """How a stored run ended, though the agent may be less protected by now; None if the recording stops first."""
+    request = ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context})
+    return request.decided()[0]
 
 
 def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:

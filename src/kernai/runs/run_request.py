@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
-    from kernai.drivers.run_stream import RunStream
+    from kernai.drivers.run_stream import Driving, RunStream
     from kernai.durable.journal import Journal
     from kernai.durable.store import Store
 
@@ -80,14 +80,20 @@ class ResumeOptions(TypedDict, total=False):
     lease: float
 
 
-class RunOptions(ResumeOptions, total=False):
+class MapOptions(ResumeOptions, total=False):
     """
     - `history`: `Message` objects, or what `Message.to_dict` returns; media references are looked up in the context's
       media store. A system message is a `ValueError`: the agent's instructions make it.
-    - `run_id`: text; by default a new one. One that the store has is a `RunConflictError`.
     """
 
     history: Iterable[Message | Mapping[str, Any]]
+
+
+class RunOptions(MapOptions, total=False):
+    """
+    - `run_id`: text; by default a new one. One that the store has is a `RunConflictError`.
+    """  # noqa: D200 - the front doors list it with the others
+
     run_id: str | None
 
 
@@ -117,8 +123,8 @@ class RunRequest:
         self._limits.check_model(self._model)
         agent.check_provider(self._provider)
         run_id = options.get("run_id")
-        self._run_id: str = os.urandom(12).hex() if run_id is None else run_id
-        if not isinstance(self._run_id, str) or not self._run_id:
+        self.run_id: str = os.urandom(12).hex() if run_id is None else run_id
+        if not isinstance(self.run_id, str) or not self.run_id:
             raise ValueError(f"run_id must be a non-empty text, got {run_id!r}")
         self._history = self._messages(options.get("history"))
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
@@ -128,7 +134,7 @@ class RunRequest:
             from kernai.durable.store import check_run_id, check_store
 
             check_store(self._store)
-            check_run_id(self._run_id)
+            check_run_id(self.run_id)
         self._observers: dict[str, Any] = {name: options.get(name) for name in ("on_event", "on_task_complete")}
         for name, observer in self._observers.items():
             if observer is not None and not callable(observer):
@@ -137,7 +143,7 @@ class RunRequest:
     # ---------------------------------------------------------------------------------------------- ways to drive it
 
     def execute(self) -> Result[Any]:
-        delivery = ThreadsDelivery(self.writer, **self._plain_observers())
+        delivery = ThreadsDelivery(self.writer, **self.plain_observers())
         run, work = self.begin(delivery)
         result: Result[Any] = ThreadsDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
         return result
@@ -146,19 +152,27 @@ class RunRequest:
         from kernai.drivers.run_stream import Channel, RunStream
 
         channel = Channel()
-        delivery = ThreadsDelivery(self.writer, **self._plain_observers(), channel=channel)
+        delivery = ThreadsDelivery(self.writer, **self.plain_observers(), channel=channel)
         run, work = self.begin(delivery)
         return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
+    def driven(self, end: Any) -> tuple[Run, Driving]:
+        """The root run, and what drives it in a thread of its own; `end` stands for the channel of a stream."""
+        from kernai.drivers.run_stream import Driving
+
+        delivery = ThreadsDelivery(self.writer, **self.plain_observers())
+        run, work = self.begin(delivery)
+        return run, Driving(ThreadsDriver(run.root, delivery), Stack(work, run.outbox), end)
+
     def aexecute(self) -> Coroutine[Any, Any, Result[Any]]:
-        return self._begin_async()[1]  # no coroutine of its own: each step would pass through it
+        return self.begin_async()[1]  # no coroutine of its own: each step would pass through it
 
     def astream(self) -> AsyncRunStream[Any]:
         from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
-        return AsyncRunStream(self._begin_async, self.cancellation)
+        return AsyncRunStream(self.begin_async, self.cancellation)
 
-    def _begin_async(self, *streams: Callable[[Event], Any]) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
+    def begin_async(self, *streams: Callable[[Event], Any]) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
         """On a running event loop: the root run, and what drives it to its end."""
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
@@ -168,7 +182,7 @@ class RunRequest:
         run, work = self.begin(delivery)
         return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
-    def _plain_observers(self) -> dict[str, Any]:
+    def plain_observers(self) -> dict[str, Any]:
         for name, observer in self._observers.items():
             if observer is not None and is_async(observer):
                 raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
@@ -198,7 +212,7 @@ class RunRequest:
         """The state of the root run, with the history in its conversation."""
         agent, context = self.agent, self._context
         root = Root(
-            self._run_id, Budget(self._limits), _CLOCK, self.cancellation, wrap=wrap, skills=SKILLS,
+            self.run_id, Budget(self._limits), _CLOCK, self.cancellation, wrap=wrap, skills=SKILLS,
             protocols=PROTOCOLS, allowed_skills=config.allowed_skills, credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver, repair=config.repair, warn=self._log.warn, trace=self._log.trace,
         )
@@ -236,7 +250,7 @@ class RunRequest:
             raise TypeError(f"must be a Message or a dict, got {type(given).__name__}")
         lost = "history refers to it, context.media_store does not have it: the model reads a placeholder"
         return Message.from_dict(given, self._context.media_store, on_lost=lambda reference: self._log.warn(
-            "media.lost", run_id=self._run_id, id=reference["id"], kind=reference["kind"], reason=lost,
+            "media.lost", run_id=self.run_id, id=reference["id"], kind=reference["kind"], reason=lost,
         ))
 
     def _asks(self, run: Run) -> bool:
@@ -268,8 +282,8 @@ class RunRequest:
         runs, held, media = leased(self._store), None, self._context.media_store
         if runs is not None:
             self.cancellation.may_come_from_outside()
-            held = Held(runs, self._run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
-        journal = self.writer.journal = Journal(self._store, self._run_id, media, held=held, **stored)
+            held = Held(runs, self.run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
+        journal = self.writer.journal = Journal(self._store, self.run_id, media, held=held, **stored)
         return journal
 
 

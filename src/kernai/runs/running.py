@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kernai.agents.agent import Agent
 from kernai.errors import RunBusyError
 from kernai.events import Event
-from kernai.runs.run_request import ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
+from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
 from kernai.values.context import Context
 from kernai.values.model import Model
 from kernai.values.result import Output_co, Replay, Result
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernai.drivers.run_stream import RunStream
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import Store
+    from kernai.runs.mapping import Report, RunResults
     from kernai.runs.plan_request import GivenPlan
     from kernai.runs.skill_checks import Same
 
@@ -130,6 +131,36 @@ def astream_plan(
 ) -> AsyncRunStream[dict[str, Any]]:
     """`stream_plan` for asyncio; see `AsyncRunStream`."""
     return _plan_request(agent, plan, agents, options).astream()
+
+
+def map_runs(
+    agent: Agent[Output_co], inputs: Iterable[UserInput], *, concurrency: int = 8,
+    on_progress: Report | bool | None = None, **options: Unpack[MapOptions],
+) -> RunResults[Output_co]:
+    """Runs the agent once for each input, `concurrency` at a time, and returns their `Result` objects in that order.
+
+    What ends one run (a limit, a failed provider or store) leaves the others alone. The returned sequence has the
+    `usage` of all, and `failed`, the places of those without an answer.
+
+    - `on_progress`: called with a `Progress` after each run; True shows a bar on stderr, with tqdm or rich if
+      installed.
+
+    Each run has its own limits, and a context of its own, made by `Context.child`. Callbacks are called one at a time.
+    When `cancel` is set, runs that have not begun are not, and are ``cancelled``.
+    """
+    from kernai.runs.mapping import Batch
+
+    return Batch(agent, inputs, concurrency, on_progress, options).run()
+
+
+async def amap_runs(
+    agent: Agent[Output_co], inputs: Iterable[UserInput], *, concurrency: int = 8,
+    on_progress: Report | bool | None = None, **options: Unpack[MapOptions],
+) -> RunResults[Output_co]:
+    """`map_runs` for asyncio; `on_progress` may be an async function."""
+    from kernai.runs.mapping import Batch
+
+    return await Batch(agent, inputs, concurrency, on_progress, options).arun()
 
 
 def resume(
@@ -251,5 +282,6 @@ _NEW_RUNS: tuple[Any, ...] = (
     run, execute, stream, arun, aexecute, astream, run_plan, execute_plan, stream_plan, arun_plan, aexecute_plan,
     astream_plan,
 )
-_list_options(_NEW_RUNS, ResumeOptions, RunOptions)
+_list_options(_NEW_RUNS, ResumeOptions, MapOptions, RunOptions)
+_list_options((map_runs, amap_runs), ResumeOptions, MapOptions)
 _list_options((resume, aresume), ResumeOptions)

@@ -161,7 +161,7 @@ class Replay(Value, Generic[Output_co]):
     """What a replay has found: the run's `result`, None if the recording stops in the middle of it, and `changes`.
 
     Those say in words what of the agent's definition differs from the recorded one and protects no less; see
-    docs/regression.md.
+    docs/replay.md.
     """
 
     result: Result[Output_co] | None
@@ -239,3 +239,9 @@ class Result(Value, Generic[Output_co]):
 
     def __str__(self) -> str:
         return self.text or ""
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the answer, the bill, and the conversation, folded."""
+        from kernai.values.notebook import as_html  # few programs are notebooks
+
+        return as_html(self)

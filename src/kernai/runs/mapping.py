@@ -1,0 +1,323 @@
+"""`map_runs`: one agent, many inputs. A bounded number of runs goes on at once, and each has a `Result` in the end.
+
+Guarantees: results are in the order of the inputs; whatever ends one run leaves the others alone; callbacks are called
+one at a time. What ends the whole (Ctrl-C, a cancelled task) ends all runs first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Generic
+
+from kernai._util.callables import is_async
+from kernai.agents.agent import Agent
+from kernai.drivers.driver import POLL
+from kernai.errors import Control, KernaiError, RunCancelledError, error_text
+from kernai.interrupts import INTERRUPTS, calls_out
+from kernai.recording.log import EventLog
+from kernai.registry.configuration import config
+from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options, checked_context
+from kernai.values.context import Context
+from kernai.values.media import Media
+from kernai.values.message import as_parts
+from kernai.values.outside_text import INPUT_PARTS, Outside
+from kernai.values.result import Output_co, Result, StopReason, Usage
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.drivers.run_stream import Driving
+    from kernai.loop.run_state import Run
+
+
+class RunResults(tuple[Result[Output_co], ...]):
+    """The results of `map_runs`, in the order of its inputs."""
+
+    __slots__ = ()
+
+    @property
+    def usage(self) -> Usage:
+        """The bill of all runs."""
+        return sum((one.usage for one in self), Usage())
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The places of those without an answer: ``[inputs[at] for at in results.failed]`` can be run again."""
+        return tuple(at for at, one in enumerate(self) if not one.ok)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Progress(Value, Generic[Output_co]):
+    """What `map_runs` reports after each run.
+
+    The run of input number `index` has ended with `result`; so have `done` of `total` runs, `failed` of them without an
+    answer, and their bill is `usage`.
+    """
+
+    index: int
+    result: Result[Output_co]
+    done: int
+    total: int
+    failed: int
+    usage: Usage
+
+
+Report = Callable[[Progress[Any]], Any]
+
+
+class Batch:
+    """The runs of one call of `map_runs`, checked before the first one begins."""
+
+    def __init__(
+        self, agent: Agent[Any], inputs: Iterable[UserInput], concurrency: int, on_progress: Report | bool | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        check_options(options, MapOptions, "concurrency", "on_progress")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ValueError(f"concurrency must be a positive int, got {concurrency!r}")
+        if not (on_progress is None or isinstance(on_progress, bool) or callable(on_progress)):
+            raise TypeError(f"on_progress must be a function, or True for a bar, got {type(on_progress).__name__}")
+        self._turns = _Turns()
+        self._concurrency = concurrency
+        self._on_progress = on_progress
+        self.requests = self._checked(agent, _listed(inputs), options)
+        self._left = deque(range(len(self.requests)))
+        self._results: list[Any] = [None] * len(self.requests)
+        self._done = self._failed = 0
+        self._usage = Usage()
+
+    def _checked(self, agent: Agent[Any], inputs: list[UserInput], options: Mapping[str, Any]) -> list[RunRequest]:
+        given = {**options, **{name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}}
+        if isinstance(options.get("history"), Iterator):
+            given["history"] = list(given["history"])
+        RunRequest(agent, "", given)  # the options are wrong without any input, too
+        context = None if options.get("context") is None else checked_context(options["context"])
+        requests = []
+        for at, one in enumerate(inputs):
+            as_parts(one, f"inputs[{at}]", INPUT_PARTS)
+            given["context"] = None if context is None else _context_of_a_run(context)
+            requests.append(RunRequest(agent, one, given))
+        return requests
+
+    # -------------------------------------------------------------------------------------------------- with threads
+
+    def run(self) -> RunResults[Any]:
+        """Runs all of them, each in a thread of its own."""
+        if is_async(self._on_progress):
+            raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
+        for request in self.requests[:1]:
+            request.plain_observers()
+        with self._reporting() as report:
+            INTERRUPTS.during(lambda: self._to_the_end(report))
+        return RunResults(self._results)
+
+    def _to_the_end(self, report: Report | None) -> None:
+        from queue import Empty, SimpleQueue
+
+        ended: SimpleQueue[int] = SimpleQueue()
+        running: dict[int, tuple[Run, Driving]] = {}
+
+        def wait() -> int | None:
+            """The next run that has ended, or None after a while."""
+            for _, driving in running.values():
+                if driving.patience:
+                    driving.look_after()
+            try:
+                return ended.get(timeout=POLL)
+            except Empty:
+                return None
+
+        try:
+            while self._left or running:
+                while self._left and len(running) < self._concurrency:
+                    self._begin(self._left.popleft(), running, ended.put, report)
+                INTERRUPTS.look()
+                at = wait() if running else None
+                if at is not None:
+                    self._end(at, *running.pop(at), report)
+        except BaseException:
+            for _, driving in running.values():
+                driving.abandon()
+            while running and not INTERRUPTS.was_forced():  # else an end may have been lost
+                at = wait()
+                if at is not None:
+                    running.pop(at)
+            raise
+
+    def _begin(
+        self, at: int, running: dict[int, tuple[Run, Driving]], ended: Callable[[int], None], report: Report | None
+    ) -> None:
+        request = self.requests[at]
+        try:
+            if request.cancellation.is_set():
+                raise request.cancellation.error()
+            running[at] = request.driven(_End(lambda: ended(at)))
+        except Exception as error:  # noqa: BLE001 - the other runs are to go on
+            self._tell(report, self._taken(at, _without_answer(request, None, error)))
+        else:
+            driving = running[at][1]
+            driving.begin()
+            if not driving.patience:  # no thread can be started
+                driving.look_after()
+
+    def _end(self, at: int, run: Run, driving: Driving, report: Report | None) -> None:
+        try:
+            driving.raise_failure()
+            result = run.result
+        except Exception as error:  # noqa: BLE001 - likewise
+            result = _without_answer(self.requests[at], run, error)
+        self._tell(report, self._taken(at, result))
+
+    @calls_out
+    def _tell(self, report: Report | None, progress: Progress[Any]) -> None:
+        if report is not None:
+            try:
+                report(progress)
+            except (Exception, Control) as error:  # noqa: BLE001 - an observer's mistake is not the runs'
+                _report_failed(error)
+
+    # -------------------------------------------------------------------------------------------------- with asyncio
+
+    async def arun(self) -> RunResults[Any]:
+        """Runs all of them, each in a task of its own."""
+        from asyncio import TaskGroup
+
+        with self._reporting() as report:
+            try:
+                async with TaskGroup() as group:
+                    for _ in range(min(self._concurrency, len(self.requests))):
+                        group.create_task(self._work(report))
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0].__cause__ or errors.exceptions[0] from None
+        return RunResults(self._results)
+
+    async def _work(self, report: Report | None) -> None:
+        from asyncio import CancelledError
+
+        try:
+            while self._left:
+                await self._one(self._left.popleft(), report)
+        except (Exception, CancelledError):
+            raise
+        except BaseException as error:  # Ctrl-C and the like: out of a task they would end the event loop
+            raise _Ended from error
+
+    async def _one(self, at: int, report: Report | None) -> None:
+        request, run = self.requests[at], None
+        try:
+            if request.cancellation.is_set():
+                raise request.cancellation.error()
+            run, work = request.begin_async()
+            result = await work
+        except Exception as error:  # noqa: BLE001 - the other runs are to go on
+            result = _without_answer(request, run, error)
+        progress = self._taken(at, result)
+        if report is not None:
+            try:
+                given = report(progress)
+                if hasattr(given, "__await__"):
+                    await given
+            except (Exception, Control) as error:  # noqa: BLE001 - an observer's mistake is not the runs'
+                _report_failed(error)
+
+    # ------------------------------------------------------------------------------------------------------- for both
+
+    @contextmanager
+    def _reporting(self) -> Iterator[Report | None]:
+        if self._on_progress is True:
+            from kernai.runs.progress_bar import progress_bar  # shown to people alone
+
+            with progress_bar(len(self.requests)) as report:
+                yield report
+        else:
+            yield self._turns.of(self._on_progress or None)
+
+    def _taken(self, at: int, result: Any) -> Progress[Any]:
+        self._results[at] = result
+        self._done += 1
+        self._failed += not result.ok
+        self._usage += result.usage
+        return Progress(at, result, self._done, len(self.requests), self._failed, self._usage)
+
+
+class _Ended(Exception):  # noqa: N818 - never seen outside
+    """What is no `Exception` has ended a task; it is the cause."""
+
+
+class _End:
+    """In the place of a stream's channel: nobody takes events, and the end is put where `map_runs` waits for it."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.end = end
+
+    def leave(self) -> None:
+        """Nobody has to be let go."""
+
+    def has_events(self) -> bool:
+        return False
+
+
+def _listed(inputs: Iterable[UserInput]) -> list[UserInput]:
+    if isinstance(inputs, (str, bytes, Media, Outside, Mapping)) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
+    return list(inputs)
+
+
+def _context_of_a_run(given: Context) -> Context:
+    """A context of its own, made as for a sub-run, on the same level."""
+    made = given.child(given.task_id)
+    made.depth, made.trusted = given.depth, given.trusted
+    return made
+
+
+class _Turns:
+    """Has callbacks called one at a time, for whichever run."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()  # re-entrant: a callback may use the context of a call, which emits
+        self._async_lock: Any = None
+
+    def of(self, observer: Any) -> Any:
+        """The observer, called in turn. What is none is left to be refused."""
+        if not callable(observer):
+            return observer
+        return self._async(observer) if is_async(observer) else self._plain(observer)
+
+    def _plain(self, observer: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            with self._lock:
+                return observer(*given, **named)
+
+        return call
+
+    def _async(self, observer: Callable[..., Any]) -> Callable[..., Any]:
+        from asyncio import Lock
+
+        lock = self._async_lock = self._async_lock or Lock()
+
+        async def call(*given: Any, **named: Any) -> Any:
+            async with lock:
+                return await observer(*given, **named)
+
+        return call
+
+
+def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> Result[Any]:
+    """The result of a run that ended with an exception, such as one of its store."""
+    if not isinstance(error, KernaiError):
+        failure = KernaiError(f"{type(error).__name__}: {error_text(error)}")
+        failure.__cause__ = error
+        error = failure
+    reason = StopReason.CANCELLED if isinstance(error, RunCancelledError) else StopReason.ERROR
+    steps, usage, messages = (0, Usage(), ()) if run is None else (
+        run.steps, run.meter.usage(), tuple(run.conversation.messages))
+    error.result = result = Result(None, reason, steps, usage, messages, request.run_id, error)
+    return result
+
+
+def _report_failed(error: BaseException) -> None:
+    warn = EventLog.now(config.logger, debug=config.debug).warn
+    warn("callback.failed", during="on_progress", error=f"{type(error).__name__}: {error_text(error)}")

@@ -1,0 +1,366 @@
+"""`map_runs` and `amap_runs`: bounded, in order, and what ends one run leaves the others alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    KernaiError,
+    Limits,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Model,
+    Progress,
+    ProviderError,
+    Recorder,
+    RunResults,
+    Skill,
+    SkillContext,
+    Usage,
+)
+from tests.loop.loop_cases import command
+
+PATIENCE = 20
+MapRuns = Callable[..., RunResults[Any]]
+
+
+def by_threads(*given: Any, **options: Any) -> RunResults[Any]:
+    return kernai.map_runs(*given, **options)
+
+
+def by_asyncio(*given: Any, **options: Any) -> RunResults[Any]:
+    return asyncio.run(kernai.amap_runs(*given, **options))
+
+
+WAYS = pytest.mark.parametrize("map_runs", [by_threads, by_asyncio])
+
+
+def answers(messages: Any, model: Model) -> str:
+    """Calls `look` first, then answers with the input; fails for the input "broken"."""
+    if messages[-1].text == "broken":
+        raise ProviderError("no service")
+    return command("look") if len(messages) == 2 else f"<final>{messages[1].text}!</final>"
+
+
+def agent(look: Callable[..., Any] = lambda: "seen", **options: Any) -> Agent[str]:
+    counted = MockProvider().on_call(answers).with_token_counter(
+        lambda messages, content: {"prompt_tokens": 10, "completion_tokens": 1})
+    return Agent(**{"instructions": "x", "skills": [Skill("look", execute=look)], "provider": counted, **options})
+
+
+@WAYS
+def test_the_results_are_in_the_order_of_the_inputs_and_the_bill_is_added_up(map_runs: MapRuns) -> None:
+    inputs = [str(one) for one in range(20)]
+    results = map_runs(agent(model=Model("m", cost=(1.0, 0.0))), (one for one in inputs))
+    assert [one.text for one in results] == [f"{one}!" for one in inputs]
+    assert (len(results), results.failed) == (20, ())
+    assert results.usage == sum((one.usage for one in results), Usage())
+    assert (results.usage.model_calls, results.usage.total_tokens) == (40, 440)
+    assert results.usage.cost == pytest.approx(400 / 1e6)
+    assert len({one.run_id for one in results}) == 20
+    assert map_runs(agent(), []) == RunResults()
+    assert map_runs(agent(), []).usage == Usage()
+
+
+@WAYS
+def test_so_many_run_at_once_and_no_more(map_runs: MapRuns) -> None:
+    together, lock = threading.Barrier(3, timeout=PATIENCE), threading.Lock()
+    active: list[int] = [0, 0]
+
+    def look() -> str:
+        with lock:
+            active[0] += 1
+            active[1] = max(active)
+        together.wait()
+        with lock:
+            active[0] -= 1
+        return "seen"
+
+    assert map_runs(agent(look), list("abcdefghi"), concurrency=3).failed == ()
+    assert active == [0, 3]
+
+
+class Refuses(MemoryStore):
+    """A store that is full for one run."""
+
+    def append(self, run_id: str, first_seq: int, entries: Any, *given: Any, **more: Any) -> Any:
+        if any(entry["data"].get("input") == "full" for entry in entries if entry["event"] == "run_start"):
+            raise OSError("disk full")
+        return super().append(run_id, first_seq, entries, *given, **more)
+
+
+@WAYS
+def test_what_ends_one_run_leaves_the_others_alone(map_runs: MapRuns) -> None:
+    store = Refuses()
+    results = map_runs(agent(), ["a", "broken", "b", "full", "c"], store=store, concurrency=2)
+    assert [one.text for one in results] == ["a!", None, "b!", None, "c!"]
+    assert results.failed == (1, 3)
+    assert [str(one.stop_reason) for one in results] == ["final", "error", "final", "error", "final"]
+    assert isinstance(results[1].error, ProviderError)
+    assert isinstance(results[3].error, KernaiError)
+    assert isinstance(results[3].error.__cause__, OSError)
+    with pytest.raises(KernaiError, match="OSError: disk full") as caught:
+        results[3].unwrap()
+    assert caught.value.result is results[3]
+    assert {one.run_id for one in store.runs()} == {results[at].run_id for at in (0, 1, 2, 4)}
+    limited = map_runs(agent(), ["a", "b"], limits=Limits(max_calls=1))
+    assert [str(one.stop_reason) for one in limited] == ["max_calls", "max_calls"]
+
+
+@pytest.mark.parametrize("given, error", [
+    ({"inputs": "text"}, "inputs must be a list with an input for each run, got str"),
+    ({"inputs": 5}, "inputs must be a list"),
+    ({"inputs": {"a": 1}}, "inputs must be a list"),
+    ({"inputs": ["a", 5]}, r"inputs\[1\] must be str, Media, or a list"),
+    ({"inputs": ["a", ["b", 5]]}, r"inputs\[1\] may hold str and Media, not int"),
+    ({"concurrency": 0}, "concurrency must be a positive int, got 0"),
+    ({"concurrency": True}, "concurrency must be a positive int"),
+    ({"concurrency": 2.5}, "concurrency must be a positive int"),
+    ({"on_progress": "tqdm"}, "on_progress must be a function, or True for a bar"),
+    ({"on_progres": print}, "did you mean 'on_progress'"),
+    ({"inputs": [], "limits": 5}, "limits must be a Limits"),
+    ({"run_id": "r"}, "unknown option 'run_id'"),
+    ({"on_event": 5}, "on_event must be callable"),
+    ({"context": {}}, "context must be a Context"),
+    ({"max_steps": 5}, "it is the agent's"),
+])
+@WAYS
+def test_a_mistake_of_the_caller_is_raised_before_a_model_is_called(
+    map_runs: MapRuns, given: dict[str, Any], error: str
+) -> None:
+    one = agent()
+    with pytest.raises((TypeError, ValueError), match=error):
+        map_runs(one, **{"inputs": ["a"], **given})
+    assert one.provider.calls == []  # type: ignore[union-attr]  # it is a MockProvider
+    with pytest.raises(TypeError, match="agent must be an Agent"):
+        map_runs("agent", [])
+
+
+@WAYS
+def test_progress_is_reported_after_each_run(map_runs: MapRuns) -> None:
+    seen: list[Progress[str]] = []
+    results = map_runs(agent(), ["a", "broken", "b"], on_progress=seen.append, concurrency=1)
+    assert [(one.index, one.done, one.total, one.failed) for one in seen] == [(0, 1, 3, 0), (1, 2, 3, 1), (2, 3, 3, 1)]
+    assert [one.result for one in seen] == list(results)
+    assert seen[-1].usage == results.usage
+    assert map_runs(agent(), ["a"], on_progress=False).failed == ()
+
+
+@WAYS
+def test_an_observer_that_raises_is_logged_and_the_runs_continue(
+    map_runs: MapRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(progress: Progress[str]) -> None:
+        raise kernai.Stop("guardrail", "no") if progress.index else ValueError("no")
+
+    with caplog.at_level(logging.WARNING, "kernai"):
+        assert map_runs(agent(), ["a", "b"], on_progress=fails, concurrency=1).failed == ()
+    logged = [one.getMessage() for one in caplog.records]
+    assert [line for line in logged if "during=on_progress" in line and "event=callback.failed" in line] == logged
+    assert len(logged) == 2
+
+
+def test_async_callbacks_are_for_asyncio_and_called_one_at_a_time() -> None:
+    inside: list[str] = []
+
+    async def observe(given: Any) -> None:
+        inside.append("in")
+        await asyncio.sleep(0)
+        assert inside.pop() == "in"
+        assert inside == []
+        seen.append(given)
+
+    seen: list[Any] = []
+    results = by_asyncio(agent(), ["a", "b", "c"], on_progress=observe, on_event=observe)
+    assert results.failed == ()
+    assert {one.index for one in seen if isinstance(one, Progress)} == {0, 1, 2}
+    for wrong in ("on_progress", "on_event"):
+        one = agent()
+        with pytest.raises(TypeError, match=f"{wrong} is an async function"):
+            kernai.map_runs(one, ["a"], **{wrong: observe})  # type: ignore[arg-type]  # the subject
+        assert one.provider.calls == []  # type: ignore[union-attr]  # it is a MockProvider
+
+
+@WAYS
+def test_events_of_all_runs_come_one_at_a_time(map_runs: MapRuns) -> None:
+    inside, most, types = [0], [0], []
+
+    def observe(event: kernai.Event) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        types.append(event.type)
+        inside[0] -= 1
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        map_runs(agent(), list("abcdefgh"), on_event=observe)
+    finally:
+        sys.setswitchinterval(before)
+    assert most == [1]
+    assert types.count("run_start") == types.count("result") == 8
+
+
+@WAYS
+def test_when_it_is_cancelled_runs_that_have_not_begun_are_not(map_runs: MapRuns) -> None:
+    cancel, store = threading.Event(), MemoryStore()
+    results = map_runs(
+        agent(), list("abcd"), concurrency=1, cancel=cancel, store=store,
+        on_progress=lambda progress: cancel.set() if progress.done == 2 else None,
+    )
+    assert [str(one.stop_reason) for one in results] == ["final", "final", "cancelled", "cancelled"]
+    assert {one.run_id for one in store.runs()} == {results[0].run_id, results[1].run_id}
+    with pytest.raises(kernai.RunCancelledError):
+        results[2].unwrap()
+
+
+@pytest.fixture
+def leave() -> Iterator[threading.Event]:
+    """For calls that hang until the test is over; no thread may be left after it."""
+    made, before = threading.Event(), set(threading.enumerate())
+    yield made
+    made.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, type("Own", (BaseException,), {})])
+@pytest.mark.usefixtures("leave")
+@WAYS
+def test_what_is_no_exception_ends_all_runs_and_reaches_the_caller(map_runs: MapRuns, error: type[BaseException]) -> None:
+    first, recorder = threading.Event(), Recorder()
+
+    def look(ctx: SkillContext) -> str:
+        if not first.is_set():
+            first.set()
+            raise error
+        for _ in range(PATIENCE * 100):
+            if ctx.cancelled:
+                break
+            threading.Event().wait(0.01)
+        return "seen"
+
+    with pytest.raises(error):
+        map_runs(agent(look), list("abcdef"), concurrency=2, recorder=recorder)
+    ends = [event.data["stop_reason"] for event in recorder.for_event("result")]
+    assert len(ends) == len(recorder.for_event("run_start")) <= 3
+    assert set(ends) == {"cancelled"}
+
+
+async def test_a_cancelled_task_ends_all_runs() -> None:
+    recorder, begun = Recorder(), asyncio.Event()
+
+    async def look() -> str:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+        return "seen"
+
+    task = asyncio.create_task(kernai.amap_runs(agent(look), list("abcdef"), concurrency=2, recorder=recorder))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert {event.data["stop_reason"] for event in recorder.for_event("result")} == {"cancelled"}
+    assert len(recorder.for_event("result")) == len(recorder.for_event("run_start")) <= 2
+
+
+@pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
+@WAYS
+def test_a_call_that_does_not_end_is_left_behind(map_runs: MapRuns, options: dict[str, Any], leave: threading.Event) -> None:
+    entered, recorder = threading.Event(), Recorder()
+
+    def look() -> str:
+        entered.set()
+        return str(leave.wait(PATIENCE))
+
+    given = options or {"cancel": entered}
+    results = map_runs(agent(look), ["a", "b"], recorder=recorder, **given)
+    assert {str(one.stop_reason) for one in results} == {"timeout" if options else "cancelled"}
+    assert not leave.is_set()
+    assert len(recorder.for_event("result")) == len(recorder.for_event("run_start"))
+
+
+def test_where_no_thread_can_be_started_the_runs_are_made_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        results = kernai.map_runs(agent(), ["a", "broken", "b", "c"], concurrency=2)
+        assert [one.text for one in results] == ["a!", None, "b!", "c!"]
+        with pytest.raises(KeyboardInterrupt):
+            kernai.map_runs(agent(lambda: _raise(KeyboardInterrupt)), ["a", "b"])
+
+
+def _raise(error: type[BaseException]) -> str:
+    raise error
+
+
+@dataclass
+class Deps(Context):
+    own = ("connection",)
+    name: str = "x"
+    shared: list[str] = field(default_factory=list)
+    connection: Any = None
+
+
+@WAYS
+def test_each_run_has_a_context_of_its_own_that_shares_what_it_does_not_own(map_runs: MapRuns) -> None:
+    seen: list[Deps] = []
+
+    def look(ctx: SkillContext[Deps]) -> str:
+        seen.append(ctx.run_context)
+        return "seen"
+
+    given = Deps("Ada", connection=object())
+    given.trust("DE1")
+    assert map_runs(agent(look), ["a", "b"], context=given).failed == ()
+    assert len({id(one) for one in (*seen, given)}) == 3
+    assert {(one.name, id(one.shared), one.connection, one.depth, one.task_id) for one in seen} == {
+        ("Ada", id(given.shared), None, 0, None)}
+    assert given.trusted == ("DE1",)
+
+
+@WAYS
+def test_a_history_is_read_once_for_all(map_runs: MapRuns) -> None:
+    history = (Message("user", text) for text in ("one", "two"))
+    one = Agent(instructions="x", provider=MockProvider().on_call(lambda messages, model: f"<final>{len(messages)}</final>"))
+    assert [result.text for result in map_runs(one, ["a", "b"], history=history)] == ["4", "4"]
+
+
+# ------------------------------------------------------------------------------------------------------------ the bar
+
+
+@pytest.mark.parametrize("hidden", [(), ("tqdm",), ("tqdm", "rich")])
+@WAYS
+def test_a_bar_is_drawn_with_what_is_installed(
+    map_runs: MapRuns, hidden: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in hidden:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert map_runs(agent(), ["a", "broken", "b"], on_progress=True).failed == (1,)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "1 failed" in err
+    assert ("3/3" in err) == (hidden != ("tqdm",))
+
+
+def test_on_a_terminal_one_line_is_rewritten(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("tqdm", "rich"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    kernai.map_runs(agent(model=Model("m", cost=(1.0, 0.0))), ["a", "b"], on_progress=True, concurrency=1)
+    assert capsys.readouterr().err == "\rruns: 1/2 $0.0000\x1b[K\rruns: 2/2 $0.0000\x1b[K\n"
