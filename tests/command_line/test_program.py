@@ -49,7 +49,7 @@ def test_the_version_is_the_packages(here: Here, tmp_path: Path) -> None:
 
 WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
-    "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, replay, skills, parse, view, diff, doctor"),
+    "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, approve, cancel, worker, store, replay, skills, parse, view, diff, doctor"),
     "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command come after it: kernai COMMAND --help"),
     "nothing to run": (["run"], "kernai: error: there is no agent", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME, or make one"),
     "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unknown option --modle", "hint: did you mean --model? `kernai run --help` lists the options"),

@@ -180,6 +180,16 @@ def _package_hint(path: str) -> str:
     return DEBUG_HINT if len(names) == 1 else hint
 
 
+def agents_in(target: str) -> dict[str, Agent[Any]]:
+    """The agents at the top level of a file or module, by their names there."""
+    with output.stdout_is_stderr():  # what the file prints is not the answer
+        module = _load_file(target) if target.endswith(".py") or os.path.isfile(target) else _import(target)
+    found = _agents(module)
+    if not found:
+        raise CommandError(f"{target} holds no agent", f"make one at its top level: {USUAL_NAME} = kernai.Agent(...)")
+    return found
+
+
 def _attribute(module: ModuleType, name: str, target: str) -> Agent[Any]:
     found: object = module
     for part in name.split("."):

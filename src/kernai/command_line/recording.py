@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.errors import NO, CommandError, failing
-from kernai.command_line.runs_command import RunStore, command
+from kernai.command_line.runs_command import RunStore, command, is_address
 from kernai.errors import KernaiError, error_text
 from kernai.events import Event
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
@@ -84,6 +84,8 @@ def _file_or_run(name: str) -> Source:
 
 
 def _is_store(path: str) -> bool:
+    if is_address(path):
+        return True
     try:
         with open(path, "rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.close_matches import closest
 from kernai.command_line import output
 from kernai.command_line.errors import NO, OK, CommandError, failing
-from kernai.durable.store import Entry, RunInfo, check_run_id
-from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError
+from kernai.command_line.options import number
+from kernai.durable.store import Entry, RunFilter, RunInfo, check_run_id
+from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError, error_text
 from kernai.events import LlmResponseRow, RunStartRow, row_of
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
@@ -23,22 +26,47 @@ from kernai.values.result import Usage
 if TYPE_CHECKING:
     from typing import Self
 
+    from kernai.durable.sqlite_store import SqliteStore
+    from kernai.postgres import PostgresStore
     from kernai.values.result import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200
+_PASSWORD = re.compile(r"(\w://[^/@:]*:)[^@/]*(@)")
+
+
+def is_address(path: str) -> bool:
+    """Whether the user typed the address of a PostgreSQL database."""
+    return path.startswith(("postgresql://", "postgres://"))
+
+
+def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
+    """The `PostgresStore` at an address; `CommandError` where it cannot be opened."""
+    try:
+        from kernai.postgres import PostgresStore  # an extra
+    except ImportError as error:
+        raise CommandError("PostgreSQL needs the extra kernai[postgres]", "pip install 'kernai[postgres]'") from error
+    try:
+        return PostgresStore(address, create=create)
+    except (KernaiError, ValueError) as error:
+        hint = "an address is postgresql://USER@HOST/DATABASE"
+        raise CommandError(f"the store: {error_text(error)}", hint) from error
 
 
 class RunStore:
-    """A `SqliteStore` at the path that the user typed. A context manager.
+    """The store that the user typed: a file of `SqliteStore`, or the address of a PostgreSQL database.
 
-    `CommandError` where it cannot be opened; with `make` it is created if it does not exist.
+    A context manager. `CommandError` where it cannot be opened; with `make`, a file is created if it does not exist.
     """
 
     def __init__(self, path: str, *, make: bool = False) -> None:
+        self.path = _PASSWORD.sub(r"\1***\2", path)
+        self.store: SqliteStore | PostgresStore
+        if is_address(path):
+            self.store = open_postgres(path)
+            return
         from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
 
-        self.path = path
         try:
             with failing(f"cannot open {path}", MADE_BY):
                 if not make and not os.stat(path).st_size:
@@ -71,6 +99,10 @@ class RunStore:
         close = closest(run_id, [run.run_id for run in self.store.runs()])
         hint = f"did you mean {close}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
+
+    def has_job(self, run_id: str) -> bool:
+        """Whether a worker will continue the run."""
+        return is_address(self.path) and self.store.enqueue(run_id)  # type: ignore[union-attr]  # a `PostgresStore`
 
     def again(self, agent: tuple[str, ...], run_id: str) -> str:
         """The command line that continues a run; `agent` are the words that describe its agent."""
@@ -148,36 +180,68 @@ def continuing(
 
 
 DESCRIPTION = """\
-List the runs in a store, the last changed first. The status of a run that has ended is its stop reason; `waiting` means
-that a person must decide on a call, `running` that the run is under way, or that its process died."""
+List the runs in a store, the last changed first. The status of a run that has ended is its stop reason; `running` means
+that a process works on it, `abandoned` that this process died, `waiting` that a person must decide on a call, `blocked`
+that a person must say how it continues, `queued` that a worker has yet to begin it.
+
+With --delete, the runs are deleted instead. Those that a process works on are left alone."""
 EXAMPLES = """\
 kernai runs runs.db
-kernai runs runs.db --json | python -m json.tool"""
+kernai runs runs.db --json | python -m json.tool
+kernai runs postgresql:///app --status waiting --limit 50
+kernai runs runs.db --delete --older-than 90d --status final"""
 
-_STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "final": None}
+_STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
 _LEAST_INPUT = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", metavar="STORE", help="a file that --store has made")
+    parser.add_argument("store", metavar="STORE", help="a file that --store has made, or postgresql://...")
+    parser.add_argument("--status", metavar="STATUS", help="only runs with this status")
+    parser.add_argument("--agent", metavar="NAME", help="only runs of this agent")
+    parser.add_argument("--older-than", type=_age, metavar="AGE", help="only runs last changed before: 90d, 12h, 5m")
+    parser.add_argument("--limit", type=number(int, 1), metavar="N", help="only the first N")
+    parser.add_argument("--delete", action="store_true", help="delete these runs; needs --older-than or --status")
     parser.add_argument("--json", action="store_true", help="the list as JSON on stdout")
+
+
+def _age(text: str) -> datetime:
+    """An argparse type: the time so long ago."""
+    found = re.fullmatch(r"(\d{1,6})([dhm])", text)
+    if found is None:
+        raise ArgumentTypeError(f"must be a number with d, h or m, such as 90d, got {text!r}")
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    return datetime.now(UTC) - timedelta(**{units[found[2]]: int(found[1])})
+
+
+def _delete(options: Namespace, store: RunStore) -> int:
+    if options.agent is not None or options.limit is not None:
+        raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
+    if options.older_than is None and options.status is None:
+        raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
+    count = store.store.delete(updated_before=options.older_than, status=options.status)
+    output.write(f"{count} {'run' if count == 1 else 'runs'} deleted")
+    return OK
 
 
 def run(options: Namespace) -> int:
     with RunStore(options.store) as store:
+        if options.delete:
+            return _delete(options, store)
+        found = store.store.runs(status=options.status, agent=options.agent, updated_before=options.older_than)
         runs = [
             {
                 "run_id": one.run_id, "agent": one.agent, "status": one.status, "updated_at": one.updated_at,
                 **_facts(store, one.run_id),
             }
-            for one in store.store.runs()
+            for one in (found if options.limit is None else found.page(options.limit))
         ]
     if options.json:
         output.write_json(runs)
     elif not runs:
-        output.note(f"{options.store} has no runs")
+        output.note(f"{store.path} has no {'such ' if found.wanted != RunFilter() else ''}runs")
     else:
         _show(runs)
     return OK

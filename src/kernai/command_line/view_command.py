@@ -12,6 +12,7 @@ from kernai.command_line import output
 from kernai.command_line.errors import OK, CommandError, failing
 from kernai.command_line.options import number
 from kernai.command_line.recording import FORMS, Source, source
+from kernai.command_line.runs_command import is_address
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
@@ -77,7 +78,7 @@ def _target(recording: Source, target: str | None) -> str:
     path, run_id = recording
     if target is None:
         if run_id is not None:
-            return os.path.join(os.path.dirname(path), f"{run_id}.html")
+            return os.path.join("" if is_address(path) else os.path.dirname(path), f"{run_id}.html")
         return f"{next((path[: -len(end)] for end in _ENDINGS if path.lower().endswith(end)), path)}.html"
     if target != "-" and os.path.exists(target) and os.path.exists(path) and os.path.samefile(target, path):
         raise CommandError(f"-o: {target} is the recording itself", "name another file")

@@ -25,7 +25,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from kernai.errors import KernaiError, RunConflictError
+from kernai.errors import KernaiError, RunBusyError, RunConflictError
 from kernai.events import ResultRow
 from kernai.interrupts import calls_out
 from kernai.values.value import Value
@@ -135,6 +135,18 @@ def shown_worker(worker: str) -> str:
     host, _, rest = worker.partition(":")
     pid = rest.partition(":")[0]
     return f"process {pid} on {host}" if worker.count(":") == 4 else worker  # noqa: PLR2004 - as `new_worker` makes it
+
+
+def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
+    """Closes a run, and gives True. One that somebody works on is asked to end as cancelled instead, which takes a
+    while.
+    """
+    try:
+        store.close(run_id, reason or "somebody cancelled the run")
+    except RunBusyError:
+        store.request_cancel(run_id, reason)
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ what is held here

@@ -27,6 +27,7 @@ from psycopg import sql
 from psycopg_pool import PoolTimeout
 
 from kernai.agents.agent import Agent
+from kernai.durable.lease import end_run
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunInfo
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
@@ -265,10 +266,7 @@ class RunHandle:
 
     def cancel(self, reason: str = "") -> None:
         """Ends the run: as cancelled if a worker has it, which may take seconds, else at once as closed."""
-        try:
-            self._store.close(self.run_id, reason or "somebody cancelled the run")
-        except RunBusyError:
-            self._store.request_cancel(self.run_id, reason)
+        end_run(self._store, self.run_id, reason)
 
 
 #: for how long a handle waits for news before it looks at the run's status, in seconds

@@ -1,0 +1,31 @@
+"""`kernai cancel`: ends a run, also one that another process works on."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from kernai.command_line import output
+from kernai.command_line.errors import OK
+from kernai.command_line.runs_command import RunStore
+from kernai.durable.lease import end_run
+
+DESCRIPTION = """\
+End a run. A process that works on it stops within seconds, and records it as cancelled. A run that waits, or whose
+process died, is closed at once. What is on record stays."""
+EXAMPLES = """\
+kernai cancel postgresql:///app refund-42
+kernai cancel runs.db refund-42 --reason "the customer has left\""""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("store", metavar="STORE", help="a file that --store has made, or postgresql://...")
+    parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the recording")
+
+
+def run(options: Namespace) -> int:
+    with RunStore(options.store) as store:
+        store.entries(options.run)  # says if there is no such run
+        is_closed = end_run(store.store, options.run, options.reason)
+    output.write("closed" if is_closed else "the process that works on it was asked to stop")
+    return OK

@@ -1,0 +1,148 @@
+"""The command line with a PostgreSQL store: what a team types on the first day."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from kernai.command_line import main
+from kernai.postgres import PostgresStore, Workers
+from tests.postgres.server import Server
+from tests.warm_python import WarmPython
+
+PATIENCE = 60.0
+#: a clerk whose payments need approval
+AGENTS = """
+from kernai import Agent, MockProvider, skill
+
+@skill(register=False, approval=True)
+def pay(amount: int) -> str:
+    with open({paid!r}, "a") as file:
+        file.write(f"{{amount}} ")
+    return "paid"
+
+def answer(messages, model):
+    last = messages[-1].text
+    if last.startswith("Pay"):
+        return '<command name="pay">{{"amount": 3}}</command>'
+    return "<final>too bad</final>" if "too much" in last else "<final>done</final>"
+
+clerk = Agent(instructions="You pay.", skills=[pay], protocols=[], provider=MockProvider().on_call(answer))
+"""
+
+
+class Shop:
+    """A folder with agents, a database of its own, and the command line."""
+
+    def __init__(self, server: Server, folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        self.address = server.dsn.replace("/postgres?", f"/{name}?")
+        self.folder, self.paid, self._capsys = folder, folder / "paid", capsys
+        (folder / "agents.py").write_text(AGENTS.format(paid=str(self.paid)))
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        status = main([one.replace("STORE", self.address) for one in arguments])
+        shown = self._capsys.readouterr()
+        return status, shown.out, shown.err
+
+
+@pytest.fixture
+def shop(
+    server: Server, schema: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shop:
+    monkeypatch.chdir(tmp_path)
+    return Shop(server, tmp_path, capsys, schema)
+
+
+def migrated(shop: Shop) -> PostgresStore:
+    assert shop("store", "migrate", "STORE")[0] == 0
+    return PostgresStore(shop.address)
+
+
+def test_a_store_is_migrated_once_and_only_on_request(shop: Shop) -> None:
+    status, _, errors = shop("runs", "STORE")
+    assert (status, "has no tables of kernai's: make them with `kernai store migrate`" in errors) == (2, True)
+    for _ in range(2):
+        assert shop("store", "migrate", "STORE")[:2] == (0, f"the tables in {Path(shop.address.partition('host=')[2])}"
+                                                            f"/{shop.address.partition('?')[0].rpartition('/')[2]} (kernai) are up to date\n")
+    assert shop("runs", "STORE")[0] == 0
+
+
+def test_a_run_is_made_listed_decided_on_resumed_viewed_and_deleted(shop: Shop) -> None:
+    migrated(shop).close()
+    assert shop("run", "agents.py", "Pay 3", "--store", "STORE", "--run-id", "r", "-q")[0] == 4
+    assert shop("runs", "STORE", "--status", "final")[1:] == ("", f"{shop.address} has no such runs\n")
+    (listed,) = json.loads(shop("runs", "STORE", "--status", "waiting", "--json")[1])
+    assert (listed["run_id"], listed["status"], listed["input"]) == ("r", "waiting", "Pay 3")
+    status, shown, note = shop("approve", "STORE", "r", "0.0", "--by", "ann")
+    assert (status, shown) == (0, 'approved: 0.0 pay {"amount": 3}\n')
+    assert "kernai resume AGENT" in note
+    assert shop("resume", "agents.py", "STORE", "r", "-q")[:2] == (0, "done\n")
+    assert shop.paid.read_text() == "3 "
+    assert shop("view", "STORE", "r")[:2] == (0, "r.html\n")
+    assert shop("replay", "agents.py", "STORE", "r")[:2] == (0, "the same\n")
+    assert shop("runs", "STORE", "--delete", "--older-than", "1d")[1] == "0 runs deleted\n"
+    assert shop("runs", "STORE", "--delete", "--status", "final")[1] == "1 run deleted\n"
+
+
+def test_a_refusal_is_read_by_the_model_and_a_run_is_cancelled(shop: Shop) -> None:
+    migrated(shop).close()
+    for run_id in ("r", "s"):
+        shop("run", "agents.py", "Pay 3", "--store", "STORE", "--run-id", run_id, "-q")
+    assert shop("approve", "STORE", "r", "0.0", "--no", "too much")[1].startswith("refused: 0.0 pay")
+    status, shown, _ = shop("resume", "agents.py", "STORE", "r", "-q")
+    assert (status, shown, shop.paid.exists()) == (0, "too bad\n", False)
+    assert shop("cancel", "STORE", "s", "--reason", "the customer has left")[:2] == (0, "closed\n")
+    (listed,) = json.loads(shop("runs", "STORE", "--status", "closed", "--json")[1])
+    assert listed["run_id"] == "s"
+
+
+ERRORS = {
+    "no such run": (("approve", "STORE", "x", "0.0"), "has no run 'x'"),
+    "no such call": (("approve", "STORE", "r", "0.1"), "call '0.1' of run 'r' waits for no decision"),
+    "a consent as a refusal": (("approve", "STORE", "r", "0.0", "--no", "yes"), "--no: a text refuses the call"),
+    "a run to cancel": (("cancel", "STORE", "x"), "has no run 'x'"),
+    "an age": (("runs", "STORE", "--older-than", "soon"), "must be a number with d, h or m, such as 90d, got 'soon'"),
+    "everything": (("runs", "STORE", "--delete"), "--delete would delete every run"),
+    "a file as a worker's store": (("worker", "agents.py", "--store", "runs.db"), "workers need a PostgreSQL store"),
+    "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables to migrate"),
+    "no agents": (("worker", "empty.py", "--store", "STORE"), "empty.py holds no agent"),
+    "no server": (("runs", "postgresql://ann:s3cret@/x?host=/nowhere"), "cannot open the store in /nowhere/x"),
+    "no address": (("runs", "postgresql://a:b:c/d?e"), "no address of a database"),
+}
+
+
+def test_a_mistake_is_one_line_that_says_what_to_do(shop: Shop) -> None:
+    migrated(shop).close()
+    (shop.folder / "empty.py").write_text("")
+    shop("run", "agents.py", "Pay 3", "--store", "STORE", "--run-id", "r", "-q")
+    for arguments, expected in ERRORS.values():
+        status, _, errors = shop(*arguments)
+        assert status in (1, 2), arguments
+        assert expected in errors, arguments
+        assert "s3cret" not in errors
+
+
+@pytest.mark.process
+def test_a_worker_does_what_another_program_has_submitted(shop: Shop, python: WarmPython) -> None:
+    program = shop.folder / "worker.py"
+    program.write_text("import sys\nfrom kernai.command_line import main\nsys.exit(main(sys.argv[1:]))\n")
+    agents: dict[str, Any] = {}
+    exec((shop.folder / "agents.py").read_text(), agents)
+    with migrated(shop) as store:
+        handle = Workers(store, {"clerk": agents["clerk"]}).submit("clerk", "Pay 3")
+        with python.run(program, "worker", str(shop.folder / "agents.py"), "--store", shop.address) as worker:
+            assert handle.result(PATIENCE).stop_reason == "interrupt"
+            status, _, note = shop("approve", "STORE", handle.run_id, "0.0")
+            assert (status, note) == (0, "")
+            assert handle.result(PATIENCE).text == "done"
+            worker.send_signal(signal.SIGTERM)
+            worker.communicate()
+    assert worker.returncode == 0
+    assert shop.paid.read_text() == "3 "
