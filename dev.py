@@ -224,6 +224,12 @@ def interrupts(arguments: list[str]) -> int:
     return _python(["tests/durable/interrupts.py", *arguments])
 
 
+def chaos(arguments: list[str]) -> int:
+    """Kill and stop workers and their PostgreSQL while they work on 1,000 runs: `chaos --runs 100 --seed 7`."""
+    _install("test")
+    return _python(["tests/postgres/chaos.py", *arguments])
+
+
 def mutants(arguments: list[str]) -> int:
     """Change src in one place at a time, and run the tests that cover it: `mutants --sample 50 kernai/loop`."""
     _install("test")
@@ -278,7 +284,7 @@ def run_all(arguments: list[str]) -> int:
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
     "docs": docs, "tables": tables, "installed": installed, "bench": bench, "samples": samples, "soak": soak,
-    "kills": kills, "interrupts": interrupts, "mutants": mutants, "lines": lines,
+    "kills": kills, "interrupts": interrupts, "chaos": chaos, "mutants": mutants, "lines": lines,
     "scenario": scenario, "matrix": matrix,
     "all": run_all,
 }

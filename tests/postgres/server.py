@@ -57,12 +57,14 @@ class Server:
         """Starts it, and waits until it answers."""
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         command = command_of("postgres", "-D", str(self.folder / "data"), "-k", str(self.folder), *settings)
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         until = time.monotonic() + PATIENCE
         ready = [str(program("pg_isready")), "-q", "-h", str(self.folder), "-U", "kernai"]
+        self._process = _begun(command)
         while subprocess.run(ready, check=False).returncode:
-            if time.monotonic() > until or self._process.poll() is not None:
+            if time.monotonic() > until:
                 raise RuntimeError(f"PostgreSQL does not start: {' '.join(command)}")
+            if self._process.poll() is not None:  # what served connections of one that was killed has not ended yet
+                self._process = _begun(command)
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -81,6 +83,10 @@ class Server:
         done = subprocess.run(command_of(name, *arguments), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{name}: {done.stdout}{done.stderr}")
+
+
+def _begun(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def program(name: str) -> Path | None:

@@ -60,6 +60,8 @@ PATIENCE = 10.0
 AGAIN = 0.05
 #: after how many seconds a pool begins a new series of attempts to connect: within one it waits longer each time
 RECONNECT = 2.0
+#: after how many milliseconds the server ends the transaction of a client that was stopped in it, with its locks
+IDLE = 15_000
 #: how long somebody who watches is notified, and how often they look besides, in seconds
 WATCHED, LOOKS = 60.0, 2.0
 
@@ -515,7 +517,8 @@ class _Server:
 
     def _configure(self, connection: Connection) -> None:
         _CONNECTIONS.add(connection)
-        connection.execute(sql.SQL("SET search_path TO {}, public").format(sql.Identifier(self._schema)))
+        settings = f"SET idle_in_transaction_session_timeout = {IDLE}; SET search_path TO {{}}, public"
+        connection.execute(sql.SQL(settings).format(sql.Identifier(self._schema)))
 
     def is_in_transaction(self) -> bool:
         return getattr(self._own, "connection", None) is not None

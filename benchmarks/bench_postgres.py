@@ -1,0 +1,164 @@
+"""What it costs to keep runs in PostgreSQL, and to find some of a million.
+
+Floors: an INSERT of the same texts and a commit, on the same server over the same kind of connection; for a step, two
+of them. The server is the tests' own, on a socket, with its durable settings; its version and settings are printed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import kernai
+from bench_durable import ENTRIES, TEXTS, compared
+from kernai import Agent, MockProvider, Skill
+from kernai.durable.store import RunInfo
+from kernai.jsonio.json_data import dumps_data
+from kernai.postgres import PostgresStore
+from kernai.values.result import PendingCall
+from support import emit
+from tests.postgres.server import Server
+
+STEPS = 20
+SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "work_mem", "wal_sync_method")
+_FILL = """
+INSERT INTO runs (tenant, run_id, status, updated_at, agent, tags, waiting, info, decisions, entries, token, number,
+    seconds, since, until, due)
+SELECT '', 'r' || n, CASE WHEN n %% 1000 = 0 THEN 'waiting' ELSE 'final' END,
+    to_char(timestamp '2026-01-01' + n * interval '10 s', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), '"clerk"',
+    ARRAY['["customer", "' || n %% 10000 || '"]'], CASE WHEN n %% 1000 = 0 THEN ARRAY['"pay"'] ELSE '{}' END,
+    %(info)s, '{}', 4, 1, 0, 30, 0, 0, NULL FROM generate_series(1, %(count)s) AS n"""
+_FILL_ENTRIES = """
+INSERT INTO entries SELECT '', 'r' || n, seq, %(text)s
+FROM generate_series(1, %(count)s) AS n, generate_series(0, 3) AS seq"""
+
+
+def appending(store: PostgresStore, times: int) -> Callable[[], None]:
+    """Appends under a lease, as a run does, to a new run each time that it is called."""
+    calls = iter(range(10**9))
+
+    def append() -> None:
+        run_id = f"append-{next(calls)}"
+        info = RunInfo(run_id, "clerk")
+        lease = store.append(run_id, 0, ENTRIES, [], info=info, claim=("bench", 60.0))
+        for seq in range(4, times * 4, 4):
+            lease = store.append(run_id, seq, ENTRIES, [], info=info, lease=lease, writer=str(seq))
+
+    return append
+
+
+def inserting(connection: psycopg.Connection, times: int) -> Callable[[], None]:
+    def insert() -> None:
+        for _ in range(times):
+            connection.execute("INSERT INTO bare (text) SELECT unnest(%s::text[])", (TEXTS,))
+
+    return insert
+
+
+def stepping(store: PostgresStore) -> Callable[[], None]:
+    calls = iter(range(10**9))
+    it = Agent(
+        instructions="x", skills=[Skill("look", execute=lambda: "seen", inputs={})], max_steps=STEPS + 1,
+        provider=MockProvider().on_call(lambda messages, _: (
+            '<command name="look"></command>' if len(messages) < 2 * STEPS else "<final>done</final>"
+        )),
+    )
+
+    def run() -> None:
+        result = kernai.execute(it, "go", store=store, run_id=f"step-{next(calls)}")
+        assert result.steps == STEPS, result
+
+    return run
+
+
+def median(work: Callable[[], object], times: int) -> float:
+    """Milliseconds."""
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return sorted(found)[times // 2] * 1e3
+
+
+def commits(server: Server, work: Callable[[], object]) -> int:
+    """How many transactions have written while `work` was done."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        def written() -> int:
+            row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+            assert row is not None
+            return int(row[0])
+
+        before = written()
+        work()
+        return written() - before - 1
+
+
+def of_a_million(server: Server, count: int) -> None:
+    opened = PostgresStore(server.dsn, schema="million", create=True)
+    with opened as store, psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("SET search_path TO million")
+        info = RunInfo("r", "clerk", "waiting", pending=(PendingCall("0.0", "pay", {"amount": 3}),))
+        connection.execute(_FILL, {"count": count, "info": dumps_data(info.to_dict())})
+        connection.execute(_FILL_ENTRIES, {"count": count, "text": TEXTS[0]})
+        connection.execute("VACUUM ANALYZE runs")
+        connection.execute("VACUUM ANALYZE entries")
+        numbers = (number * 997 % count + 1 for number in itertools.count())  # a prime, so that each comes once
+        works: dict[str, Callable[[], object]] = {
+            'runs(status="waiting").page(50)': lambda: store.runs(status="waiting").page(50),
+            'runs(tags={"customer": "77"}).page(50)': lambda: store.runs(tags={"customer": "77"}).page(50),
+            "runs().page(50)": lambda: store.runs().page(50),
+            "load": lambda: store.load(f"r{next(numbers)}"),
+            "claim": lambda: store.claim(f"r{next(numbers)}", "bench", 60.0),
+            "append of 4 entries": lambda: store.append(f"r{next(numbers)}", 4, ENTRIES, [], claim=("bench", 60.0)),
+        }
+        for name, work in works.items():
+            work()
+            found = median(work, 100)
+            emit(f"PostgresStore, {count:,} runs: {name}", found, 0.0, found, "<= 20", unit="ms")
+        for name, query in PLANS.items():
+            rows = connection.execute(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {query}").fetchall()
+            print(f"plan of {name}:", *(f"    {row[0]}" for row in rows), sep="\n", file=sys.stderr)
+
+
+_LISTED = "SELECT info, decisions, entries FROM runs WHERE tenant = '' AND status <> ''"
+_ORDER = "ORDER BY updated_at DESC, run_id LIMIT 50"
+PLANS = {
+    'runs(status="waiting")': f"{_LISTED} AND status = 'waiting' {_ORDER}",
+    'runs(tags={"customer": "77"})': f"""{_LISTED} AND tags @> ARRAY['["customer", "77"]'] {_ORDER}""",
+    "runs()": f"{_LISTED} {_ORDER}",
+    "load": "SELECT entry FROM entries WHERE tenant = '' AND run_id = 'r5' AND seq >= 0 ORDER BY seq",
+    "append, claim": "UPDATE runs SET token = token WHERE tenant = '' AND run_id = 'r5' AND entries = 4 AND token = 1",
+}
+
+
+def main(*, quick: bool = False) -> None:
+    """A line a figure; the plans of the queries on stderr."""
+    if (why := Server.why_not()) is not None:
+        print(f"PostgreSQL is not measured: {why}", file=sys.stderr)
+        return
+    rounds, times = (3, 50) if quick else (15, 100)
+    with Server(durable=True, shared_buffers="256MB") as server:
+        with psycopg.connect(server.dsn, autocommit=True) as bare, PostgresStore(server.dsn, create=True) as store:
+            settings = [f"{name}={bare.execute(f'SHOW {name}').fetchone()[0]}" for name in SHOWN]  # type: ignore[index]  # there is one
+            print(f"PostgreSQL {bare.info.server_version // 10000}, {', '.join(settings)}", file=sys.stderr)
+            bare.execute("CREATE TABLE bare (id bigserial PRIMARY KEY, text text)")
+            name = "PostgresStore append of 4 entries"
+            compared(name, appending(store, times), inserting(bare, times), times, rounds, "<= 1.5")
+            name = "a step with PostgresStore, beside two commits"
+            run = stepping(store)
+            compared(name, run, inserting(bare, 2 * STEPS), STEPS, rounds, "<= 1.5")
+            count, appends = commits(server, run), 2 * STEPS
+            emit(f"transactions of a run of {STEPS} steps", count, appends, count / appends, "<= 1", unit="")
+        of_a_million(server, 20_000 if quick else 1_000_000)
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv)

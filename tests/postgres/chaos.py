@@ -1,0 +1,305 @@
+"""Kills and stops workers, and their PostgreSQL, while they work on runs; ends with 1 where something was lost or doubled.
+
+    python3 dev.py chaos --runs 1000 --seed 7
+
+Runs are of five kinds: a workflow, an approval, a sub-agent, an async skill, a skill after another. They are submitted to
+worker processes on one real server. Meanwhile, at random, a worker is killed, or ended with SIGTERM, or stopped for
+longer than its lease and then woken, or the server is killed and started again. Whatever waits is approved, and what
+is blocked on a call that was under way is not called again.
+
+A worker notes in files what it does before it does it: each call of a skill or a model; and each append once it has
+returned. At the end these are held against the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import kernai  # noqa: E402 - from the source tree beside this file
+from kernai import Agent, KernaiError, MockProvider, Skill, SkillContext  # noqa: E402
+from kernai.durable.store import Entry  # noqa: E402
+from kernai.postgres import PostgresStore, Workers  # noqa: E402
+from kernai.values.media import Media  # noqa: E402
+from tests.durable.durable_cases import command, provider  # noqa: E402
+from tests.postgres.server import Server  # noqa: E402
+
+PLAN = (
+    '<block type="plan">{"goal": "g", "tasks": [{"id": "a", "input": "task one", "parallel": true}, '
+    '{"id": "b", "input": "task two", "parallel": true}, {"id": "c", "input": "task one", "depends_on": ["a", "b"]}]}</block>'
+)
+SCRIPTS = {
+    "team": [PLAN, "<final>done</final>"],
+    "pay": [command("pay"), command("look"), "<final>done</final>"],
+    "ask": [command("ask_clerk", "task one"), command("book"), "<final>done</final>"],
+    "nap": [command("nap") + command("book"), "<final>done</final>"],
+    "book": [command("look"), command("book"), command("book"), "<final>done</final>"],
+    "task one": [command("book"), "<final>one</final>"],
+    "task two": [command("look"), command("nap"), "<final>two</final>"],
+}
+KINDS = ("team", "pay", "ask", "nap", "book")
+IDEMPOTENT = "look"
+#: after so many seconds a run that has not ended never will
+PATIENCE = 900.0
+
+
+class Notes:
+    """Lines in a file that survive whoever wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def add(self, *words: object) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+    def lines(self) -> list[list[str]]:
+        return [line.split(" ") for line in self._path.read_text().split("\n")[:-1]]
+
+
+class NotedStore(PostgresStore):
+    """Notes each append that has returned."""
+
+    acknowledged: Notes
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Any) -> Any:
+        lease = super().append(run_id, first_seq, entries, media, **terms)
+        answers = sum(one["event"] == "llm_response" for one in entries)
+        self.acknowledged.add(run_id, first_seq + len(entries), os.getpid(), answers)
+        return lease
+
+
+def agent(effects: Notes, models: Notes) -> Agent[Any]:
+    """What all runs are of; each call is noted by its key."""
+
+    def note(ctx: SkillContext[Any]) -> str:
+        effects.add(ctx.idempotency_key, os.getpid())
+        time.sleep(0.01)
+        return "done"
+
+    async def nap(ctx: SkillContext[Any]) -> str:
+        return note(ctx)
+
+    inner = provider(SCRIPTS)
+
+    def answer(messages: Any, model: Any) -> Any:
+        models.add(os.getpid())
+        time.sleep(0.02)
+        return inner.call(messages, model, kernai.GenerationOptions(), lambda piece: None)
+
+    def skill(name: str, **flags: Any) -> Skill:
+        return Skill(name, execute=nap if name == "nap" else note, inputs={}, **flags)
+
+    skills = [skill("look", idempotent=True), skill("book"), skill("nap"), skill("pay", approval=True)]
+    model = MockProvider().on_call(answer)
+    clerk = Agent(instructions="You help.", skills=skills, provider=model)
+    helper = clerk.as_skill("ask_clerk", "Asks the clerk.")
+    return Agent(instructions="You work.", skills=[*skills, helper], provider=model)
+
+
+def work(folder: Path, dsn: str, lease: float) -> None:
+    """A worker process."""
+    NotedStore.acknowledged = Notes(folder / "acknowledged")
+    it = agent(Notes(folder / "effects"), Notes(folder / "models"))
+    while True:
+        try:
+            store = NotedStore(dsn)
+        except KernaiError:  # the server is away
+            time.sleep(0.2)
+        else:
+            Workers(store, {"worker": it}, concurrency=8, lease=lease, grace=10).run()
+            return
+
+
+class Chaos:
+    """A server, worker processes, and what goes wrong."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, server: Server) -> None:
+        self.options, self.folder, self.server = options, folder, server
+        self.counts: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.harmed: set[int] = set()
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.stopped: dict[int, float] = {}
+
+    def start(self) -> None:
+        command = [sys.executable, __file__, "--work", str(self.folder), self.server.dsn, str(self.options.lease)]
+        log = (self.folder / "log").open("ab")
+        self.workers.append(subprocess.Popen(command, stdout=log, stderr=log))
+        log.close()
+
+    def harm(self, chance: random.Random) -> None:
+        """Something goes wrong."""
+        for pid, until in [*self.stopped.items()]:
+            if time.monotonic() > until:
+                del self.stopped[pid]
+                os.kill(pid, signal.SIGCONT)
+        running = [one for one in self.workers if one.pid not in self.stopped]
+        what = chance.choices(("kill", "stop", "end", "server"), (4, 3, 2, 1))[0]
+        if what == "server":
+            self.server.kill()
+            self.counts["server killed"] += 1
+            self.server.start()
+            return
+        if len(running) < 2 or (what == "stop" and self.stopped):
+            return
+        victim = chance.choice(running)
+        if what == "stop":
+            os.kill(victim.pid, signal.SIGSTOP)
+            self.stopped[victim.pid] = time.monotonic() + self.options.lease * 1.5
+            self.counts["workers stopped for longer than the lease"] += 1
+        else:
+            victim.send_signal(signal.SIGKILL if what == "kill" else signal.SIGTERM)
+            status = victim.wait(60)
+            self.counts["workers killed" if what == "kill" else "workers ended by SIGTERM"] += 1
+            if what == "end" and status != 0:
+                self.faults.append(f"a worker that was ended by SIGTERM ended with {status}")
+            self.workers.remove(victim)
+            self.start()
+        if what != "end":
+            self.harmed.add(victim.pid)
+
+    def decide(self, store: PostgresStore) -> None:
+        """What a person does: approves, and does not repeat what may have been done."""
+        for status in ("waiting", "blocked"):
+            for run in store.runs(status=status):
+                if not run.pending:
+                    self.faults.append(f"{run.run_id} is blocked: {run.why}")
+                    store.close(run.run_id, "it is blocked")
+                for call in run.pending:
+                    if call.call_id not in run.decisions:
+                        store.decide(run.run_id, call.call_id, True if status == "waiting" else "nobody knows whether it was done")
+                        self.counts["approved" if status == "waiting" else "blocked on a call under way"] += 1
+
+    def go(self) -> None:
+        chance = random.Random(self.options.seed)
+        with PostgresStore(self.server.dsn, create=True) as store:
+            it = agent(Notes(self.folder / "effects"), Notes(self.folder / "models"))
+            own = Workers(store, {"worker": it})
+            for number in range(self.options.runs):
+                own.submit("worker", f"{KINDS[number % len(KINDS)]} {number}", run_id=f"r{number}", tags={"kind": KINDS[number % len(KINDS)]})
+            for _ in range(self.options.workers):
+                self.start()
+            done = threading.Event()
+
+            def harming() -> None:
+                while not done.wait(chance.uniform(0.5, 1.5) * self.options.every):
+                    self.harm(chance)
+
+            thread = threading.Thread(target=harming)
+            thread.start()
+            began = time.monotonic()
+            left = self.options.runs
+            while left and time.monotonic() - began < PATIENCE:
+                with suppress(KernaiError, ValueError):  # the server is away, or a run went on
+                    self.decide(store)
+                    left = sum(len(store.runs(status=one).page(2000)) for one in ("queued", "running", "abandoned", "waiting", "blocked"))
+                time.sleep(0.5)
+            self.counts["seconds"] = round(time.monotonic() - began)
+            done.set()
+            thread.join()
+            for pid in self.stopped:
+                os.kill(pid, signal.SIGCONT)
+            for one in self.workers:
+                one.send_signal(signal.SIGTERM)
+            for one in self.workers:
+                one.wait(60)
+            self.check(store)
+
+    def check(self, store: PostgresStore) -> None:
+        """The record, held against the notes."""
+        performed = Counter(words[0] for words in self.notes("effects"))
+        ends: dict[str, int] = {}
+        kept: Counter[int] = Counter()
+        for run_id, end, pid, answers in self.notes("acknowledged"):
+            ends[run_id] = max(ends.get(run_id, 0), int(end))
+            kept[int(pid)] += int(answers)
+        names: dict[str, str] = {}
+        for run in store.runs():
+            entries = store.load(run.run_id)
+            if run.status != "final":
+                self.faults.append(f"{run.run_id} is {run.status}: {run.why or entries[-1]['data']}")
+            if len(entries) != run.length or len(entries) < ends.get(run.run_id, 0):
+                self.faults.append(f"{run.run_id} has lost entries")
+            self.check_run(run.run_id, entries, performed, names)
+        self.counts["skills called"] = len(performed)
+        for key, count in performed.items():
+            if key not in names:
+                self.faults.append(f"{key} was called and is not on record")
+            elif count > 1 and names[key] != IDEMPOTENT:
+                self.faults.append(f"{key} ({names[key]}) was called {count} times")
+            self.counts["idempotent skills called again"] += (count - 1) * (names.get(key) == IDEMPOTENT)
+        made = Counter(int(words[0]) for words in self.notes("models"))
+        self.counts["model calls"] = made.total()
+        self.counts["model calls whose answer is not on record"] = made.total() - self.counts["answers"]
+        for one in made.keys() - self.harmed:
+            if made[one] != kept[one]:
+                self.faults.append(f"a worker that was not harmed threw {made[one] - kept[one]} answers away")
+
+    def check_run(self, run_id: str, entries: list[Entry], performed: Counter[str], names: dict[str, str]) -> None:
+        """One run's record; `names` gets its calls and their skills."""
+        self.counts["runs"] += 1
+        self.counts["entries"] += len(entries)
+        told: Counter[str] = Counter()
+        for one in entries:
+            data = one["data"]
+            if one["event"] == "llm_response":
+                self.counts["answers"] += 1
+            elif one["event"] == "skill_execute":
+                names[f"{run_id}:{data['call_id']}"] = data["skill"]
+            elif one["event"] in ("skill_result", "skill_error"):
+                key = f"{run_id}:{data['call_id']}"
+                told[key] += 1
+                if one["event"] == "skill_result" and data["skill"] != "ask_clerk" and not performed[key]:
+                    self.faults.append(f"{key} has a result and was not called")
+        self.faults += [f"{key} has {count} outcomes" for key, count in told.items() if count > 1]
+
+    def notes(self, name: str) -> list[list[str]]:
+        return Notes(self.folder / name).lines()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill and stop workers and their PostgreSQL while they work.")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--lease", type=float, default=10.0, help="seconds")
+    parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(Path(options.work[0]), options.work[1], float(options.work[2]))
+        return 0
+    if (why := Server.why_not()) is not None:
+        print(f"chaos needs PostgreSQL: {why}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="kernai-chaos-") as folder, Server(durable=True) as server:
+        chaos = Chaos(options, Path(folder), server)
+        chaos.go()
+        for name, count in sorted(chaos.counts.items()):
+            print(f"{name}: {count:,}")
+        for fault in chaos.faults[:20]:
+            print(f"FAULT: {fault}")
+        print(f"faults: {len(chaos.faults)}")
+        if chaos.faults:
+            print((Path(folder) / "log").read_text()[-3000:], file=sys.stderr)
+        return 1 if chaos.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
