@@ -346,6 +346,13 @@ def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response
     assert [event.data["metadata"] for event in seen] == expected
 
 
+class Unbound(Skill):
+    """A skill whose arguments are the parameters themselves."""
+
+    def bind(self, params: Mapping[str, object], *_: Any, **__: Any) -> dict[str, object]:
+        return dict(params)
+
+
 @WAYS
 @pytest.mark.parametrize("listens", [False, True])
 def test_what_the_host_changes_or_reuses_later_does_not_change_the_record(way: Way, listens: bool) -> None:
@@ -355,7 +362,7 @@ def test_what_the_host_changes_or_reuses_later_does_not_change_the_record(way: W
         reused: dict[str, Any] = {"numbers": []}
         about = {"user": {"roles": ["clerk"]}}
 
-        def count_up(names: list[str], more: Any, ctx: SkillContext) -> SkillResult:
+        def count_up(names: list[str], more: dict[str, list[str]], ctx: SkillContext) -> SkillResult:
             reused["numbers"].append(len(names))
             copied = json.loads(json.dumps(reused))
             ctx.emit(reused if changes else copied)
@@ -367,7 +374,7 @@ def test_what_the_host_changes_or_reuses_later_does_not_change_the_record(way: W
 
         call = '<command name="count_up">{"names": ["a"], "more": {"b": ["c"]}}</command>'
         agent = Agent(
-            instructions="", provider=MockProvider(call, call, "<final>so</final>"), skills=[Skill("count_up", execute=count_up)])
+            instructions="", provider=MockProvider(call, call, "<final>so</final>"), skills=[Unbound("count_up", execute=count_up)])
         store, recorder = MemoryStore(), Recorder()
         listener = {"on_event": vandalise_data} if listens and changes else {}
         way(agent, store=store, recorder=recorder, run_id="r", metadata=about, **listener)

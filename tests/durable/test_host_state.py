@@ -207,6 +207,26 @@ def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
 
 
 @EACH_WAY
+def test_a_sub_runs_own_state_is_recorded_when_it_becomes_equal_to_its_parents(way: Way) -> None:
+    class Own(Cart):
+        def child(self, task_id: str | None) -> Own:
+            made = super().child(task_id)
+            made.items = list(self.items)
+            return made
+
+    def drop(ctx: SkillContext[Cart]) -> str:
+        return ctx.run_context.items.pop()
+
+    it = shopper().replace(skills=[*shopper().skills, Skill("drop", execute=drop)])  # type: ignore[misc]
+    clerk = it.as_skill("clerk", "Shops.")
+    scripts = {"go": [command("clerk", "buy"), "<final>done</final>"], "buy": [command("put", "a"), command("drop"), "<final>x</final>"]}
+    store = MemoryStore()
+    way.execute(it.replace(skills=[clerk]), "go", store=store, run_id="r", context=Own(), provider=provider(scripts))
+    saved = [(one["scope"], one["data"]["items"]) for one in store.load("r") if one["event"] == "context_saved"]
+    assert saved == [("0.0", ["a"]), ("0.0", [])]
+
+
+@EACH_WAY
 def test_a_fork_has_the_state_that_the_step_before_it_left(way: Way) -> None:
     store, options = MemoryStore(), {"provider": provider(SHOPPING)}
     whole = way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), **options)
