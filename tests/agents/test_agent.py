@@ -491,18 +491,25 @@ def test_what_is_assigned_holds_from_the_next_run_on() -> None:
 
 @pytest.mark.parametrize("word, meant", [
     ("temperature", "generation"), ("parallel_tools", "parallel_skills"), ("tools", "skills"), ("max_turns", "max_steps"),
-    ("max_step", "max_steps"), ("Output", "output"), ("hooks", "middleware"),
+    ("max_step", "max_steps"), ("Output", "output"), ("hooks", "middleware"), ("max_tokens", "generation"), ("stop", "generation"),
+    ("functions", "skills"), ("max_retries", "middleware"),
 ])  # fmt: skip
 def test_an_option_under_another_librarys_name_has_a_hint(word: str, meant: str) -> None:
     with pytest.raises(TypeError, match=f"Agent has no option '{word}'; did you mean '{meant}'"):
         Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("word, meant", [("session_id", "run_id"), ("limits", "limits"), ("on_evnt", "on_event")])
+@pytest.mark.parametrize("word, meant", [("session_id", "run_id"), ("limits", "limits"), ("on_evnt", "on_event"), ("callback", "on_event")])
 def test_an_option_of_a_run_is_said_to_be_one(word: str, meant: str) -> None:
     with pytest.raises(TypeError, match=rf"Agent has no option '{word}'; it is one of a run: execute\(agent, \.\.\., {meant}="):
         Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
     assert {*OPTIONS_OF_A_RUN} == RunOptions.__annotations__.keys() - {"provider", "model"}
+
+
+@pytest.mark.parametrize("word", ["max_calls", "timeout", "max_cost"])
+def test_a_limit_is_said_to_be_one_of_a_run(word: str) -> None:
+    with pytest.raises(TypeError, match=rf"'{word}'; it is a limit of a run: execute\(agent, \.\.\., limits=Limits\({word}="):
+        Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
 
 
 def test_an_option_cannot_be_deleted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -302,6 +303,14 @@ def test_the_decorator_without_parentheses_takes_the_functions_name() -> None:
     assert found.documentation == "Tickets by number."
     result = execute(Agent(instructions="", provider=MockProvider('<block type="ticketing">5</block>', "<final>x</final>")), "x")
     assert result.messages[2].text == '<block type="result" name="ticketing">ticket 5</block>'
+
+
+def test_a_handler_without_a_name_of_its_own_is_given_one() -> None:
+    handler = partial(answer)
+    for decorate in (protocol, protocol()):
+        with pytest.raises(TypeError, match=r"has no name of its own; give one with protocol\(name\)"):
+            decorate(handler)
+    assert protocol("ticketing", register=False)(handler) is handler
 
 
 def test_all_protocols_are_none_and_the_hint_says_so() -> None:

@@ -12,14 +12,19 @@ _MOST_COMPARED = 20
 _LEAST_SIMILAR = 0.6
 #: other libraries' words, and ours
 _ELSEWHERE = {
-    "answer": "text", "as_tool": "as_skill", "callbacks": "on_event", "content": "text", "desc": "description",
-    "final_output": "output", "hooks": "middleware", "input_tokens": "prompt_tokens", "max_iterations": "max_steps",
-    "max_turns": "max_steps", "message_history": "history", "needs_approval": "approval", "output_text": "text",
+    "answer": "text", "as_tool": "as_skill", "callback": "on_event", "callbacks": "on_event", "checkpointer": "store",
+    "content": "text", "conversation_id": "run_id", "deps": "context", "desc": "description",
+    "final_output": "output", "functions": "skills", "guardrails": "middleware", "hooks": "middleware",
+    "input_tokens": "prompt_tokens", "llm": "provider", "max_iterations": "max_steps", "max_retries": "middleware",
+    "max_tokens": "generation", "max_turns": "max_steps", "mcp_servers": "protocols", "message_history": "history",
+    "messages": "history", "model_settings": "generation", "needs_approval": "approval", "output_text": "text",
     "output_tokens": "completion_tokens", "output_type": "output", "parallel_tools": "parallel_skills",
     "prompt": "instructions", "require_approval": "approval", "requires_approval": "approval",
-    "response_format": "output", "result_type": "output", "session_id": "run_id", "should_cancel": "cancel",
-    "stopped_reason": "stop_reason", "system": "instructions", "system_prompt": "instructions",
-    "temperature": "generation", "thread_id": "run_id", "tools": "skills", "top_p": "generation",
+    "response_format": "output", "result_type": "output", "retries": "middleware", "seed": "generation",
+    "session_id": "run_id", "should_cancel": "cancel", "stop": "generation", "stopped_reason": "stop_reason",
+    "system": "instructions", "system_prompt": "instructions", "temperature": "generation", "thinking": "generation",
+    "thread_id": "run_id", "tool": "skills", "tools": "skills", "toolsets": "skills", "top_k": "generation",
+    "top_p": "generation", "usage_limits": "limits",
 }
 
 
@@ -54,8 +59,9 @@ def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The one in `known` that `name` is another library's word for, or a misspelling of."""
     known = list(known)
-    word = _ELSEWHERE.get(name)
-    return word if word in known else next(iter(close_matches(name, known)), None)
+    if name in _ELSEWHERE:  # then no name that merely looks like it is meant
+        return _ELSEWHERE[name] if _ELSEWHERE[name] in known else None
+    return next(iter(close_matches(name, known)), None)
 
 
 def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -19,6 +19,7 @@ from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
+from kernai.values.limits import Limits
 from kernai.values.model import Model, Models
 from kernai.values.outside_text import Outside, instruction_parts
 from kernai.values.result import Output_co
@@ -458,6 +459,8 @@ OPTIONS_OF_A_RUN = (
 
 
 def _no_option(name: str) -> str:
+    if name in Limits.__dataclass_fields__ and name != "max_tokens":  # an agent's is generation.max_tokens
+        return f"Agent has no option {name!r}; it is a limit of a run: execute(agent, ..., limits=Limits({name}=...))"
     if closest(name, OPTIONS) is None and (of_a_run := closest(name, OPTIONS_OF_A_RUN)) is not None:
         return f"Agent has no option {name!r}; it is one of a run: execute(agent, ..., {of_a_run}=...)"
     return f"Agent has no option {name!r}{likely(name, OPTIONS, 'it has')}"
