@@ -282,7 +282,7 @@ _MOST_MEMBERS = 10
 def error_text(error: BaseException) -> str:
     """The text of an exception with its notes, or its class if it has no text; of a group the texts of its members."""
     if isinstance(error, BaseExceptionGroup):
-        text = "; ".join(f"{type(one).__name__}: {error_text(one)}" for one in error.exceptions[:_MOST_MEMBERS])
+        text = "; ".join(map(_member_text, error.exceptions[:_MOST_MEMBERS]))
     else:
         try:
             text = str(error)
@@ -292,6 +292,11 @@ def error_text(error: BaseException) -> str:
         text = f"KeyError: {text}" if isinstance(error, KeyError) else text
     notes = getattr(error, "__notes__", ())
     return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
+
+
+def _member_text(error: BaseException) -> str:
+    text, name = error_text(error), type(error).__name__
+    return text if text.startswith(name) else f"{name}: {text}"
 
 
 def copied(error: AnyError) -> AnyError:

@@ -168,8 +168,8 @@ class Silent(Exception):  # noqa: N818 - no error of a program's own
     (ValueError("too big"), "too big"), (ValueError(), "ValueError"), (ValueError(" \n"), "ValueError"),
     (KeyError("k"), "KeyError: 'k'"), (Silent(), "Silent"), (OSError(2, "No such file"), "[Errno 2] No such file"),
     (noted(ValueError("too big")), "too big\nat most 5\nsee the manual"), (noted(ValueError()), "ValueError\nat most 5\nsee the manual"),
-    (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [KeyError("k"), noted(OSError("c"))])]),
-     "ValueError: a; ExceptionGroup: KeyError: KeyError: 'k'; OSError: c\nat most 5\nsee the manual"),
+    (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [KeyError("k"), noted(OSError("c")), Silent()])]),
+     "ValueError: a; ExceptionGroup: KeyError: 'k'; OSError: c\nat most 5\nsee the manual; Silent"),
 ])  # fmt: skip
 def test_an_error_says_what_it_says_or_what_it_is(error: Exception, text: str) -> None:
     assert error_text(error) == text
