@@ -54,6 +54,31 @@ async def cancel_oneself() -> str:
     return "never"
 
 
+def ring() -> ProviderError:
+    """An error that is a cause of its own cause."""
+    error = ProviderError("down")
+    error.__cause__ = ValueError("because")
+    error.__cause__.__cause__ = error
+    return error
+
+
+async def fail_in_a_ring() -> None:
+    raise ring()
+
+
+@WAYS
+def test_an_error_whose_causes_form_a_ring_is_a_failure_like_any_other(way: Way) -> None:
+    class Down(MockProvider):
+        def call(self, *given: Any) -> LlmResponse:
+            if self.call_count:
+                raise ring()
+            return super().call(*given)
+
+    fails = Skill("fails", execute=fail_in_a_ring)
+    result = way(Agent(instructions="", provider=Down(command("fails")), skills=[fails]))
+    assert (result.messages[2].text, str(result.error)) == ('<block type="error" name="fails">down</block>', "down")
+
+
 @WAYS
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_task_group_that_fails_in_a_call_is_that_calls_failure(way: Way, at_once: bool) -> None:

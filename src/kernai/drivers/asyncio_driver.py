@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 #: a call of a sync skill that takes less is brief, in seconds. To wake the event loop takes a quarter of it
 BRIEF = 0.0002
+#: how far the causes of an error are followed: they may form a ring
+_MOST_CAUSES = 100
 
 
 class AsyncioDriver(Driver):
@@ -320,9 +322,11 @@ class _Watch:
 
 def _is_of_a_group(error: BaseException | None) -> bool:
     """Whether a failed `TaskGroup` raised this error, or caused it."""
-    while error is not None and not isinstance(error, BaseExceptionGroup):
+    for _ in range(_MOST_CAUSES):
+        if error is None or isinstance(error, BaseExceptionGroup):
+            break
         error = error.__cause__ or error.__context__
-    return error is not None
+    return isinstance(error, BaseExceptionGroup)
 
 
 async def _in_task(value: Awaitable[Any], variables: Context | None = None) -> Any:
