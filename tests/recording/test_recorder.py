@@ -104,6 +104,12 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
     with pytest.raises(TypeError, match="list has none"):
         CompositeSink([MemorySink()])  # type: ignore[arg-type]  # likewise
 
+    class Late:
+        async def record(self, event: Event) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Late\.record is an async function"):
+        Recorder(Late())  # type: ignore[arg-type]  # likewise
+
 
 def test_the_first_sink_that_keeps_events_is_looked_into() -> None:
     memory = MemorySink()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
+
+import pytest
 
 from kernai import Agent, Context, Media, MediaStore, MockProvider, Plan, SkillContext, execute, skill
 
@@ -116,3 +118,11 @@ def test_a_context_that_lies_deep_cannot_start_workflows() -> None:
     provider = MockProvider(f"<plan>{PLAN}</plan>", "<final>done</final>")
     execute(Agent(instructions="", provider=provider, skills=[]), "start", context=Context(depth=1))
     assert provider.call_count == 2
+
+
+@pytest.mark.parametrize("name", ["child", "restore", "save"])
+def test_a_method_that_nobody_would_await_is_refused_at_its_class(name: str) -> None:
+    async def later(self: Any, *given: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=rf"Late\.{name} is an async function"):
+        type("Late", (Context,), {name: later})

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernai._util.callables import is_async
 from kernai._util.copies import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import KernaiError
@@ -39,6 +40,8 @@ def _checked(sink: Sink) -> Sink:
         raise TypeError(f"sink must be an object with a record(event) method, got the class {sink.__name__}")
     if not callable(getattr(sink, "record", None)):
         raise TypeError(f"sink must have a record(event) method, {type(sink).__name__} has none")
+    if is_async(sink.record):
+        raise TypeError(f"{type(sink).__name__}.record is an async function: a sink's is a plain one, for both worlds")
     return sink
 
 

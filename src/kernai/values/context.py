@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kernai._util.callables import is_async
 from kernai.values.media_store import MediaStore
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class Context:
         super().__init_subclass__(**options)
         if isinstance(cls.own, str):
             raise TypeError(f"{cls.__name__}.own must be a tuple of names, such as ({cls.own!r},)")
+        for name in ("child", "restore", "save"):
+            if is_async(getattr(cls, name)):
+                raise TypeError(f"{cls.__name__}.{name} is an async function: it must be a plain one, for both worlds")
 
     depth: int
     task_id: str | None
