@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import kernai
@@ -134,7 +136,7 @@ def test_a_tape_gives_natively_what_it_gives_with_blocks(vendor: str, tape: str)
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("tape", ["several calls", "a wrong call", "three steps"])
+@pytest.mark.parametrize("tape", [name for name, texts in TAPES.items() if len(texts) > 1])
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("native", [True, False])
 def test_a_tape_that_was_begun_in_one_mode_ends_in_the_other(vendor: str, tape: str, native: bool) -> None:
@@ -195,6 +197,49 @@ def test_each_call_has_one_result_in_order_under_the_vendors_id(vendor: str, tap
     said = json.dumps(server.bodies[-1])
     assert '<block type=\\"command' not in said
     assert '<block type=\\"result' not in said
+
+
+PLAN = '{"tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}'
+ANY_CALL = st.tuples(
+    st.sampled_from([
+        ("search", '{"query": "x"}'), ("search", '{"limit": 1}'), ("stock_list", '{"product": "rug"}'), ("photo", "{}"),
+        ("gone", "{}"), ("plan", PLAN), ("plan", "{}"), ("tasks", "{}"), ("notes", '{"content": "c"}'),
+        ("final", '{"amount": 1, "currency": "EUR"}'), ("final", '{"value": [1]}'),
+    ]),
+    st.sampled_from(["", "same", "x" * 70]),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    turns=st.lists(st.lists(ANY_CALL, max_size=4), min_size=1, max_size=4), crowd=st.sampled_from([0, 0, 105]),
+    output=st.sampled_from([None, "Price", "list"]),
+)
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_whatever_a_model_calls_the_vendor_gets_one_result_for_each_call(
+    vendor: str, turns: list[list[Any]], crowd: int, output: str | None
+) -> None:
+    server = Server(vendor, [], native=True)
+    responses = [[Called(name, arguments, id) for (name, arguments), id in turn] for turn in turns]
+    responses[0] += responses[0][:1] * crowd
+
+    def answer(request: Request) -> MemoryReply:
+        server.bodies.append(json.loads(request.body))
+        at = len(server.bodies) - 1
+        calls = responses[at] if at < len(responses) else []
+        return MemoryReply(200, {"content-type": WIRES[vendor].media_type}, spoken(vendor, "Hm.", calls))
+
+    server.transport = MemoryTransport(answer)
+    kind: Any = {"Price": Price, "list": list[int]}.get(output or "")
+    notes = kernai.Protocol("notes", lambda block, context: "noted", documentation="Keeps notes.")
+    kernai.execute(server.agent(output=kind, protocols=[notes]), "Go.", limits=kernai.Limits(max_calls=3000))
+    for body in server.bodies:
+        calls, results = calls_in(vendor, body)
+        assert calls == results
+        assert vendor == "ollama" or len(set(calls)) == len(calls)  # which has names alone
+        talk = body.get("messages") or body.get("contents") or []
+        if vendor in ("anthropic", "gemini"):
+            assert [one["role"] == "user" for one in talk] == [at % 2 == 0 for at in range(len(talk))]
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -309,9 +354,16 @@ def test_the_vendors_schema_mode_holds_a_typed_answer(vendor: str, with_skills: 
         assert "final" not in names_of(body)
     else:
         assert "final" in names_of(body)
-    if with_skills:
-        _, take = official(vendor)
-        take(body)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_the_vendors_own_types_take_the_schema_of_a_typed_answer(vendor: str) -> None:
+    _, take = official(vendor)
+    for skills in ([search], None):
+        server = Server(vendor, ['{"amount": 2.5, "currency": "EUR"}'], native=True)
+        kernai.execute(server.agent(output=Price, skills=skills, generation={"max_tokens": 5000}), "How much?")
+        take(server.bodies[0])
 
 
 @pytest.mark.parametrize("kind,value,arguments", [
