@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: what needs servers, packages of others, or is no program
 APART = {
     "harness", "run_matrix", "mcp_filesystem", "mcp_memory", "skill_and_mcp", "mcp_server", "otel_spans", "local_model",
+    "rag",
 }
 MUTANTS, REPLAYS, PROCESSES = 300, 1000, 6
 

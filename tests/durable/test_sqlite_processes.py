@@ -158,7 +158,7 @@ ready, signal_ready = os.pipe()
 child = os.fork()
 if child == 0:
     store.append("r", 1, [entry("child")], [])
-    os.read(heard, 1)  # the parent has closed the store
+    os.read(ready, 1)  # the parent has closed the store
     store.append("r", 2, [entry("child, after the parent has closed")], [])
     with SqliteStore(path) as other:
         say(len(other.load("r")))
