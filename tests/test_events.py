@@ -346,6 +346,21 @@ def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response
     assert [event.data["metadata"] for event in seen] == expected
 
 
+def test_a_provider_that_reuses_its_reasoning_leaves_each_message_its_own() -> None:
+    shared: dict[str, Any] = {"reasoning_items": [{"type": "thought", "numbers": []}]}
+
+    class Reusing(MockProvider):
+        def call(self, *arguments: Any) -> LlmResponse:
+            shared["reasoning_items"][0]["numbers"].append(self.call_count)
+            return LlmResponse(super().call(*arguments).content, metadata=shared)
+
+    page, store = Skill("page", execute=lambda: "a page", inputs={}), MemoryStore()
+    agent = Agent(instructions="", provider=Reusing('<command name="page"></command>', "<final>so</final>"), skills=[page])
+    result = kernai.execute(agent, "go", store=store, run_id="r")
+    assert [one.reasoning[0]["numbers"] for one in result.messages if one.reasoning] == [[0], [0, 1]]
+    assert kernai.resume(agent, "r", store=store).messages == result.messages
+
+
 class Unbound(Skill):
     """A skill whose arguments are the parameters themselves."""
 

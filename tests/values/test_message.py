@@ -176,3 +176,15 @@ def test_a_reference_without_a_type_still_has_a_placeholder() -> None:
 def test_a_dict_of_another_shape_is_refused(data: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Message.from_dict(data)
+
+
+def test_what_a_message_carries_beside_its_content_can_be_changed_by_nobody() -> None:
+    reasoning, blocks = [{"type": "t", "of": [1]}], [{"type": "command", "name": "look", "content": "{}"}]
+    message = Message("assistant", "x", reasoning=reasoning, blocks=blocks)
+    before = json.loads(json.dumps(message.to_dict()))
+    shown: list[Any] = [reasoning, blocks, message.reasoning, message.blocks, *message.to_dict().values()]
+    for one in shown:
+        for item in one if isinstance(one, (list, tuple)) else ():
+            item.get("of", []).append(2)
+            item["type"] = "changed"
+    assert message.to_dict() == before

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernai._util.copies import Replaceable
+from kernai.jsonio.json_data import copied
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ class Message(Replaceable):
         self._outside: tuple[int, ...] = tuple(outside) if outside else ()
         self._role: Role = role
         self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
-        self._reasoning: tuple[Mapping[str, Any], ...] = tuple(reasoning) if reasoning else ()
-        self._blocks = None if blocks is None else tuple(blocks)
+        # copies, as for whoever reads them: a provider may reuse its own, and a middleware change what it gets
+        self._reasoning: tuple[Mapping[str, Any], ...] = tuple(map(copied, reasoning)) if reasoning else ()
+        self._blocks = None if blocks is None else tuple(map(copied, blocks))
         self._answers = answers
 
     @property
@@ -92,11 +94,11 @@ class Message(Replaceable):
 
     @property
     def reasoning(self) -> tuple[Mapping[str, Any], ...]:
-        return self._reasoning
+        return tuple(map(copied, self._reasoning)) if self._reasoning else ()
 
     @property
     def blocks(self) -> tuple[Mapping[str, Any], ...] | None:
-        return self._blocks
+        return None if self._blocks is None else tuple(map(copied, self._blocks))
 
     @property
     def answers(self) -> int | None:
@@ -150,9 +152,9 @@ class Message(Replaceable):
             listed = [p if isinstance(p, str) else p.to_dict(inline=inline_media) for p in self._content]
             made = {"role": self._role, "content": listed}
         if self._reasoning:
-            made["reasoning"] = [dict(item) for item in self._reasoning]
+            made["reasoning"] = list(self.reasoning)
         if self._blocks is not None:
-            made["blocks"] = [dict(block) for block in self._blocks]
+            made["blocks"] = list(map(copied, self._blocks))
         if self._answers is not None:
             made["answers"] = self._answers
         return made
