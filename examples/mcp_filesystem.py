@@ -1,6 +1,6 @@
 """An agent that reads files through an MCP server: it looks around, errs, mends its request, and answers.
 
-Needs Node.js and `pip install "kernai[mcp]"`. The server is real, the model's turns are scripted.
+Needs Node.js and `pip install ".[mcp]"`. The server is real, the model's turns are scripted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs as OpenTelemetry spans, by the conventions for generative AI: `pip install "kernai[otel]"`.
+"""Runs as OpenTelemetry spans, by the conventions for generative AI: `pip install ".[otel]"`.
 
 A real program gives its tracer provider an exporter that sends spans somewhere, `OTLPSpanExporter` for example; here
 they are kept in memory and printed.

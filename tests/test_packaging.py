@@ -45,6 +45,14 @@ def test_the_version_is_a_constant_of_the_package_and_heads_the_changelog(projec
     assert versions[0] == kernai.__version__
 
 
+def test_the_forge_checks_each_python_that_the_package_says_it_supports(project: dict[str, Any]) -> None:
+    classifiers = "\n".join(project["project"]["classifiers"])
+    supported = re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
+    matrix = re.search(r"^        python: \[(.*)\]$", (ROOT / ".github/workflows/checks.yml").read_text("utf-8"), re.MULTILINE)
+    assert matrix is not None
+    assert re.findall(r"[\d.]+", matrix[1]) == supported
+
+
 @pytest.mark.parametrize("package", ["kernai", "kernai_providers"])
 def test_every_package_says_that_it_is_typed(package: str) -> None:
     folder = ROOT / "src" / package
@@ -68,6 +76,8 @@ def test_the_help_names_every_command() -> None:
         (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
         (("all", "x"), "dev.py: error: all takes no arguments, got: x"),
         (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
+        (("rehearse", "0.2.0", "now"), "dev.py: error: rehearse takes one argument, the version"),
+        (("constraints", "x"), "dev.py: error: constraints takes no arguments, got: x"),
         (("demo", "--model", "huge"), "dev.py: error: the model in the box is smollm2: `dev.py demo --model smollm2`"),
     ],
 )
