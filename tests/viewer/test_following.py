@@ -93,6 +93,19 @@ def test_filters_search_and_place_stay_while_events_come(followed: Followed, new
     assert "blocks_parsed" not in page.locator("#events .type").all_inner_texts()
 
 
+def test_a_page_stays_at_the_end_if_asked_to(followed: Followed, new_page: NewPage) -> None:
+    entries = long(300)
+    followed.write(entries[:200])
+    page = new_page(followed.server.url)
+    page.keyboard.press("2")
+    page.get_by_role("button", name="Stay at the end").click()
+    expect(page.locator("#e200")).to_be_in_viewport()
+    followed.write(entries[200:])
+    expect(page.locator("#e301")).to_be_in_viewport()
+    page.keyboard.press("f")
+    expect(page.get_by_role("button", name="Stay at the end")).to_have_attribute("aria-pressed", "false")
+
+
 def test_the_answer_comes_at_the_top_and_the_readers_place_stays(followed: Followed, new_page: NewPage) -> None:
     entries = long(400)
     followed.write(entries)

@@ -130,11 +130,20 @@ function placeLabel(scope, depth) {
   return "\u2003".repeat(Math.min(deep, 8)) + name;
 }
 
+/** Whose an item is, in words: "buyer › south, step 1". */
+function placeOf(item) {
+  const step = item.step ?? item.event?.step;
+  const path = [];
+  for (let at = item.scope ?? step?.scope ?? item.event?.scope; at; at = at.parent) path.unshift(clip(at.name, 40));
+  return path.join(" › ") + (step ? `, step ${step.number}` : "");
+}
+
 /** The search: what matches in the list that is shown, and which match is the current one. */
 class Search {
   constructor(onChange) {
     this.field = document.getElementById("search");
     this.label = document.getElementById("found");
+    this.where = document.getElementById("found-in");
     this.found = [];
     this.current = -1;
     this.query = "";
@@ -182,11 +191,15 @@ class Search {
     const from = this.current < 0 && by < 0 ? 0 : this.current;
     this.current = (from + by + this.found.length) % this.found.length;
     this.list.mark(this.found[this.current]);
+    const item = this.list.items[this.found[this.current]];
+    view.timeline.follow(item.event?.call ?? item.step ?? item.event?.step ?? item.scope ?? item.event?.scope);
     this.announce();
   }
 
   announce() {
     const number = this.found.length;
+    const item = this.current < 0 ? null : this.list.items[this.found[this.current]];
+    this.where.textContent = item ? visible(placeOf(item)) : "";
     if (!this.query) this.label.textContent = "";
     else if (number === 0) this.label.textContent = "none found";
     else this.label.textContent = this.current < 0 ? `${count(number)} found` : `${count(this.current + 1)} of ${count(number)}`;

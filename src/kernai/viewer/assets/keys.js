@@ -57,6 +57,7 @@ const KEYS = {
   o: toggleJson,
   c: copyLink,
   e: () => view.filters.setErrors(!view.filters.errors),
+  f: () => view.live && view.stay(!view.stays),
   l: () => {
     view.open("timeline");
     view.timeline.focus();
@@ -94,7 +95,7 @@ function listen() {
   document.getElementById("help-button").addEventListener("click", help);
   document.getElementById("clear").addEventListener("click", () => {
     view.filters.clear();
-    view.refreshLists();
+    view.refilter();
   });
   for (const tab of TABS) document.getElementById(`tab-${tab}`).addEventListener("click", () => view.open(tab));
   document.getElementById("tabs").addEventListener("keydown", (event) => {

@@ -43,6 +43,13 @@ class List {
     for (const chunk of this.chunks) if (chunk.filled) this.number(chunk);
   }
 
+  /** Shows another item in the place of one with its key. */
+  replace(at, item) {
+    this.items[at] = item;
+    const chunk = this.chunks[Math.floor(at / CHUNK)];
+    if (chunk.filled) this.fill(chunk);
+  }
+
   number(chunk) {
     if (!this.feed) return;
     [...chunk.element.children].forEach((element, at) => {

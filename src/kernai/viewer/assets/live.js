@@ -10,6 +10,9 @@ class Live {
     this.seen = "";
     this.label = document.getElementById("connection");
     this.label.hidden = false;
+    const stay = document.getElementById("stay");
+    stay.hidden = false;
+    stay.addEventListener("click", () => view.stay(!view.stays));
   }
 
   async run() {

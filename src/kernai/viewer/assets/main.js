@@ -11,7 +11,7 @@ function main() {
   view.lists.conversation = new List(document.getElementById("panel-conversation"), conversation, conversationCard, 260);
   view.timeline = new Timeline(document.getElementById("panel-timeline"), tree, document.getElementById("axis"));
   new Splitter(document.getElementById("splitter"), document.querySelector(".panes"), () => view.timeline.drawAxis());
-  view.filters = new Filters(() => view.refreshLists());
+  view.filters = new Filters(() => view.refilter());
   view.search = new Search(() => view.refreshLists(true));
   for (const record of data.records) view.recording.add(record);
   view.open(view.tab);

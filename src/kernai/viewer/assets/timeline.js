@@ -33,15 +33,18 @@ class Timeline {
     this.whole = runs.reduce((most, run) => Math.max(most, run.root.span.length ?? 0), 1);
     this.range = this.zoom ?? { from: 0, to: this.whole };
     this.rows = [];
-    runs.forEach((run, at) => this.scopeRow(run.root, 1, at + 1, runs.length));
+    const { where } = view.filters;
+    const roots = (where instanceof Scope ? [where] : (where ? [where] : runs).map((run) => run.root)).filter(isShown);
+    roots.forEach((scope, at) => this.scopeRow(scope, 1, at + 1, roots.length));
     if (!this.rows.some((row) => row.key === this.selected)) this.selected = this.rows[0]?.key ?? null;
-    for (const row of this.rows) {
-      row.version = [row.of.version ?? row.of.step.version, row.open, row.key === this.selected, row.size,
-        this.range.from, this.range.to].join();
-    }
+    for (const row of this.rows) row.version = this.versionOf(row);
     this.measure();
     this.list.set(this.rows);
     this.drawAxis();
+  }
+
+  versionOf({ of, open, key, size }) {
+    return [of.version ?? of.step.version, open, key === this.selected, size, this.range.from, this.range.to].join();
   }
 
   /** Gives names and figures the room that the longest of them need; each row is a grid of its own. */
@@ -72,13 +75,13 @@ class Timeline {
   /** The rows under a scope: its steps, and sub-runs whose step is not on record. */
   below(scope) {
     return [
-      ...[...scope.steps.values()].map((step) => (...place) => this.stepRow(step, ...place)),
-      ...scope.lost.map((one) => (...place) => this.scopeRow(one, ...place)),
+      ...[...scope.steps.values()].filter(isShown).map((step) => (...place) => this.stepRow(step, ...place)),
+      ...scope.lost.filter(isShown).map((one) => (...place) => this.scopeRow(one, ...place)),
     ];
   }
 
   stepRow(step, level, ...place) {
-    this.add(`t${step.key}`, step, "step", level, place, step.parts.map((part) => (...at) => {
+    this.add(`t${step.key}`, step, "step", level, place, step.parts.filter(isShown).map((part) => (...at) => {
       if (part instanceof Scope) this.scopeRow(part, ...at);
       else this.callRow(part, ...at);
     }));
@@ -189,11 +192,25 @@ class Timeline {
     this.refresh();
   }
 
-  select(row, focus) {
-    this.selected = row.key;
-    this.refresh();
-    const element = this.list.reveal(this.list.index.get(row.key), "nearest");
+  select({ key }, focus) {
+    const { index } = this.list;
+    if (!index.has(key)) return; // the filters hide it
+    const changed = [this.selected, key].filter((one) => index.has(one));
+    this.selected = key;
+    for (const one of changed) {
+      const row = this.rows[index.get(one)];
+      this.list.replace(index.get(one), { ...row, version: this.versionOf(row) });
+    }
+    const element = this.list.reveal(index.get(key), "nearest");
     if (focus) element?.focus({ preventScroll: true });
+  }
+
+  /** Selects the row of a step, call or scope, and opens what it is in. */
+  follow(of) {
+    let opened = false;
+    for (let at = above(of); at; at = above(at)) opened = this.closed.delete(rowKey(at)) || opened;
+    if (opened) this.refresh();
+    this.select({ key: rowKey(of) }, false);
   }
 
   focus() {
@@ -204,6 +221,7 @@ class Timeline {
     if (row.open === null) return;
     if (row.open) this.closed.add(row.key);
     else this.closed.delete(row.key);
+    this.refresh();
     this.select(row, true);
   }
 
@@ -239,6 +257,28 @@ class Timeline {
     event.stopPropagation();
     act();
   }
+}
+
+/** Whether a row passes the filter for errors: something in it went wrong. */
+function isShown(of) {
+  return !view.filters.errors || wentWrong(of);
+}
+
+function wentWrong(of) {
+  if (of.problem || of.failed) return true;
+  if (of instanceof Scope) return [...of.steps.values(), ...of.lost].some(wentWrong);
+  return of instanceof Step ? of.parts.some(wentWrong) : of.scope !== null && wentWrong(of.scope);
+}
+
+/** The row that a step, a call or a scope has, and what that row is under. */
+function rowKey(of) {
+  if (of instanceof Scope) return of.call ? `c${of.call.key}` : `s${of.key}`;
+  return `${of instanceof Step ? "t" : "c"}${of.key}`;
+}
+
+function above(of) {
+  if (of instanceof Scope) return of.call ? of.call.step : of.step ?? of.parent;
+  return of instanceof Step ? of.scope : of.step;
 }
 
 /** A round time, without zeros after the point. */

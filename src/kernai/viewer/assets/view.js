@@ -4,6 +4,7 @@ const view = {
   recording: new Recording(),
   media: {},
   live: null,
+  stays: false, // at the end, while a run is followed
   lists: {},
   tab: "conversation",
   wanted: null, // the event that the address names, while a run that is followed does not have it yet
@@ -18,6 +19,12 @@ const view = {
     drawHead();
   },
 
+  /** The filters have changed. */
+  refilter() {
+    this.timeline.refresh();
+    this.refreshLists();
+  },
+
   refreshLists(redraw = false) {
     const shown = this.card;
     const list = this.lists[shown];
@@ -30,7 +37,14 @@ const view = {
     document.getElementById("nothing-text").textContent = this.recording.events.length === 0
       ? "There is no event yet." : "No event passes the filters.";
     document.getElementById("clear").hidden = !this.filters.active;
-    if (atEnd) list.scrollTo(scroller.scrollHeight);
+    if (this.stays && list.items.length > 0) list.reveal(list.items.length - 1, "end");
+    else if (atEnd) list.scrollTo(scroller.scrollHeight);
+  },
+
+  stay(on) {
+    this.stays = on;
+    document.getElementById("stay").setAttribute("aria-pressed", String(on));
+    this.refreshLists();
   },
 
   eventItems() {
@@ -103,7 +117,7 @@ const view = {
     if (this.tab !== "events") this.open("events");
     if (!this.filters.passes(event)) {
       this.filters.clear();
-      this.refreshLists();
+      this.refilter();
     }
     const element = this.lists.events.reveal(this.lists.events.index.get(n));
     point(element);
