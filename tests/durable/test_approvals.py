@@ -149,6 +149,8 @@ def test_a_call_waits_in_any_position_and_is_made_once_when_approved(
     assert "paid 5" in str(last.text) or "seen" in str(last.text)
     assert set(performed.calls.values()) == {1}, "nothing was called twice"
     assert performed.calls[f"pay {call_id}"] == 1
+    given = [one for one in store.load("r") if one["event"] == "approval_given"]
+    assert all(one["scope"] == one["data"]["call_id"].rpartition("/")[0] for one in given)
     assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store).result == last
 
 

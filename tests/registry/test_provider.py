@@ -206,8 +206,9 @@ async def test_under_asyncio_a_plain_call_runs_in_a_worker_thread() -> None:
 async def test_the_inherited_acall_runs_call_in_a_worker_thread() -> None:
     provider = Scripted("done", end=LlmResponse("done"))
     pieces: list[str] = []
-    response = await provider.acall([Message("user", "x")], Models.TEXT_ONLY, GenerationOptions(), pieces.append)
-    assert (response.content, pieces) == ("done", ["done"])
+    given = [Message("user", "x")], Models.TEXT_ONLY, GenerationOptions(temperature=0.5)
+    response = await provider.acall(*given, pieces.append)
+    assert (response.content, pieces, provider.seen) == ("done", ["done"], [given])
     assert threading.current_thread().name not in provider.threads
 
 
