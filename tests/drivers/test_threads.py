@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import gc
 import json
-import logging
 import os
 import sys
 import threading
@@ -575,106 +574,6 @@ def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
 
     assert run(agent_with(lend), "go", on_event=listen) == "done"
     assert seen == ["from the skill", "from the callback"]
-
-
-class _BrokenError(Exception):
-    """An exception that cannot even say what it is."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-class _BrokenSink:
-    def record(self, event: Event) -> None:
-        raise OSError(f"disk full at {event.type}")
-
-
-class _BrokenHandler(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        raise OSError("log server gone")
-
-
-@ALL_THREE
-@pytest.mark.parametrize("error", [ValueError("oops"), _BrokenError()], ids=["plain", "without a text"])
-def test_a_callback_that_raises_is_logged_and_the_run_continues(
-    runner: Runner, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    @skill(register=False)
-    def work() -> str:
-        return "worked"
-
-    def raises(event: Event) -> None:
-        raise error
-
-    recorder = Recorder()
-    with caplog.at_level(logging.ERROR, "kernai"):
-        assert runner(agent_with(work), "go", on_event=raises, recorder=recorder) == "done"
-    assert kinds(recorder)[-1] == "result"
-    assert "event=callback.failed" in caplog.text
-
-
-@ALL_THREE
-def test_a_sink_that_raises_is_logged_and_the_run_continues(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
-    @skill(register=False)
-    def work() -> str:
-        return "worked"
-
-    seen: list[str] = []
-    with caplog.at_level(logging.ERROR, "kernai"):
-        answer = runner(
-            agent_with(work), "go", recorder=Recorder(_BrokenSink()), on_event=lambda event: seen.append(event.type)
-        )
-    assert answer == "done"
-    assert "event=recorder.failed" in caplog.text
-    assert "disk full" in caplog.text
-    assert seen[-1] == "result"
-
-
-@ALL_THREE
-def test_a_log_handler_that_raises_does_not_touch_the_run(runner: Runner) -> None:
-    @skill(register=False)
-    def work() -> str:
-        return "worked"
-
-    logger = logging.getLogger("kernai.test.broken")
-    logger.propagate = False
-    logger.setLevel(logging.INFO)
-    handler = _BrokenHandler()
-    logger.addHandler(handler)
-    kernai.configure(logger=logger)
-    recorder, seen = Recorder(), list[str]()
-
-    def raises(event: Event) -> None:
-        seen.append(event.type)
-        raise ValueError("oops")
-
-    try:
-        assert runner(agent_with(work), "go", recorder=recorder, on_event=raises) == "done"
-    finally:
-        logger.removeHandler(handler)
-    assert kinds(recorder)[-1] == "result"
-    assert seen[-1] == "result"
-    assert set(kinds(recorder)) <= set(seen)
-
-
-@ALL_THREE
-def test_an_on_task_complete_that_raises_is_logged_and_called_for_every_task(
-    runner: Runner, caplog: pytest.LogCaptureFixture
-) -> None:
-    completed: list[str] = []
-
-    def hook(**arguments: Any) -> None:
-        completed.append(arguments["task_id"])
-        raise ValueError("oops")
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        return plan("a", "b", "c") if last_words(messages) == "go" else final("done")
-
-    with caplog.at_level(logging.ERROR, "kernai"):
-        agent = Agent(instructions="x", provider=MockProvider().on_call(answer))
-        assert runner(agent, "go", on_task_complete=hook) == "done"
-    assert sorted(completed) == ["a", "b", "c"]
-    assert caplog.text.count("event=callback.failed") == 3
 
 
 async def _native(*_: Any, **__: Any) -> None:

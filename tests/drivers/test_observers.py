@@ -1,4 +1,4 @@
-"""`Stop` from a callback ends the run; whatever else a callback raises is logged."""
+"""`Stop` from a callback or a sink ends the run; whatever else an observer raises is logged, and the run continues."""
 
 from __future__ import annotations
 
@@ -70,14 +70,60 @@ def test_what_a_callback_raises_otherwise_or_after_the_result_is_logged(
     assert str(error) in caplog.text
 
 
-class Raising:
-    """A sink that fails at one kind of event."""
+@WAYS
+def test_an_on_task_complete_that_raises_is_logged_and_called_for_every_task(
+    way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    completed: list[str] = []
 
-    def __init__(self, kind: str, error: BaseException) -> None:
+    def hook(**given: Any) -> None:
+        completed.append(given["task_id"])
+        raise ValueError("oops")
+
+    with caplog.at_level(logging.ERROR, "kernai"):
+        model = agent(plan(task("a"), task("b")), "A!", "B!", "<final>done</final>")
+        assert way(model, on_task_complete=hook).text == "done"
+    assert sorted(completed) == ["a", "b"]
+    assert caplog.text.count("event=callback.failed") == 2
+
+
+class UnspeakableError(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class BrokenHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("log server gone")
+
+
+@WAYS
+def test_observers_and_a_log_that_fail_at_every_event_do_not_touch_the_run(way: Way) -> None:
+    logger = logging.Logger("kernai.test.broken", logging.INFO)  # noqa: LOG001 - one that no other test sees
+    logger.addHandler(BrokenHandler())
+    kernai.configure(logger=logger)
+    seen: list[str] = []
+
+    def listen(event: Event) -> None:
+        seen.append(event.type)
+        raise UnspeakableError
+
+    recorder = Recorder(Raising(None, OSError("disk full")))
+    assert way(agent(command("look"), "<final>done</final>"), recorder=recorder, on_event=listen).text == "done"
+    assert {"run_start", "skill_result"} < set(seen)
+    assert seen[-1] == "result"
+
+
+class Raising:
+    """A sink that fails at one kind of event, or at every event."""
+
+    def __init__(self, kind: str | None, error: BaseException) -> None:
         self.kind, self.error = kind, error
 
     def record(self, event: Event) -> None:
-        if event.type == self.kind:
+        if self.kind in (None, event.type):
             raise self.error
 
 
@@ -88,11 +134,15 @@ class Raising:
       for error in (Pause("when?"), asyncio.CancelledError("mine"), ValueError("odd"))),
     ("result", Stop("guardrail", "not that"), "final"),
 ])  # fmt: skip
-def test_a_sink_that_raises_is_judged_as_a_callback_is(way: Way, kind: str, error: BaseException, reason: str) -> None:
+def test_a_sink_that_raises_is_judged_as_a_callback_is(
+    way: Way, kind: str, error: BaseException, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = MemoryStore()
     recorder = Recorder(Raising(kind, error))
-    result = way(agent(command("look"), "<final>done</final>"), recorder=recorder, store=store, run_id="r")
+    with caplog.at_level(logging.ERROR, "kernai"):
+        result = way(agent(command("look"), "<final>done</final>"), recorder=recorder, store=store, run_id="r")
     assert result.stop_reason == reason
+    assert ("event=recorder.failed" in caplog.text and str(error) in caplog.text) == (reason == "final")
     assert store.load("r")[-1]["data"]["stop_reason"] == reason
 
 
