@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -11,17 +12,15 @@ import pytest
 from kernai import (
     Agent,
     Context,
-    LimitReachedError,
     Limits,
-    MaxStepsReachedError,
     Media,
+    MemorySink,
     MemoryStore,
     Message,
     MockProvider,
     Model,
     ProviderError,
     Recorder,
-    RunCancelledError,
     aexecute,
     aresume,
     arun,
@@ -53,11 +52,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "model": ({"model": 4}, TypeError, "model must be a Model"),
     "history text": ({"history": "hello"}, TypeError, "history must be a list of messages"),
     "history entry": ({"history": ["hello"]}, TypeError, r"history\[0\]: must be a Message or a dict"),
+    "history message": ({"history": Message("user", "x")}, TypeError, "history must be a list"),
+    "history of one": ({"history": {"role": "user", "content": "x"}}, TypeError, "history must be a list"),
+    "history flag": ({"history": True}, TypeError, "history must be"),
+    "history later": ({"history": [Message("user", "x"), None]}, TypeError, r"history\[1\]"),
+    "history media": ({"history": [{"role": "user", "content": [{"id": "x"}]}]}, TypeError, r"history\[0\]"),
+    "history no role": ({"history": [{"role": ["user"], "content": "x"}]}, ValueError, r"history\[0\].*role"),
     "history role": ({"history": [{"role": "tool", "content": "x"}]}, ValueError, r"history\[0\]: role must be one of"),
     "history system": ({"history": [Message("system", "x")]}, ValueError, r"history\[0\] is a system message"),
     "history keys": ({"history": [{"role": "user"}]}, ValueError, "needs 'role' and 'content'"),
     "history content": ({"history": [{"role": "user", "content": 3}]}, TypeError, r"history\[0\]: content must be"),
     "history part": ({"history": [{"role": "user", "content": [3]}]}, TypeError, r"history\[0\]: content may hold"),
+    "recorder's sink": ({"recorder": MemorySink()}, TypeError, r"write recorder=Recorder\(\.\.\.\)"),
     "recorder": ({"recorder": []}, TypeError, r"write recorder=Recorder\(\.\.\.\)"),
     "context": ({"context": {}}, TypeError, "context must be a Context"),
     "limits": ({"limits": 5}, TypeError, "limits must be a Limits"),
@@ -66,6 +72,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "on_event": ({"on_event": "print"}, TypeError, "on_event must be callable"),
     "on_task_complete": ({"on_task_complete": 1}, TypeError, "on_task_complete must be callable"),
     "run_id": ({"run_id": ""}, ValueError, "run_id must be a non-empty text"),
+    "metadata pairs": ({"metadata": [("a", 1)]}, TypeError, "metadata must be a Mapping"),
     "metadata": ({"metadata": "x"}, TypeError, "metadata must be a Mapping"),
     "store": ({"store": "runs.db", "run_id": "r"}, TypeError, r"such as SqliteStore\('runs.db'\), got str"),
     "store class": ({"store": MemoryStore, "run_id": "r"}, TypeError, "got the class MemoryStore"),
@@ -78,33 +85,30 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("start", [run, execute, stream], ids=lambda start: start.__name__)
+@pytest.mark.parametrize("start", [run, execute, stream, arun, aexecute, astream], ids=lambda start: start.__name__)
 @pytest.mark.parametrize("options, error, message", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_raises_at_the_call_and_names_the_argument(
     start: Callable[..., Any], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    of, recorder = agent(), Recorder()
     with pytest.raises(error, match=message):
-        start(agent(), "go", **options)
+        made = start(of, "go", **{"recorder": recorder, **options})
+        if inspect.iscoroutine(made):
+            asyncio.run(made)
+    assert isinstance(of.provider, MockProvider)
+    assert (of.provider.call_count, recorder.entries) == (0, [])
 
 
-@pytest.mark.parametrize("options, error, message", MISTAKES.values(), ids=MISTAKES)
-async def test_the_asyncio_twins_say_the_same(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    for start in (arun, aexecute):
-        with pytest.raises(error, match=message):
-            await start(agent(), "go", **options)
-    with pytest.raises(error, match=message):
-        astream(agent(), "go", **options)
+@pytest.mark.parametrize("it", [None, "agent", Agent, {"instructions": "x"}])
+def test_an_agent_of_another_kind_is_a_mistake(it: Any) -> None:
+    with pytest.raises(TypeError, match="agent must be an Agent"):
+        execute(it, "go")
 
 
-@pytest.mark.parametrize("content", [None, 3, b"go", ["a", 3], {"text": "go"}])
+@pytest.mark.parametrize("content", [None, 3, b"go", ["a", 3], [None], {"go"}, {"text": "go"}])
 def test_an_input_of_another_kind_is_a_mistake(content: Any) -> None:
     with pytest.raises(TypeError, match="input m"):
         execute(agent(), content)
-
-
-def test_an_agent_is_asked_for() -> None:
-    with pytest.raises(TypeError, match="agent must be an Agent"):
-        execute("x", "go")  # type: ignore[arg-type]
 
 
 def test_text_media_and_lists_of_both_are_an_input() -> None:
@@ -164,21 +168,6 @@ def test_without_any_provider_the_error_says_how_to_set_one() -> None:
         run(Agent(instructions="x"), "go")
     assert caught.value.result is not None
     assert caught.value.result.messages[0].text == "go"
-
-
-def test_what_run_raises_carries_the_result_that_execute_gives() -> None:
-    looping = agent('<block type="json">1</block>', max_steps=2, skills="all")
-    with pytest.raises(MaxStepsReachedError) as caught:
-        run(looping, "go")
-    assert caught.value.result is not None
-    assert caught.value.result.stop_reason == execute(looping, "go").stop_reason == "max_steps"
-    assert caught.value.result.steps == 2
-    with pytest.raises(LimitReachedError, match="max_calls=1") as limited:
-        run(looping, "go", limits=Limits(max_calls=1))
-    assert limited.value.result is not None
-    assert len(limited.value.result.messages) == 3
-    with pytest.raises(RunCancelledError):
-        run(looping, "go", cancel=Set())
 
 
 def test_the_recording_says_what_was_started_and_by_whom() -> None:

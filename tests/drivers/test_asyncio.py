@@ -591,19 +591,6 @@ async def test_the_hosts_own_failure_is_raised_and_its_result_recorded() -> None
     assert [event.type for event in recorder.entries] == ["run_start", "result"]
 
 
-@pytest.mark.parametrize("function", [arun, aexecute])
-async def test_a_callers_mistake_is_raised_by_the_async_twins_too(function: Callable[..., Any]) -> None:
-    provider = MockProvider("x")
-    agent = Agent(instructions="x", provider=provider)
-    with pytest.raises(TypeError, match="unknown option 'colour'"):
-        await function(agent, "go", colour="red")
-    with pytest.raises(TypeError, match="agent must be an Agent"):
-        await function("agent", "go")
-    with pytest.raises(TypeError, match="unknown option 'colour'"):
-        astream(agent, "go", colour="red")  # type: ignore[call-arg]  # the mistake under test
-    assert provider.call_count == 0
-
-
 # ------------------------------------------------------------------------------------------- many, and nothing left
 
 
