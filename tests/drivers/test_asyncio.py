@@ -135,35 +135,6 @@ async def test_an_acall_that_falls_back_on_the_default_streams_from_a_thread() -
     assert recorder.for_event("llm_response")[0].data["metadata"] == {"counted": True}
 
 
-async def test_context_variables_reach_skills_providers_and_tasks() -> None:
-    seen: list[str] = []
-
-    @skill(register=False)
-    def plain() -> None:
-        seen.append(f"plain {NAME.get()}")
-
-    @skill(register=False)
-    async def native() -> None:
-        seen.append(f"native {NAME.get()}")
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        seen.append(f"model {NAME.get()}")
-        if messages[-1].text == "go":
-            return plan("a", "b")
-        return command("plain") + command("native") if messages[-1].text.startswith("do") else final("done")
-
-    agent = Agent(
-        instructions="x", skills=[plain, native], provider=MockProvider().on_call(answer), parallel_skills=True
-    )
-    token = NAME.set("Ada")
-    try:
-        assert await arun(agent, "go") == "done"
-    finally:
-        NAME.reset(token)
-    assert sorted(set(seen)) == ["model Ada", "native Ada", "plain Ada"]
-    assert len(seen) == 6 + 2 + 2
-
-
 async def test_parallel_async_skills_meet_on_the_loop() -> None:
     together = asyncio.Barrier(5)
 
@@ -537,20 +508,6 @@ async def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
 # ------------------------------------------------------------------------------------------- failures
 
 
-async def test_a_provider_that_fails_is_a_result_and_raised_by_arun() -> None:
-    async def answer(*_: object) -> str:
-        raise OSError("connection lost")
-
-    for provider in (Native(answer), MockProvider("x").fail_on_step(0, OSError("connection lost"))):
-        agent = Agent(instructions="x", provider=provider)
-        result = await aexecute(agent, "go")
-        assert result.stop_reason == "error"
-        assert "connection lost" in str(result.error)
-    with pytest.raises(ProviderError, match="connection lost") as caught:
-        await arun(Agent(instructions="x", provider=Native(answer)), "go")
-    assert caught.value.result is not None
-
-
 @pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine"), asyncio.CancelledError("mine")])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "in a thread"])
 async def test_a_provider_may_raise_anything(error: BaseException, native: bool) -> None:
@@ -565,30 +522,6 @@ async def test_a_provider_may_raise_anything(error: BaseException, native: bool)
         result = await aexecute(Agent(instructions="x", provider=provider), "go")
     assert result.stop_reason == "error"
     assert isinstance(result.error, ProviderError)
-
-
-async def test_a_provider_that_returns_nothing_is_a_clear_error() -> None:
-    class Nothing(Provider):
-        def call(self, *_: Any) -> LlmResponse:
-            return None  # type: ignore[return-value]  # the mistake under test
-
-    class NothingLater(Nothing):
-        async def acall(self, *_: Any) -> LlmResponse:
-            return None  # type: ignore[return-value]  # the mistake under test
-
-    for provider in (Nothing(), NothingLater()):
-        result = await aexecute(Agent(instructions="x", provider=provider), "go")
-        assert "returned NoneType" in str(result.error)
-
-
-async def test_the_hosts_own_failure_is_raised_and_its_result_recorded() -> None:
-    def fails() -> str:
-        raise OSError("no instructions today")
-
-    recorder = Recorder()
-    with pytest.raises(OSError, match="no instructions today"):
-        await aexecute(Agent(instructions=fails, provider=MockProvider("x")), "go", recorder=recorder)
-    assert [event.type for event in recorder.entries] == ["run_start", "result"]
 
 
 # ------------------------------------------------------------------------------------------- many, and nothing left

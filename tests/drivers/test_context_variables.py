@@ -1,17 +1,17 @@
-"""Each skill runs in a copy of the caller's context variables."""
+"""The caller's context variables reach model calls, skills and tasks, each in a copy."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from kernai import Agent, MockProvider, Protocol, Skill, SkillContext, aexecute
-from tests.loop.loop_cases import command
+from kernai import Agent, Message, MockProvider, Model, Protocol, Skill, SkillContext, aexecute
 from tests.ways import WAYS, Way
+from tests.written import command, plan
 
 USER: ContextVar[str] = ContextVar("user", default="nobody")
 SEEN: list[str] = []
@@ -66,6 +66,37 @@ def test_what_a_skill_sets_reaches_neither_the_next_one_nor_the_caller(
         assert USER.get() == "the caller"
     finally:
         USER.reset(token)
+
+
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True])
+def test_they_reach_every_model_call_and_skill_also_in_tasks(way: Way, parallel: bool) -> None:
+    seen: list[str] = []
+
+    def plain() -> None:
+        seen.append(f"plain {USER.get()}")
+
+    async def native() -> None:
+        await asyncio.sleep(0)
+        seen.append(f"native {USER.get()}")
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        seen.append(f"model {USER.get()}")
+        asked = messages[-1].text
+        if asked == "go":
+            return plan("a", "b")
+        return command("plain") + command("native") if asked.startswith("do") else "<final>done</final>"
+
+    agent = Agent(
+        instructions="", provider=MockProvider(chunk_size=64).on_call(answer), parallel_skills=parallel,
+        skills=[Skill("plain", execute=plain), Skill("native", execute=native)],
+    )
+    token = USER.set("Ada")
+    try:
+        assert way(agent).text == "done"
+    finally:
+        USER.reset(token)
+    assert sorted(seen) == ["model Ada"] * 6 + ["native Ada"] * 2 + ["plain Ada"] * 2
 
 
 async def test_an_async_skill_that_is_cancelled_or_fails_is_so_in_its_own_variables() -> None:

@@ -184,58 +184,6 @@ def test_the_tasks_of_a_workflow_run_in_workers(runner: Runner) -> None:
 # ------------------------------------------------------------------------------------------- context variables
 
 
-@ALL_THREE
-@pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
-def test_context_variables_reach_every_skill_and_every_model_call(runner: Runner, parallel: bool) -> None:
-    seen: list[str] = []
-
-    @skill(register=False)
-    def plain() -> None:
-        seen.append(f"plain {NAME.get()}")
-
-    @skill(register=False)
-    async def native() -> None:
-        await asyncio.sleep(0)
-        seen.append(f"native {NAME.get()}")
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        seen.append(f"model {NAME.get()}")
-        return final("done") if len(messages) > 2 else command("plain") + command("native")
-
-    provider = MockProvider(chunk_size=64).on_call(answer)
-    agent = Agent(instructions="x", skills=[plain, native], provider=provider, parallel_skills=parallel)
-    token = NAME.set("Ada")
-    try:
-        assert runner(agent, "go") == "done"
-    finally:
-        NAME.reset(token)
-    assert sorted(seen) == ["model Ada", "model Ada", "native Ada", "plain Ada"]
-
-
-@ALL_THREE
-def test_context_variables_reach_the_tasks_of_a_workflow_and_do_not_leak_back(runner: Runner) -> None:
-    seen: list[str] = []
-
-    @skill(register=False)
-    def rename() -> None:
-        seen.append(NAME.get())
-        NAME.set("changed in a worker")
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = last_words(messages)
-        if asked == "go":
-            return plan("a", "b")
-        return command("rename") if asked.startswith("do") else final("done")
-
-    token = NAME.set("Ada")
-    try:
-        assert runner(Agent(instructions="x", skills=[rename], provider=MockProvider().on_call(answer)), "go") == "done"
-        assert NAME.get() == "Ada"
-    finally:
-        NAME.reset(token)
-    assert seen == ["Ada", "Ada"]
-
-
 # ------------------------------------------------------------------------------------------- the private event loop
 
 
