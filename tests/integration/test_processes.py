@@ -152,6 +152,29 @@ INTERRUPTED: dict[str, tuple[str, list[str], set[str]]] = {
         ["hanging"] * 3,
         {""},
     ),
+    "parallel skills that never end": (
+        "kernai.run(agent(command('hang') * 2, parallel_skills=True), 'go', recorder=recorder)", ["hanging"] * 2, {""},
+    ),
+    "parallel skills in a stream": (
+        "for event in kernai.stream(agent(command('hang') * 2, parallel_skills=True), 'go', recorder=recorder): pass",
+        ["hanging"] * 2,
+        {""},
+    ),
+    "parallel async skills of an async run": (
+        "ticking(kernai.arun(agent(command('hang_later') * 2, parallel_skills=True), 'go', recorder=recorder))",
+        ["hanging"] * 2,
+        {""},
+    ),
+    "the tasks of a workflow": (
+        "tasks = '{\"id\": \"a\", \"input\": \"x\"}, {\"id\": \"b\", \"input\": \"x\"}'\n"
+        "plan = str(Block('plan', None, '{\"strategy\": \"parallel\", \"tasks\": [' + tasks + ']}'))\n"
+        "class Planning(Provider):\n"
+        "    def call(self, messages, model, generation, on_chunk):\n"
+        "        return LlmResponse(plan if messages[-1].text == 'go' else command('hang'))\n"
+        "kernai.run(agent().replace(provider=Planning()), 'go', recorder=recorder)",
+        ["hanging"] * 2,
+        {"", "0.a", "0.b"},
+    ),
     "an agent called as a skill": (
         "inner = agent(command('hang')).as_skill('inner', 'i')\n"
         "skills = [inner]\n"

@@ -20,6 +20,7 @@ from kernai import (
     LlmResponse,
     Media,
     Message,
+    MockProvider,
     Model,
     Provider,
     Recorder,
@@ -30,7 +31,7 @@ from kernai import (
     execute,
     skill,
 )
-from tests.ways import WAYS, Way, by_aexecute, by_astream
+from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute
 from tests.written import command, final
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -317,6 +318,41 @@ def test_deep_diamonds_end_with_each_task_run_once(way: Way) -> None:
 
 
 # ------------------------------------------------------------------------------------------- bounded
+
+
+@pytest.mark.parametrize("given, at_most", [({}, 50), ({"max_tasks": 3}, 3), ({"max_tasks": 2000}, 1000)])
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_plan_of_more_tasks_than_the_agent_allows_is_rejected(given: dict[str, Any], at_most: int, more: int) -> None:
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        return planned([task(str(at)) for at in range(at_most + more)]) if asked == "go" else final("done")
+
+    recorder = Recorder()
+    result = by_execute(agent_of(answer, **given), recorder=recorder, limits=Limits(max_calls=None))
+    assert [event.data["reason"] for event in recorder.for_event("plan_rejected")] == ["too_many_tasks"] * more
+    assert (f"it has more than {at_most:,} tasks" in result.messages[2].text) == bool(more)
+
+
+@WAYS
+def test_call_ids_and_scopes_name_the_way_down(way: Way) -> None:
+    seen: list[str] = []
+
+    @skill(register=False)
+    def where(ctx: SkillContext[Any]) -> str:
+        seen.append(ctx.idempotency_key)
+        return "here"
+
+    inner = Agent(instructions="inner", skills=[where], provider=MockProvider(command("where"), "x"))
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([{"id": "a/b%", "input": "do it"}])
+        return command("inner", "x") if asked == "do it" else final("done")
+
+    recorder = Recorder()
+    way(agent_of(answer, skills=[inner.as_skill("inner", "Ask inner.")]), recorder=recorder, run_id="r")
+    assert seen == ["r:0.a%2Fb%25/0.0/0.0"]
+    assert {event.scope for event in recorder.entries} == {"", "0.a%2Fb%25", "0.a%2Fb%25/0.0"}
+    assert {event.depth for event in recorder.entries} == {0, 1, 2}
 
 
 @WAYS
