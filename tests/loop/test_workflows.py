@@ -320,7 +320,9 @@ def test_deep_diamonds_end_with_each_task_run_once(way: Way) -> None:
 # ------------------------------------------------------------------------------------------- bounded
 
 
-@pytest.mark.parametrize("given, at_most", [({}, 50), ({"max_tasks": 3}, 3), ({"max_tasks": 2000}, 1000)])
+@pytest.mark.parametrize("given, at_most", [
+    ({"max_tasks": Agent(instructions="x").max_tasks}, 50), ({"max_tasks": 3}, 3), ({"max_tasks": 2000}, 1000),
+])
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_plan_of_more_tasks_than_the_agent_allows_is_rejected(given: dict[str, Any], at_most: int, more: int) -> None:
     def answer(asked: str, _: Sequence[Message]) -> str:

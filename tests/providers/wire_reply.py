@@ -6,7 +6,6 @@ to lie puts a step where it shall happen; the methods of `Reply` do it for the u
 
     Reply(body=events).split(1)                    # every byte a send and a chunk of its own
     Reply(body=events).trickle(gate)               # a piece, then wait until the test has let the next one pass
-    Reply(body=events).without_last(reset=True)    # the connection is reset in place of the last piece
 
 Nothing here sleeps: a wait ends when its `Gate` opens, when the client closes, or when the server is closed.
 """
@@ -138,11 +137,6 @@ class Reply:
     def declared(self) -> int:
         return sum(map(_size, self.body)) if self.length is None else self.length
 
-    @property
-    def content(self) -> bytes:
-        """All the bytes of the body."""
-        return b"".join(step for step in self.body if isinstance(step, bytes))
-
     def framed(self, framing: Framing) -> Reply:
         return replace(self, framing=framing)
 
@@ -194,10 +188,6 @@ class Reply:
             keep -= len(step) if isinstance(step, bytes) else 0
             body.append(step)
         return replace(self, body=(*body, Close(reset)), length=self.declared)
-
-    def without_last(self, pieces: int = 1, *, reset: bool = False) -> Reply:
-        """Close in place of the last steps of the body."""
-        return replace(self, body=(*self.body[: len(self.body) - pieces], Close(reset)), length=self.declared)
 
     def then_close(self, gate: Gate | None = None, *, reset: bool = False) -> Reply:
         """Close the idle connection after a whole answer that promised to keep it; at the gate's word if given."""
