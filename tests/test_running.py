@@ -19,7 +19,6 @@ from kernai import (
     Message,
     MockProvider,
     Model,
-    ProviderError,
     Recorder,
     aexecute,
     aresume,
@@ -161,13 +160,6 @@ def test_the_provider_is_the_argument_else_the_agents_else_the_configured_one() 
     assert run(Agent(instructions="x"), "go") == "configured"
     assert run(agent("the agent's"), "go") == "the agent's"
     assert run(agent("the agent's"), "go", provider=MockProvider("given")) == "given"
-
-
-def test_without_any_provider_the_error_says_how_to_set_one() -> None:
-    with pytest.raises(ProviderError, match="configure\\(default_provider=") as caught:
-        run(Agent(instructions="x"), "go")
-    assert caught.value.result is not None
-    assert caught.value.result.messages[0].text == "go"
 
 
 def test_the_recording_says_what_was_started_and_by_whom() -> None:

@@ -483,28 +483,6 @@ async def test_an_async_callback_that_raises_is_logged_and_the_run_continues(cap
     assert "event=callback.failed" in caplog.text
 
 
-async def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
-    contexts: list[SkillContext[Any]] = []
-    heard: list[str] = []
-
-    @skill(register=False)
-    async def lend(ctx: SkillContext[Any]) -> str:
-        contexts.append(ctx)
-        ctx.emit("from the skill")
-        return "lent"
-
-    async def listen(event: Event) -> None:
-        if event.type == "progress":
-            heard.append(event.data["data"])
-            if len(heard) == 1:
-                contexts[0].emit("from the callback")
-
-    agent = Agent(instructions="x", skills=[lend], provider=MockProvider(command("lend"), "done"))
-    async with asyncio.timeout(PATIENCE / 4):
-        assert await arun(agent, "go", on_event=listen) == "done"
-    assert heard == ["from the skill", "from the callback"]
-
-
 # ------------------------------------------------------------------------------------------- failures
 
 

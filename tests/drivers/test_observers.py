@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Event, MemoryStore, MockProvider, Pause, Recorder, Skill, Stop
+from kernai import Agent, Event, MemoryStore, MockProvider, Pause, Recorder, Skill, SkillContext, Stop
 from tests.loop.loop_cases import command, plan, task
 from tests.ways import WAYS, Way
 
@@ -85,6 +85,32 @@ def test_an_on_task_complete_that_raises_is_logged_and_called_for_every_task(
         assert way(model, on_task_complete=hook).text == "done"
     assert sorted(completed) == ["a", "b"]
     assert caplog.text.count("event=callback.failed") == 2
+
+
+@WAYS
+@pytest.mark.parametrize("native", [False, True])
+def test_a_callback_may_use_the_context_of_a_call_which_emits(way: Way, native: bool) -> None:
+    contexts: list[SkillContext[Any]] = []
+    seen: list[str] = []
+
+    def lend(ctx: SkillContext[Any]) -> str:
+        contexts.append(ctx)
+        ctx.emit("from the skill")
+        return "lent"
+
+    async def lend_later(ctx: SkillContext[Any]) -> str:
+        return lend(ctx)
+
+    def listen(event: Event) -> None:
+        if event.type == "progress":
+            seen.append(event.data["data"])
+            if len(seen) == 1:
+                contexts[0].emit("from the callback")
+
+    model = agent(command("lend"), "<final>done</final>")
+    skills = [Skill("lend", execute=lend_later if native else lend)]
+    assert way(model.replace(skills=skills), on_event=listen).text == "done"
+    assert seen == ["from the skill", "from the callback"]
 
 
 class UnspeakableError(Exception):

@@ -504,26 +504,6 @@ def test_the_recorder_and_the_callback_see_the_same_order_under_parallel_tasks()
     assert [event for event in seen if event.type not in streamed] == recorder.entries
 
 
-def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
-    contexts: list[SkillContext[Any]] = []
-    seen: list[str] = []
-
-    @skill(register=False)
-    def lend(ctx: SkillContext[Any]) -> str:
-        contexts.append(ctx)
-        ctx.emit("from the skill")
-        return "lent"
-
-    def listen(event: Event) -> None:
-        if event.type == "progress":
-            seen.append(event.data["data"])
-            if len(seen) == 1:
-                contexts[0].emit("from the callback")
-
-    assert run(agent_with(lend), "go", on_event=listen) == "done"
-    assert seen == ["from the skill", "from the callback"]
-
-
 async def _native(*_: Any, **__: Any) -> None:
     """A callback that only asyncio can call."""
 
@@ -633,39 +613,6 @@ def test_one_recorder_separates_concurrent_runs_by_run_id() -> None:
     for at in range(20):
         mine = [event.type for event in recorder.entries if event.run_id == f"run-{at}"]
         assert mine == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]
-
-
-def test_two_agents_with_a_skill_of_one_name_do_not_meet() -> None:
-    def named(who: str) -> Skill:
-        return Skill("who", execute=lambda: who, inputs={})
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        return final(last_words(messages)) if len(messages) > 2 else command("who")
-
-    provider = MockProvider().on_call(answer)
-    one, two = (Agent(instructions="x", skills=[named(who)], provider=provider) for who in ("one", "two"))
-    answers: dict[str, str] = {}
-    threads = [
-        threading.Thread(target=lambda agent, key: answers.update({key: run(agent, "go")}), args=(agent, key))
-        for agent, key in ((one, "one"), (two, "two"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert answers == {who: f'<block type="result" name="who">{who}</block>' for who in ("one", "two")}
-    assert kernai.skills.all() == []
-
-
-def test_a_skill_given_directly_wins_over_a_registered_one_and_touches_nothing_global() -> None:
-    kernai.skills.register(Skill("who", execute=lambda: "registered", inputs={}))
-    mine = Skill("who", execute=lambda: "mine", inputs={})
-    before = kernai.config.__dict__.copy()
-    recorder = Recorder()
-    run(agent_with(mine), "go", recorder=recorder)
-    assert recorder.for_event("skill_result")[0].data["result"] == "mine"
-    assert kernai.skills.find("who") is not mine
-    assert kernai.config.__dict__ == before
 
 
 class _SlowToken(int):

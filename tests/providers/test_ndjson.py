@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import pairwise
 
@@ -13,9 +12,6 @@ from hypothesis import strategies as st
 from kernai_providers.stream_decoders import ByteLines, LineDecoder
 
 BOM = b"\xef\xbb\xbf"
-BODY = '{"model": "m", "text": "Ménage 漢字 \U0001f600"}\r\n{"text": "\u2028 \u0085 \x0c"}\n\n{"a": 1}\r{"done": true}'.encode()
-LINES = ['{"model": "m", "text": "Ménage 漢字 \U0001f600"}', '{"text": "\u2028 \u0085 \x0c"}', '{"a": 1}', '{"done": true}']
-
 # what a body may be made of, so that every rule meets every other one
 PARTS = st.sampled_from([
     b"\n", b"\r", b"\r\n", b"\n\n", b"a", b"{}", b" ", BOM, b"\xef\xbb", "漢".encode(), "\U0001f600".encode(),
@@ -48,12 +44,6 @@ def test_however_a_body_is_cut_the_lines_are_those_of_the_rule(case: tuple[bytes
     body, chunks = case
     assert decoded(chunks) == by_the_rule(body)
     assert decoded([body[at : at + 1] for at in range(len(body))]) == by_the_rule(body)
-
-
-@pytest.mark.parametrize("body", [BODY, BOM + BODY, BODY + b"\n"], ids=["plain", "mark", "ended"])
-def test_a_body_cut_in_two_at_any_byte_gives_the_same_lines(body: bytes) -> None:
-    for at in range(len(body) + 1):
-        assert decoded([body[:at], body[at:]]) == LINES, at
 
 
 def test_a_line_is_given_with_the_byte_that_ends_it_and_not_before() -> None:
@@ -116,10 +106,3 @@ def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion() -> None:
     assert not any(decoder.feed(b"x") for _ in range(size))
     [line] = decoder.feed(b"\n")
     assert len(line) == start + size
-
-
-@given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=5), max_size=2), max_size=4), st.integers(1, 9))
-def test_objects_come_through_as_they_were_written(objects: list[dict[str, str]], size: int) -> None:
-    body = b"".join(json.dumps(one, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for one in objects)
-    sent = [json.loads(line) for line in body.splitlines() if line]
-    assert [json.loads(line) for line in decoded([body[at : at + size] for at in range(0, len(body), size)])] == sent
