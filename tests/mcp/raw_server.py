@@ -10,6 +10,7 @@ Each tool is a function below. The options are carried out before anything is re
     --stubborn          ignores SIGTERM and the end of its input
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
+    --tasks             lists the tool `build`, which can only be called as a task
     --secret FILE       lists the tool `hidden` once the file exists, and never says so
     --description FILE  the description of `echo` is what the file holds now
 """
@@ -134,6 +135,8 @@ def definitions() -> list[dict[str, Any]]:
     found[0] |= {"description": Path(described).read_text() if described else "Says it again.", "inputSchema": schema}
     for name in ("die_safely", "hang_safely"):
         found.append({"name": name, "inputSchema": ANY, "annotations": {"idempotentHint": True}})
+    if "--tasks" in OPTIONS:
+        found.append({"name": "build", "inputSchema": ANY, "execution": {"taskSupport": "required"}})
     secret = option("--secret")
     if secret and Path(secret).exists():
         found.append({"name": "hidden", "inputSchema": ANY})

@@ -20,7 +20,7 @@ from mcp.server.lowlevel import Server as SdkServer
 
 from kernai import Block, SkillContext
 from kernai.errors import RunCancelledError
-from kernai.mcp import Adapter, McpClosedError, connection, setup
+from kernai.mcp import Adapter, McpClosedError, McpConfigError, connection, setup
 from tests.mcp.support import ask, call, raw, raw_adapter
 
 
@@ -456,6 +456,15 @@ def test_the_tools_that_are_not_allowed_are_refused_at_the_call_and_not_sent(tmp
         answer = call(adapter, "hang", started=str(started))
         assert answer.error == "the tool 'hang' of server 'raw' is not allowed; allowed are: echo"
         assert not started.exists()
+
+
+def test_a_tool_that_needs_a_task_of_an_older_revision_is_not_listed_and_not_called() -> None:
+    with raw_adapter("--tasks") as adapter:
+        assert "build" not in ask(adapter, {"method": "tools/list"}).text
+        with pytest.raises(McpConfigError, match="server 'raw' has no tool 'build'"):
+            adapter.skills("raw", only=["build"])
+        error = str(call(adapter, "build").error)
+    assert error.startswith("the tool 'build' of server 'raw' runs only as a task, in a form of tasks that is not supported")
 
 
 def test_tools_on_many_pages_are_all_listed() -> None:

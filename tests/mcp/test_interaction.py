@@ -26,6 +26,7 @@ from mcp_types import (
     Result,
     TextContent,
     Tool,
+    ToolExecution,
 )
 from pydantic import BaseModel
 
@@ -363,7 +364,8 @@ class Jobs:
         self.server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
 
     async def list_tools(self, *_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name="build", input_schema={"type": "object"})])
+        execution = ToolExecution(task_support="required")
+        return ListToolsResult(tools=[Tool(name="build", input_schema={"type": "object"}, execution=execution)])
 
     async def call_tool(self, context: Any, params: Any) -> Any:
         assert "io.modelcontextprotocol/tasks" in json.dumps(context.params["_meta"])

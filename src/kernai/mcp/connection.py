@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from mcp import Client
 from mcp_types import Tool
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
@@ -47,16 +48,22 @@ class Catalogue:
         self.is_fresh = False
         self.listing: Listing = Listing()
         self._tools: dict[str, Tool] = {}
+        self._only_tasks: frozenset[str] = frozenset()
         self._first: dict[str, dict[str, Any]] = {}
 
     def expire(self) -> None:
         self.is_fresh = False
 
-    def update(self, listing: Listing) -> None:
+    def update(self, listing: Listing, revision: str) -> None:
+        """A new listing. The tasks of revision 2025-11-25 cannot be awaited, so tools that need one are left out."""
         listed = {tool.name: tool for tool in listing}
         for name, tool in listed.items():
             self._first.setdefault(name, _definition(tool))
         self.listing, self._tools = listing, listed
+        self._only_tasks = frozenset() if revision in MODERN_PROTOCOL_VERSIONS else frozenset(
+            name for name, tool in listed.items()
+            if tool.execution is not None and tool.execution.task_support == "required"
+        )
         missing = sorted((self._config.tools or frozenset()) - listed.keys())
         if missing:
             _LOG.warning("server %r has no tools %s, which its configuration allows", self._config.name, missing)
@@ -64,7 +71,14 @@ class Catalogue:
     @property
     def tools(self) -> dict[str, Tool]:
         """Those that may be called, by name."""
-        return {name: tool for name, tool in self._tools.items() if self._config.allows(name)}
+        return {
+            name: tool for name, tool in self._tools.items()
+            if self._config.allows(name) and name not in self._only_tasks
+        }
+
+    def needs_task(self, name: str) -> bool:
+        """Whether the tool is left out because it can only be called as a task."""
+        return name in self._only_tasks
 
     def has(self, name: str) -> bool:
         """Whether the server has the tool at all, allowed or not."""
@@ -199,7 +213,8 @@ class Connection:
         self.catalogue.is_fresh = True  # before it is asked: a change that is reported meanwhile must not be lost
         try:
             has_tools = client.server_capabilities.tools is not None
-            self.catalogue.update(await every_page(client, "tools") if has_tools else Listing())
+            listing = await every_page(client, "tools") if has_tools else Listing()
+            self.catalogue.update(listing, client.protocol_version)
         except BaseException:
             self.catalogue.expire()
             raise

@@ -125,6 +125,11 @@ class Finder:
         barred = next((one for one in servers if one.catalogue.has(name)), None)
         if barred is not None:
             allowed = ", ".join(barred.catalogue.tools) or "none"
+            if barred.catalogue.needs_task(name):
+                return McpError(
+                    f"the tool {name!r} of server {barred.name!r} runs only as a task, in a form of tasks that is not "
+                    f"supported here; others are: {allowed}"
+                )
             return McpError(f"the tool {name!r} of server {barred.name!r} is not allowed; allowed are: {allowed}")
         others = [one for one in self._servers.values() if one not in servers]
         self._context.list_tools(others)
