@@ -88,6 +88,9 @@ class Row:
     _always: ClassVar[Mapping[str, str]] = {}
     _perhaps: ClassVar[Mapping[str, str]] = {}
     _open: ClassVar[tuple[str, ...]] = ()
+    #: all these names; and for each the slot, and whether a value is of its type
+    _names: ClassVar[frozenset[str]] = frozenset()
+    _checks: ClassVar[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = ()
     _read_always: ClassVar[Any]
     _read_perhaps: ClassVar[Any]
 
@@ -103,6 +106,10 @@ class Row:
         cls._always = {name.rstrip("_"): name for name in always}
         cls._perhaps = {name.rstrip("_"): name for name in code.co_varnames[count:count + perhaps]}
         cls._open = tuple([slot.rstrip("_") for slot in cls.open_fields])
+        slots, types = {**cls._always, **cls._perhaps}, cls.__init__.__annotations__
+        cls._names = frozenset(slots)
+        if "read" not in vars(cls):
+            cls._checks = tuple([(name, slot, _IS[types[slot]]) for name, slot in slots.items()])
         # with two more names there are always several, which are read into a tuple
         cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
                                                for slots in (cls._always, cls._perhaps))
@@ -163,15 +170,15 @@ class Row:
         """A row with this data. `ValueError` where it does not fit."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
-        names = {**cls._always, **cls._perhaps}
-        if not cls._always.keys() <= data.keys() <= names.keys():
+        if not cls._always.keys() <= data.keys() <= cls._names:
             missing = [name for name in cls._always if name not in data]
-            unknown = [name for name in data if name not in names]
+            unknown = [name for name in data if name not in cls._names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
-        given = {slot: data.get(name) for name, slot in names.items()}
-        for name, slot in names.items():
-            if not _IS[cls.__init__.__annotations__[slot]](given[slot]):
-                raise ValueError(f"its {name!r} is a {_kind(given[slot])}")
+        given: dict[str, Any] = {}
+        for name, slot, fits in cls._checks:
+            given[slot] = value = data.get(name)
+            if not fits(value):
+                raise ValueError(f"its {name!r} is a {_kind(value)}")
         return cls(**given)
 
     def __repr__(self) -> str:
