@@ -1,4 +1,4 @@
-"""What becomes of an answer: whether it is complete, and a value of the agent's type; see `Agent(output=...)`.
+"""Judges an answer: whether it is complete, and a value of the agent's type; see `Agent(output=...)`.
 
 A call that the vendor cut off is never run, and the model reads why (`corrections`). For an answer that was cut off,
 `Agent.on_truncated` says whether it is accepted, continued or an error. An empty response is a failed model call. A
@@ -76,7 +76,7 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
             text, blocks, incomplete, certain, response.finish_reason, response.ends_turn)
         decision = _decided(run, response)
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
-            # the model has ended its answer, and only forgot the tag that it opened two responses ago
+            # the model has ended its answer, and only forgot to close the tag that it opened two responses ago
             decision = Answer(incomplete.content.strip(ASCII_SPACE), incomplete, decision.extras)
     return response, decision
 
@@ -103,7 +103,7 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
 
 
 def _on_prose(run: Run, rules: Rules, response: ParsedResponse) -> OnProse:
-    """What prose means: without anything to call it is the answer, and where a correction would come too late."""
+    """What prose means. It is the answer if there is nothing to call, or if a correction would come too late."""
     if rules.on_prose == "accept" or response.blocks or not run.setup.has_calls():
         return "accept"
     return "accept" if rules.on_prose == "correct_once" and _is_last(run, rules) else rules.on_prose
@@ -134,7 +134,7 @@ def note_correction(run: Run, decision: Decision) -> None:
 
 
 def _is_answer(run: Run, prose: str) -> bool:
-    """Whether prose as it stands is a value of the agent's type, and so an answer whatever `on_prose` says."""
+    """Whether prose is a value of the agent's type as it is, and so an answer whatever `on_prose` says."""
     kind = run.answer_type
     return kind is not None and kind.is_surely(prose, run.context.media_store, repair=run.root.repair)
 

@@ -1,6 +1,6 @@
 """The commands the runtime answers itself: ``/skills /protocols /workflow /tasks``. Add one to `BUILTINS`.
 
-What they show depends on what is registered just now, so the loop yields `CallBuiltin` for one, as for other calls.
+Their output depends on what is registered now, so the loop yields `CallBuiltin` for one, as for other calls.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _explain_workflows(run: Run) -> str:
 
 def _list_tasks(run: Run) -> str:
     context, results = run.context, run.context.task_results
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "depth": context.depth,
         "goal": context.plan.goal if context.plan else None,
         "strategy": context.plan.strategy if context.plan else None,
         "tasks": [{**task.to_dict(), **_state(results, task.id)} for task in context.tasks],
         "task_results": {task.id: results[task.id] for task in context.tasks if task.id in results},
     }
-    return neutralize(json.dumps(told, ensure_ascii=False))
+    return neutralize(json.dumps(shown, ensure_ascii=False))
 
 
 def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
@@ -61,7 +61,7 @@ def builtin_command(run: Run, name: str, content: str) -> str | None:
 
 
 def _words(content: str) -> str:
-    """``NAME FILE``, also of a native call's arguments."""
+    """``NAME FILE``, also from a native call's arguments."""
     try:
         given = loads(content)
     except ValueError:
@@ -72,7 +72,7 @@ def _words(content: str) -> str:
 
 
 def run_builtin(run: Run, command: str) -> str:
-    """What a command shows."""
+    """The output of a command."""
     if command in BUILTINS:
         return BUILTINS[command](run)
     known = run.agent.know_how

@@ -79,9 +79,9 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
 
 
 def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
-    """The only call of a response, ready to be performed, if nothing but its parameters has to be looked at.
+    """The only call of a response, ready to be performed, if nothing but its parameters has to be checked.
 
-    Most steps take this way. For any other response it is None, and `run_calls` does the same with all checks.
+    Most steps take this path. For any other response it is None, and `run_calls` does the same with all checks.
     """
     block = response.only
     if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - a call less
@@ -113,7 +113,7 @@ def _performed(call: _Call) -> Generator[Effect, Any, Payload]:
 
 
 def failed(call: _Call, error: BaseException) -> Payload:
-    """What the model reads of a failed call; raises what ends the run, once it is recorded."""
+    """What the model reads of a failed call. Raises what ends the run, once the failure is recorded."""
     try:
         if isinstance(error, GeneratorExit):
             raise error
@@ -288,7 +288,7 @@ def refuse_quoted_block(run: Run, block: Block) -> str | None:
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
-    """Stops the run if the same call comes too often in a row, before anything of it is recorded or done."""
+    """Stops the run if the same call comes too often in a row, before it is recorded or performed."""
     is_decided = run.gate.is_decided()  # raises a recorded stop, whatever the limits are now
     most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most and not is_decided:

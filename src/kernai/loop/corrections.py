@@ -1,4 +1,4 @@
-"""What the runtime tells a model whose response cannot be acted on. Each text says what was wrong and what to do."""
+"""What a model reads if its response cannot be acted on. Each text says what was wrong and what to do."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def incomplete(block: Block, *, cut: bool = False) -> str:
 
 
 def uncertain(blocks: Sequence[Block]) -> str:
-    """For blocks behind a JSON value that the end of the response cut off: they may be quoted in it."""
+    """For blocks after a JSON value that the end of the response cut off: they may be quoted in it."""
     told = "; ".join(_named(block) for block in blocks[:20])
     return error_block(
         "response",
@@ -127,7 +127,7 @@ def _with_usage(name: str, what: str, error: SkillInputError) -> str:
 
 
 def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
-    """For a call or an answer that stands in a result."""
+    """For a call or an answer that is quoted from a result."""
     what, done = ("answer", "given") if block.type == "final" else ("call", "run")
     meant = (
         f" If you mean it, send that block again: it is {done} if your next response holds only blocks that you were "

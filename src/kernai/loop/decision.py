@@ -1,6 +1,6 @@
 """What a response asks for: one pure function, `decide`, that the loop and `kernai parse` share.
 
-It emits nothing and changes nothing. The loop carries its value out (`kernel`), and tells the events as it does.
+It emits nothing and changes nothing. The loop carries the decision out (`kernel`), and records events as it does.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from kernai.blocks.block import Block
     from kernai.blocks.dialects import DialectCalls
 
-#: blocks that come from the runtime alone: a model that writes one has forged it
+#: blocks that only the runtime writes: one from a model is forged
 FORGED = frozenset({"result", "error", "media"})
-#: blocks that only tell something
+#: blocks that only inform
 INFORMATIONAL = frozenset({"plan", "json"})
 NESTED = "nested"
 
@@ -29,7 +29,7 @@ NESTED = "nested"
 class ParsedResponse:
     """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
 
-    See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off. `finish_reason` is one
+    See `ParseResult.certain`: blocks after those may be quoted in a JSON value that was cut off. `finish_reason` is one
     of `FINISH_REASONS`, or None. `ends_turn`: see `LlmResponse`.
     """
 
@@ -50,7 +50,7 @@ class ParsedResponse:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the vendor broke it off."""
+        """Whether the vendor cut it off."""
         return self.finish_reason in CUT
 
 
@@ -74,7 +74,7 @@ class Extras(NamedTuple):
     #: plans that are notes, json and forged blocks, in source order
     others: Sequence[Block] = ()
     incomplete: Block | None = None
-    #: blocks behind a JSON value that did not end; the last block before them begins with it
+    #: blocks after a JSON value that did not end; the last block before them begins with it
     uncertain: Sequence[Block] = ()
 
     @property
@@ -86,7 +86,7 @@ NOTHING = Extras()
 
 
 class Workflow(NamedTuple):
-    """A plan to run, and its block. `beside` are the blocks that would have done something without it."""
+    """A plan to run, and its block. `beside` are the blocks that would have been acted on without it."""
 
     plan: Plan
     beside: Sequence[Block]
@@ -107,8 +107,8 @@ class Calls(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer: a final's content, or prose to the letter (`final` is None). `cut`: the vendor broke it off;
-    `dialect` as in `Calls`.
+    """The answer: a final's content, or prose unchanged (`final` is None). `cut`: the vendor cut it off; `dialect` as
+    in `Calls`.
     """
 
     text: str
@@ -119,11 +119,11 @@ class Answer(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Nothing to do or to answer: what the model is told depends on `kind`.
+    """Nothing to do and no answer: `kind` decides how the model is corrected.
 
     `incomplete`: the response ends in an open block. `informational`: it holds blocks that run nothing, `kinds` says
-    which. `stall`: it holds no block at all, from an agent that must use them. `uncertain`: what it asks for stands
-    behind a JSON value that did not end. `dialect`: it holds calls in another format, `calls` says what they mean.
+    which. `stall`: it holds no block at all, from an agent that must use them. `uncertain`: what it asks for
+    follows a JSON value that did not end. `dialect`: it holds calls in another format, `calls` says what they mean.
     `stray`: its final contains its own closing tag.
     """
 
@@ -198,7 +198,7 @@ def decide(
 
 
 def _is_stray(response: ParsedResponse, final: Block) -> bool:
-    """Whether a response's last block, its one final, seems to go on behind its first closing tag."""
+    """Whether a response's last block, its one final, seems to continue after its first closing tag."""
     if response.is_cut or final is not response.blocks[-1] or response.incomplete is not None:
         return False
     return behind_a_close(response.content) is not None
@@ -251,7 +251,7 @@ def _translated(found: DialectCalls) -> Calls | Answer:
 
 
 def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
-    """The first plan block that is a workflow, and those before it that are not; where plans are not run, none is."""
+    """The first plan block that is a workflow, and those before it that are not; none if plans are not run."""
     rejected: list[RejectedPlan] = []
     for block in blocks:
         if block.type == "plan":
@@ -263,7 +263,7 @@ def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Bl
 
 
 def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
-    """What stands beside a workflow and would have done something without it."""
+    """The blocks beside a workflow that would have been acted on without it."""
     called = {id(block) for block in calls}
     after_plan = False
     left = []
@@ -271,7 +271,7 @@ def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block |
         if block is plan_block:
             after_plan = True
         elif block.type == "plan":
-            # a second workflow; a plan that is only a note is told as one
+            # a second workflow; a plan that is only a note is recorded as one
             if after_plan and Plan.validate(block.content, max_tasks).ok:
                 left.append(block)
         elif id(block) in called or block.type == "final":

@@ -1,9 +1,8 @@
 """What the loop can ask for, as data.
 
-The loop yields one of these and is sent what came of it; a failure is thrown into it. A driver performs them. They hold
-values and names alone: providers, skills, contexts and stores are looked up in the root run (`root.Root`). So one loop
-serves threads, asyncio, tests by hand and replays, and whatever stands between loop and driver can read an effect, keep
-it, or put another in its place.
+The loop yields one of these and is sent its outcome; a failure is thrown into it. A driver performs them. They hold
+only values and names: providers, skills, contexts and stores are looked up in the root run (`root.Root`). So one loop
+serves threads, asyncio, manual tests and replays, and middleware can read an effect, keep it, or replace it.
 
 ==============  =========================================  ====================================================
 effect          sent back                                  may be thrown
@@ -19,12 +18,11 @@ effect          sent back                                  may be thrown
 `Raise`         nothing                                    its error, as a call's
 ==============  =========================================  ====================================================
 
-At any of them may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled`, where a call was
-broken off because the run is to stop; `NotPerformed`, where the effect was not even begun. At a call also `Stop` and
-`Pause`, which it raised. What is thrown at a `Spawn` says that the work was not begun.
+At any effect these may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled` if a call
+was interrupted because the run is to stop; `NotPerformed` if the effect was not begun. At a call also a `Stop` or
+`Pause` that it raised. An exception at a `Spawn` means that the work was not begun.
 
-The loop never asks for `Sleep` or `Raise`: they are for whatever stands between it and the driver. So are some fields
-of the calls.
+The loop never yields `Sleep` or `Raise`: they are for middleware and the like, as are some fields of the calls.
 """
 
 from __future__ import annotations
@@ -53,18 +51,18 @@ class Cancelled(Control):
 
 
 class LimitStop(Stop):
-    """A limit of the root run is used up in the middle of a call: no middleware may take that for the call's failure.
+    """A limit of the root run is used up during a call: middleware must not mistake that for the call's failure.
 
     Never seen outside of a run.
     """
 
 
 class NotBegun(Cancelled):
-    """The run is to stop, and the call that it had announced was not begun."""
+    """The run is to stop, and an announced call was not begun."""
 
 
 class NotPerformed(Control):
-    """Events could not be delivered, so the effect behind them was not begun. Never seen outside of a run."""
+    """Events could not be delivered, so the effect after them was not begun. Never seen outside of a run."""
 
     def __init__(self) -> None:
         super().__init__("the run was stopped")
@@ -78,7 +76,7 @@ def task_scope(scope: str, step: int, task_id: str) -> str:
 
 
 def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | None:
-    """The mark of an event that tells of work which came to no outcome of its own, since its run was to stop."""
+    """How work without an outcome of its own is marked in its event, if its run was to stop."""
     if isinstance(error, (Exception, SystemExit, Stop)):
         return None
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
@@ -167,7 +165,7 @@ class CallSkill(Effect):
         self.approval = approval
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; of the `arguments` of the same skill those that are named."""
+        """A copy with some fields changed; for the same skill, `arguments` are merged."""
         if "arguments" in changes and changes.get("skill", self.skill) == self.skill:
             changes["arguments"] = {**self.arguments, **changes["arguments"]}
         return super().replace(**changes)
@@ -187,7 +185,7 @@ class CallProtocol(Effect):
 
 
 class CallBuiltin(Effect):
-    """One of the runtime's own commands. An effect, since what it shows depends on what is registered just now."""
+    """One of the runtime's own commands. An effect, because its output depends on what is registered now."""
 
     __slots__ = ("call_id", "command", "scope")
 
@@ -198,9 +196,10 @@ class CallBuiltin(Effect):
 
 
 class SubRun(Effect):
-    """A run within the run, whose state stands in the root under `scope`. Yielded by itself it runs in place.
+    """A run within the run, whose state the root has under `scope`. Unless spawned, it runs in place.
 
-    Of an agent that was called, `skill` is the name it was called by, and `scope` the call's id; of a task it is None.
+    For an agent that was called, `skill` is the name it was called by, and `scope` the call's id; for a task it is
+    None.
     """
 
     __slots__ = ("agent", "approval", "input", "scope", "skill")
@@ -221,7 +220,7 @@ class SubRun(Effect):
 
 
 class Spawn(Effect):
-    """Begin `what` beside everything else; `key` tells its `Completion` from others."""
+    """Start `what` concurrently; `key` identifies its `Completion`."""
 
     __slots__ = ("key", "what")
 
@@ -259,7 +258,7 @@ class Sleep(Effect):
 
 
 class Raise(Effect):
-    """Have the driver judge what was raised between loop and driver, as if a call had raised it."""
+    """Have the driver judge an exception from between loop and driver as if a call had raised it."""
 
     __slots__ = ("error",)
 
@@ -268,16 +267,16 @@ class Raise(Effect):
 
 
 class Commit(Effect):
-    """Append what was told to the run's store, before something is performed that cannot be undone.
+    """Append the new rows to the run's store, before something is performed that cannot be undone.
 
-    Not the loop's: `kernai.durable` asks for it.
+    The loop never yields it: `kernai.durable` does.
     """
 
     __slots__ = ()
 
 
 class Parked(Control):
-    """A piece of work waits for somebody's decision, and so does whatever waits for it. Never seen outside of a run."""
+    """Work waits for a decision, and so does whatever waits for that work. Never seen outside of a run."""
 
 
 class Completion:
@@ -296,12 +295,12 @@ Work = Generator[Effect, Any, Any]
 
 
 def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | Completion:
-    """Sends an outcome into a piece of work, or throws an error; returns its next effect, or how it has ended."""
+    """Sends an outcome into a piece of work, or throws an error; returns its next effect, or how it ended."""
     try:
         effect: Effect = work.send(outcome) if error is None else work.throw(error)
     except StopIteration as stop:
         return Completion(None, stop.value)
-    except BaseException as raised:  # noqa: BLE001 - how the work has ended
+    except BaseException as raised:  # noqa: BLE001 - how the work ended
         return Completion(None, error=raised)
     return effect
 
@@ -312,7 +311,7 @@ def alone(effect: Effect) -> Work:
 
 
 def attempted(effect: Effect) -> Generator[Effect, Any, Completion]:
-    """What came of an effect, as a value."""
+    """The outcome of an effect, as a value."""
     try:
         return Completion(None, (yield effect))
     except GeneratorExit:

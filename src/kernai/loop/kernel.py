@@ -137,7 +137,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
         advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
         raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
     except GeneratorExit:
-        raise  # the driver has abandoned the run: nobody would read how it ended
+        raise  # the driver has abandoned the run: nobody would read its end
     except BaseException as error:  # noqa: BLE001 - raised again unless it is a way in which runs end
         return _ended(run, error)
 
@@ -274,7 +274,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
 
 
 def _call_model(run: Run, step: int) -> CallModel:
-    """Begins a step: its model call, recorded as about to be made."""
+    """Begins a step: records its model call, which is about to be made."""
     run.begin_step(step)
     run.steps = step + 1
     run.gate.spend_call()
@@ -397,7 +397,7 @@ def _write_failure(run: Run, error: BaseException, failure: ProviderError | None
 
 
 def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> None:
-    """Records what a response holds besides its request; the runtime's next message warns the model of it."""
+    """Records what a response holds besides its request; the runtime's next message warns the model about it."""
     extras = decision.extras
     rejected = extras.rejected if run.agent.workflows else ()
     for block, reason in rejected:

@@ -1,4 +1,4 @@
-"""`ModelStream`: one model call's text on its way in, and what it means once it is whole."""
+"""`ModelStream`: receives the text of one model call, and parses it when it is complete."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def _counts(answer: LlmResponse) -> tuple[int | None, ...]:
 
 
 class ModelStream:
-    """Keeps streamed pieces, and shows live listeners what they mean. A driver gives it to the provider as `on_chunk`.
+    """Collects streamed pieces, and parses them for live listeners. A driver passes it to the provider as `on_chunk`.
 
-    Called with a piece of text, from whatever thread the provider works in, it raises where the run is to stop or the
-    call's own time is up. A provider that waits for something else than text should look at `cancelled()` and at
-    `deadline`, in the run's monotonic seconds, None without a timeout.
+    Called with a piece of text, from any thread, it raises if the run is to stop or the call's deadline has passed. A
+    provider that waits for anything but text should check `cancelled()` and `deadline`, in the run's monotonic seconds,
+    None without a timeout.
 
-    `report_usage(usage)` takes what the vendor has counted for this attempt so far, a `Usage`, as soon as it is known:
-    it counts also where the call comes to nothing. `attempt_failed()`: it did, and is made again.
-    `waiting(seconds, reason, attempt)`: the provider waits that long before retry number `attempt`, counted from 1.
-    `tools`, a `kernai.Tools`, asks a provider that `calls_natively` for a native call; `block(index, type, name, text)`
-    takes a piece of native call number `index`, counted from 0.
+    `report_usage(usage)` takes the vendor's `Usage` of this attempt so far, as soon as it is known: it counts even if
+    the call fails. `attempt_failed()`: it failed, and is tried again. `waiting(seconds, reason, attempt)`: the provider
+    waits that long before retry number `attempt`, counted from 1. `tools`, a `kernai.Tools`, asks a provider that
+    `calls_natively` for a native call; `block(index, type, name, text)` takes a piece of native call number `index`,
+    counted from 0.
 
-    Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks. While the
-    call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
+    Without a listener, the whole text is parsed at the end, to the same blocks. During the call, pieces are delivered
+    at once; what is left at its end is delivered with the events that follow.
     """
 
-    # what most calls leave as it is stands in the class
+    # class attributes, because most calls leave them unchanged
     #: the call, once it has begun
     effect: CallModel | None = None
     #: for a native call: what the model may call
@@ -59,9 +59,9 @@ class ModelStream:
     _parser: StreamParser | None = None
     _ended = False
     _deadline: float | None = None
-    #: what a call gives back: under asyncio something that may be awaited
+    #: what a call returns: under asyncio something that may be awaited
     caught_up: Any = None
-    #: what this attempt is known to have used so far, and what those before it had
+    #: the known usage of this attempt so far, and of those before it
     reported: Usage | None = None
     given_up: Usage | None = None
     #: what the model has answered; and what it had answered before a middleware asked once more, with the usage
@@ -70,7 +70,7 @@ class ModelStream:
     #: type, name and pieces of the native calls that were streamed, by their index, and the one that was last
     _calls: dict[int, tuple[str, str | None, list[str]]] | None = None
     _last_call: int | None = None
-    #: what the call failed with, and who had been asked
+    #: why the call failed, and which provider was asked
     failure: BaseException | None = None
     asked: Provider | None = None
 
@@ -83,7 +83,7 @@ class ModelStream:
             self._begin()
 
     def again(self) -> ModelStream:
-        """The stream of the call that is made once more; what this one had shown so far is taken back."""
+        """The stream for another try of the call; what this one has shown is taken back."""
         run = self._run
         run.root.cancellation.check()
         self.attempt_failed()
@@ -102,11 +102,11 @@ class ModelStream:
         return stream
 
     def set_timeout(self, seconds: float) -> None:
-        """The call may take so long from now on."""
+        """The call may take that long from now on."""
         self._deadline = self._run.clock.monotonic() + seconds
 
     def end(self, failure: BaseException, provider: Provider) -> None:
-        """The call has failed or was given up: what its provider still says is shown to nobody."""
+        """The call has failed or was given up: what its provider still says is discarded."""
         self._ended = True
         self.failure, self.asked = failure, provider
 
@@ -123,15 +123,15 @@ class ModelStream:
             self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def _priced(self, usage: Usage) -> Usage | None:
-        """As that of one failed call; with the cost of what is known, where there is a price."""
+        """As the usage of one failed call, with its cost if there is a price."""
         assert self.effect is not None
-        rates, told = self.effect.model.rates, usage.to_dict() | {"model_calls": 1}
+        rates, known = self.effect.model.rates, usage.to_dict() | {"model_calls": 1}
         if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
-            told["cost"] = rates.of(
+            known["cost"] = rates.of(
                 usage.prompt_tokens, usage.completion_tokens or 0, usage.cached_tokens or 0,
                 usage.cache_write_tokens or 0,
             )
-        return Usage.of_failed(told)
+        return Usage.of_failed(known)
 
     def attempt_failed(self) -> None:
         if self.answer is None:
@@ -157,14 +157,14 @@ class ModelStream:
             self.given_up = used if self.given_up is None else self.given_up + used
 
     def give_up(self, used: Usage | None) -> None:
-        """Counts what came to nothing: against the limits at once, for the bill when the call has ended."""
+        """Counts the usage of a failed try: against the limits at once, in the result when the call has ended."""
         if used is not None:
             self.given_up = used if self.given_up is None else self.given_up + used
             self._run.root.budget.spend_usage(used)
 
     @property
     def deadline(self) -> float | None:
-        """The earlier one of the run's and the call's own."""
+        """The earlier of the run's deadline and the call's own."""
         run_s, own = self._cancellation.deadline, self._deadline
         return run_s if own is None else own if run_s is None else min(run_s, own)
 
@@ -172,11 +172,11 @@ class ModelStream:
         return self._ended or self._cancellation.is_set()
 
     def is_late(self) -> bool:
-        """Whether the call's own time is up."""
+        """Whether the call's own deadline has passed."""
         return self._deadline is not None and self._run.clock.monotonic() >= self._deadline
 
     def timed_out(self) -> ProviderError:
-        """The failure of a call whose own time is up."""
+        """The error of a call whose own deadline has passed."""
         seconds = None if self.effect is None else self.effect.timeout
         return ProviderError(f"the model call took longer than {seconds} s", code="timeout", retryable=True)
 
@@ -225,9 +225,9 @@ class ModelStream:
             raise RunCancelledError("this model call has ended")
 
     def response(self, answer: LlmResponse) -> ParsedResponse:
-        """The parsed response. Its `content` counts: where the pieces say something else, they are taken back.
+        """The parsed response. Its `content` counts: if the streamed pieces differ, they are taken back.
 
-        What a provider says after this is refused.
+        Anything that the provider streams later is refused.
         """
         self._ended = True
         if answer.blocks is not None and answer.prose is not None:

@@ -1,9 +1,9 @@
-"""Calls that stand in outside text: when one comes back from the model, it must be meant.
+"""Calls quoted from outside text: if the model makes one, it has to confirm that it means it.
 
-Outside text is what skills, protocols, tasks and sub-agents gave, their error messages, and the results in a history.
-Each scope remembers what its model has read, on top of what its parent knew. Texts are looked at when the next response
-is there, so that the calls of one response are not held against its own results. All of it follows from outcomes that
-are on record: a replay decides the same.
+Outside text is what skills, protocols, tasks and sub-agents returned, their error messages, and the results in a
+history. Each scope remembers what its model has read, on top of what its parent knew. Texts are searched when the next
+response has arrived, so that the calls of one response are not compared with its own results. All of it follows from
+recorded outcomes, so a replay decides the same.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ Keys = frozenset[str]
 Asked = frozenset[tuple[str, str | None, str]]
 _NONE: Asked = frozenset()
 TOGETHER = 2  # from these rules on, see `rules.QUOTES`
-_ANY = ("", None)  # under which a text stands that was made to hide its calls
+_ANY = ("", None)  # the key of a text that was made to hide its calls
 
 
 class QuotedCalls:
-    """What one scope remembers. `outer` is that of the run which it is a part of."""
+    """What one scope remembers. `outer` is that of its parent run."""
 
-    __slots__ = ("_asked", "_confirmed", "_contents", "_heard", "_known", "_spelled", "_unread", "is_due", "outer")
+    __slots__ = ("_asked", "_confirmed", "_contents", "_known", "_quoted", "_spelled", "_unread", "is_due", "outer")
 
     def __init__(self) -> None:
         self.outer: QuotedCalls | None = None
-        #: whether the next response means anything to `begin_response`
+        #: whether `begin_response` has to look at the next response
         self.is_due = False
-        # few runs read a call in what they are given: what remembers calls is made with the first one
+        # few runs ever read a call, so these are created with the first one
         self._unread: list[tuple[str, str]] | None = None
         #: by type and name: the contents, each with its source, and all of them once
-        self._heard: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
+        self._quoted: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
         self._contents: set[tuple[str, str | None, str | None]] | None = None
-        #: by type and name: how many of those heard were looked at, and the keys of their contents
+        #: by type and name: how many of those read were searched, and the keys of their contents
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
         #: letters and digits of texts that may spell a call, each with its source
         self._spelled: list[tuple[str, str]] | None = None
@@ -67,10 +67,10 @@ class QuotedCalls:
 
     def knows_none(self) -> bool:
         """Whether no text held a call, as in most runs."""
-        return not (self._heard or self._spelled) and (self.outer is None or self.outer.knows_none())
+        return not (self._quoted or self._spelled) and (self.outer is None or self.outer.knows_none())
 
     def begin_response(self, *, confirms: Callable[[Asked], bool]) -> None:
-        """A response is there; `confirms` says whether it holds nothing but calls that were asked for."""
+        """A response has arrived; `confirms` says whether it holds nothing but calls that were to be confirmed."""
         self._confirmed = self._asked if self._asked and confirms(self._asked) else _NONE
         self._asked = _NONE
         if self._unread is not None:
@@ -79,29 +79,29 @@ class QuotedCalls:
         self.is_due = bool(self._confirmed)
 
     def _read(self, unread: list[tuple[str, str]]) -> None:
-        """Looks for the calls in what was heard."""
+        """Finds the calls in texts that the model has read."""
         from kernai.blocks.quotations import quoted_calls, spellings  # few runs come here
 
         for source, text in unread:
             self._spelled = [*(self._spelled or ()), *((one, source) for one in spellings(text))]
             for call in quoted_calls(text):
                 of = _ANY if call.type is None else (call.type, call.name)
-                if self._heard is None or self._contents is None:
-                    self._heard, self._contents = {}, set()
+                if self._quoted is None or self._contents is None:
+                    self._quoted, self._contents = {}, set()
                 if (*of, call.content) not in self._contents:
                     self._contents.add((*of, call.content))
-                    self._heard.setdefault(of, []).append((call.content, source))
+                    self._quoted.setdefault(of, []).append((call.content, source))
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,
         spelled: bool,
     ) -> str | None:
-        """Where this very call stands, if it does and the model has not confirmed it; then that is asked for.
+        """Where this call is quoted from, if it is and the model has not confirmed it; confirmation is then expected.
 
-        `spelled`: a text also holds the call where only its letters and digits are the same.
+        `spelled`: a text also quotes the call if only its letters and digits are the same.
         """
         lists = self.untrusted_calls(type, name)
-        wild = next((heard[0] for heard in self.untrusted_calls(*_ANY) if heard), None)
+        wild = next((calls[0] for calls in self.untrusted_calls(*_ANY) if calls), None)
         spellings = self._spellings() if spelled else []
         if not any(lists) and wild is None and not spellings:
             return None
@@ -111,11 +111,11 @@ class QuotedCalls:
         if self._known is None:
             self._known = {}
         seen, known = self._known.get((type, name), (0, {}))
-        for heard in lists:
-            for stands, where in heard[seen:]:
-                for key in ("",) if stands is None else keys_of(stands):
+        for calls in lists:
+            for quoted, where in calls[seen:]:
+                for key in ("",) if quoted is None else keys_of(quoted):
                     known.setdefault(key, where)
-            seen = max(0, seen - len(heard))
+            seen = max(0, seen - len(calls))
         self._known[type, name] = sum(map(len, lists)), known
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
         source = source or (wild and wild[1])
@@ -129,9 +129,9 @@ class QuotedCalls:
         return source
 
     def untrusted_calls(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
-        """What was heard of a type and name, by scope; the outer ones first, which stand still while this one runs."""
+        """The quoted calls of a type and name, by scope; first those of outer scopes, which do not change meanwhile."""
         outer = [] if self.outer is None else self.outer.untrusted_calls(type, name)
-        return outer if self._heard is None else [*outer, self._heard.get((type, name), [])]
+        return outer if self._quoted is None else [*outer, self._quoted.get((type, name), [])]
 
 
     def _spellings(self) -> list[tuple[str, str]]:
@@ -140,7 +140,7 @@ class QuotedCalls:
 
 
 def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
-    """Says whether `blocks` are all of them calls that were asked for; prose aside, a response holds nothing else."""
+    """Says whether all `blocks` are calls that were to be confirmed."""
 
     def keys_of(block: Block) -> tuple[str | None, Keys]:
         if block.type in ("final", "plan"):
@@ -202,7 +202,7 @@ def _canonical(value: object) -> str:
 def record_untrusted_history(run: Run, message: Message) -> None:
     """The results and errors in a message of a history.
 
-    What the runtime itself says in there stands as it is, and what it passed on is neutralised.
+    In there, what the runtime itself says is unchanged, and what it passed on is neutralised.
     """
     if message.role != "user" or ("<block" not in message.text and "<result" not in message.text):
         return
@@ -221,6 +221,6 @@ def record_untrusted_history(run: Run, message: Message) -> None:
 _OWN_TAG = re.compile(r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?")
 
 
-def passed_on(told: str) -> str:
+def passed_on(text: str) -> str:
     """What the runtime passes on in an error or a listing of its own, without the tags of its usage lines."""
-    return _OWN_TAG.sub("", neutralize(told.replace("&lt;", "\x00"))).replace("\x00", "<")
+    return _OWN_TAG.sub("", neutralize(text.replace("&lt;", "\x00"))).replace("\x00", "<")

@@ -59,7 +59,7 @@ class Cancellation:
         self._timeout: float | None = None
         #: in the clock's monotonic seconds; None without a timeout
         self.deadline: float | None = None
-        #: whether it can become set without a call of `set`, so that whoever waits has to poll it
+        #: whether it can become set without a call of `set`, so that it has to be polled
         self.must_be_watched = outer is not None
         #: whether it is not set and need not be polled
         self.is_quiet = outer is None

@@ -116,7 +116,7 @@ class Run:
         #: as they were read for this step, without text from outside; and the message that has all of them
         self.instructions = ""
         self.system: Message | None = None
-        #: what may stand in a `Trusted` input; None unless a skill of the root's agents asks for that
+        #: what a `Trusted` input may hold; None unless a skill of the root's agents asks for that
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
         for kind, name, close in self.setup.unknown():
@@ -423,8 +423,8 @@ class Run:
             self._mark((StopReason.ERROR if failed else StopReason.CANCELLED).value)
 
     def stops_all(self, error: BaseException) -> None:
-        """The same where `error` ends work that runs at once. Ctrl-C stops all of it: no driver hears of one out of
-        the user's code that the loop itself calls.
+        """The same if `error` ends concurrent work. Ctrl-C stops all of it: no driver sees one that is raised by user
+        code which the loop itself calls.
         """
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()

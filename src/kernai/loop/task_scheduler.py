@@ -1,7 +1,7 @@
 """`TaskScheduler`: which task of a plan may start now.
 
-The decision is pure: it knows nothing of threads, models or time. The loop uses it for workflows; `run` and `arun` make
-it usable by itself.
+The decision is pure: it knows nothing of threads, models or time. The loop uses it for workflows; with `run` and `arun`
+it can be used alone.
 
 - ``parallel``: whatever has its dependencies done may start.
 - ``sequential``: one at a time, in the plan's order as far as dependencies allow.
@@ -28,8 +28,8 @@ Execute = Callable[[Task, Mapping[str, Any]], Any]
 class TaskScheduler:
     """Give it a `Plan`, or tasks and a strategy; then alternate `start` and `finish` until `done`.
 
-    A duplicate id is a `ValueError`, an unknown strategy too. Dependencies on ids that are not there never come true:
-    `Plan.validate` prunes them, here they end in a `DeadlockError`.
+    A duplicate id or an unknown strategy is a `ValueError`. Dependencies on unknown ids are never met: `Plan.validate`
+    removes them, here they end in a `DeadlockError`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TaskScheduler:
 
     def run(self, execute: Execute, *, max_workers: int = DEFAULT_SIZE) -> dict[str, Any]:
         """Runs ``execute(task, results_of_its_dependencies)`` for every task on threads; gives the results in the
-        plan's order. A task that raises has the result ``"error: MESSAGE"`` and the others go on.
+        plan's order. A task that raises has the result ``"error: MESSAGE"`` and the others continue.
         """
         from queue import SimpleQueue
 
