@@ -1,4 +1,4 @@
-"""What a person says to a call that waits."""
+"""Decisions on calls that wait."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kernai.values.value import Value
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
-#: marks a recorded decision whose parameters are all of them, as those of format 1 were
+#: marks a recorded decision that has all parameters, as in format 1
 REPLACES = "replaces"
-#: recorded as the decision where nobody decided, and the time until which the call waited has come
+#: recorded as the decision if nobody decided in the time that the call waits
 WOKEN = {"woken": True}
-#: texts that somebody who consents may write, where True is meant
+#: texts that people may write for True
 _CONSENTS = frozenset({"accept", "accepted", "approve", "approved", "go", "ok", "okay", "sure", "true", "y", "yes"})
-#: a call that may wait for somebody; a `SubRun` where it is the call of an agent
+#: a call that may wait for a decision; a `SubRun` if it is the call of an agent
 Call = CallModel | CallSkill | CallProtocol | SubRun
 
 
 class CallRefusedError(KernaiError):
-    """Somebody decided that a call is not made; the model reads why."""
+    """A call was refused; the model reads why."""
 
 
 class DoubtfulPause(Pause):
@@ -90,7 +90,7 @@ class Decision(Value):
 
     @property
     def refusal(self) -> str | None:
-        """Why the call is not made; None where it is."""
+        """Why the call is refused; None if it is not."""
         if isinstance(self.value, str):
             return self.value if self.value.strip() else "refused"
         return "refused" if self.value is False else None
@@ -102,7 +102,7 @@ class Decision(Value):
 
     @property
     def params(self) -> Mapping[str, Any] | None:
-        """The parameters that are changed."""
+        """The parameters to change."""
         return self.value.get("params") if isinstance(self.value, Mapping) else None
 
     @property
@@ -111,7 +111,7 @@ class Decision(Value):
         return self.value.get("answer") if isinstance(self.value, Mapping) else {}
 
     def check_for(self, params: object) -> None:
-        """`ValueError` for a text that cannot be meant as a reason, or other parameters for a call that has none."""
+        """`ValueError` for a text that is probably no reason, or for parameters of a call that has none."""
         if isinstance(self.value, str) and self.value.strip().lower() in _CONSENTS:
             raise ValueError(f"a text refuses the call, and {self.value!r} is no reason: write True to run it")
         if self.params is not None and not isinstance(params, Mapping):
@@ -132,7 +132,7 @@ def called(call: Call) -> tuple[str | None, Any]:
 
 
 def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
-    """What is shown to whoever decides on a call, without the credentials that it has read."""
+    """What the person who decides sees of a call, without the credentials that it has read."""
     name, params = called(call)
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
     untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
@@ -153,7 +153,7 @@ def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
-    """The call as it is to be made, or the outcome of one that was refused."""
+    """The call to make, or the outcome of a refused one."""
     refusal = decision.refusal
     if refusal is not None:
         error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)

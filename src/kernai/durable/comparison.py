@@ -1,4 +1,4 @@
-"""Whether a loop that runs again writes what it wrote before."""
+"""Whether a replayed loop writes what is on record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_SHOWN = 300
 
 
 class Comparison:
-    """For one scope: each event it tells again beside the entry that stands in its place."""
+    """Of one scope: compares each row of the replay with the recorded one."""
 
     def __init__(self) -> None:
         self._sent = 0
@@ -30,7 +30,7 @@ class Comparison:
             raise divergence(recorded, *_differing(expected, got))
 
     def _data(self, row: Row, recorded: Row) -> tuple[Any, Any]:
-        """What is compared of a row and of the recorded one."""
+        """The compared data of a row and of the recorded one."""
         if isinstance(row, MessagesSentRow):
             assert isinstance(recorded, MessagesSentRow)
             return self._messages(row.messages, recorded)
@@ -40,7 +40,7 @@ class Comparison:
         return got, expected
 
     def _messages(self, sent: Sequence[Any], recorded: MessagesSentRow) -> tuple[Any, Any]:
-        """Those that were not compared before, the system message aside."""
+        """The messages that were not compared before, without the system message."""
         since = recorded.since or 0
         new = recorded.messages[1:] if has_system(recorded) else recorded.messages
         from_here = max(since, 1)

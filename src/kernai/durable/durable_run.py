@@ -1,8 +1,8 @@
-"""`DurableRun`: a root run that is recorded in a store, that goes on after it was stopped, or that waits for people.
+"""`DurableRun`: a root run that is recorded in a store, resumed, or waiting for people.
 
-It knows the scopes of the run, what is on record of them, the decisions that were given, and what is told anew. A
-resume first drives every scope to its frontier by hand (`take_up`). Only then is anything written or performed, so an
-error that is found on the way changes nothing.
+It knows the run's scopes, their recorded rows, the decisions that were made, and the rows that are new. A resume first
+replays every scope to its frontier (`take_up`). Only then is anything written or performed, so an error found before
+that changes nothing.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ UNKNOWN_OUTCOME = (
 
 
 class DurableRun:
-    """Stands in the root as `root.durable`, between the loop and its middleware: it records what the loop sees.
+    """The root's `durable`, between the loop and its middleware: it records what the loop sees.
 
-    Without a journal nothing is recorded, and nothing can wait.
+    Without a journal nothing is recorded, and no call can wait for a decision.
     """
 
     def __init__(self, root: Root, journal: Journal | None = None) -> None:
@@ -77,16 +77,16 @@ class DurableRun:
         self._middleware = root.wrap
         root.durable, root.wrap = self, self._wrap
         self.scopes: dict[str, DurableScope] = {}
-        #: told while the run was taken up again, and not on record yet
+        #: rows written during the resume that are not on record yet
         self.news: list[Row] = []
-        #: what waits for somebody, and what somebody said, by call id
+        #: calls that wait for a decision, and decisions by call id
         self.pending: list[PendingCall] = []
         self.decisions: dict[str, Decision] = {}
         self.woken: set[str] = set()
         self.compares = False
         #: is given each recorded outcome of a skill, if a replay calls the skills again
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
-        #: whether what is driven to its frontier is to end there, for the run was closed
+        #: whether scopes end at their frontier, because the run was closed
         self.closes = False
         self.history = History()
         self._state = HostState({})
@@ -117,12 +117,12 @@ class DurableRun:
         return self.journal is not None and self.journal.holds
 
     def commit(self) -> None:
-        """Appends what was told since the last time."""
+        """Appends the new rows."""
         assert self.journal is not None
         self.journal.commit()
 
     def look(self) -> None:
-        """`RunConflictError` where the run may be another worker's by now."""
+        """`RunConflictError` if another worker may have the run by now."""
         if self.journal is not None:
             self.journal.look()
 
@@ -131,7 +131,7 @@ class DurableRun:
         if self.journal is not None:
             self.journal.close()
 
-    # --------------------------------------------------------------------------------------------- taking it up
+    # ------------------------------------------------------------------------------------------------- resuming
 
     def take_up(
         self,
@@ -145,10 +145,10 @@ class DurableRun:
         in_flight: InFlight,
         compares: bool = False,
     ) -> DurableScope:
-        """The root's scope, when every scope is at its frontier; then `going_on`. Raises what forbids to go on.
+        """The root's scope, with every scope at its frontier; then `continued`. Raises what prevents that.
 
-        A run that only `compares` stops where its recording does. One that was closed ends there, and is opened again
-        by the last of the `inputs`.
+        A run that only `compares` stops where its recording does. A closed run ends there, and is reopened by the last
+        of the `inputs`.
         """
         self.compares = compares
         if recorded.is_closed and not compares:
@@ -171,7 +171,7 @@ class DurableRun:
         if self._failing:
             named = ", ".join(f"{call.call_id} ({call.skill})" for call in self._failing)
             raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)
-        unreached = next((told[0] for scope, told in history.scopes.items() if told and scope not in self.scopes), None)
+        unreached = next((rows[0] for scope, rows in history.scopes.items() if rows and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.row.type, "the run does not come to this")
         runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
@@ -191,20 +191,20 @@ class DurableRun:
             self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
         return root
 
-    def going_on(self) -> Work:
-        """The rest of the run, for a driver. First of all it tells that it was taken up, and what is told anew."""
+    def continued(self) -> Work:
+        """The rest of the run, for a driver. First it records that the run was resumed, and the new rows."""
         root = self.scopes[""]
         run = root.run
         self._mark_seam(run)
         assert self.journal is not None
-        # of workers that resume one run at once the first to append this continues it; the others have called nothing
+        # if several workers resume a run at once, the first to append this continues it; the others have called nothing
         self.journal.insists = True
         run.outbox.waiting.extend(self.news)
         self.news.clear()
         return self._middleware(run, None, root.live())
 
     def waiting_on(self) -> Work:
-        """The end of a run that waits where it waited before, when it is not on record that it does."""
+        """The end of a run that waits where it waited before, if that is not on record."""
         run = self.scopes[""].run
         self._mark_seam(run)
         result = self.parked_result(run)
@@ -220,7 +220,7 @@ class DurableRun:
         ))
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
-        """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""
+        """Whether it is a call of an agent that has not begun on record: it may need approval."""
         return (sub_run.skill is not None or self.closes) and not self.has_begun(sub_run.scope)
 
     def has_begun(self, scope: str) -> bool:
@@ -229,29 +229,29 @@ class DurableRun:
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""
         run = self.scopes[""].run.root.runs[sub_run.scope]
-        told = self.history.of(run.scope)
-        self._restore(run, has_ended=bool(told) and isinstance(told[-1].row, ResultRow))
+        rows = self.history.of(run.scope)
+        self._restore(run, has_ended=bool(rows) and isinstance(rows[-1].row, ResultRow))
         given = sub_run.input
-        if sub_run.skill is None and told and isinstance(told[0].row, RunStartRow):  # a task's is the runtime's text
-            given = parts_of(told[0], told[0].row.input, run.context.media_store)
+        if sub_run.skill is None and rows and isinstance(rows[0].row, RunStartRow):  # the runtime writes a task's input
+            given = parts_of(rows[0], rows[0].row.input, run.context.media_store)
         decision = self.history.decided.get(sub_run.scope)
         if sub_run.skill is not None and decision is not None:
             agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
             given = agreed.input if isinstance(agreed, SubRun) else given
-        scope = DurableScope(self, run, run_loop(run, given), told)
+        scope = DurableScope(self, run, run_loop(run, given), rows)
         self.scopes[run.scope] = scope
         scope.replay()
         return scope
 
     def _restore(self, run: Run, *, has_ended: bool = False) -> None:
-        """Gives a run what is on record of the host's state, and of what may be trusted."""
+        """Restores the recorded host's state, and what may be trusted."""
         if not has_ended:  # else nobody uses the state
             self._state.restore(run)
         if run.trust is not None:
             run.trust.restore(self.history.trusted.get(run.scope, ()))
 
     def waits(self, call_id: str) -> bool:
-        """Whether a call waits for somebody who has not decided yet."""
+        """Whether a call waits for a decision that was not made yet."""
         return call_id in self.history.waiting and call_id not in self.decisions
 
     def agreed(self, call_id: str) -> Decision | None:
@@ -260,7 +260,7 @@ class DurableRun:
         return None if row is None else Decision.recorded(row)
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
-        """What becomes of a call that was begun and has no outcome: None where it is made again, or waits."""
+        """The outcome of a call that had begun and has none on record; None if it is made again, or waits."""
         history, decision = self.history, self.decisions.get(call.call_id)
         refused = decision is not None and decision.refusal is not None
         asked = call.call_id in history.waiting
@@ -274,7 +274,7 @@ class DurableRun:
         if said == "fail":
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if history.in_flight.get(call.call_id) != said:  # else a run that dies after each append would never end
+        if history.in_flight.get(call.call_id) != said:  # else a run that crashes after each append never ends
             self.write_unrecorded(run, InFlightRow(call.call_id, said))
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
@@ -289,34 +289,34 @@ class DurableRun:
         return said
 
     def broken_off(self, call_id: str) -> BaseException:
-        """What becomes of a call without an outcome in a run that was closed."""
+        """The error of a call without an outcome in a closed run."""
         began = self.history.was_announced(call_id) and call_id not in self.history.waiting
         return Cancelled() if began or self.has_begun(call_id) else NotBegun()
 
     def write_unrecorded(self, run: Run, row: Row) -> None:
-        """Keeps a row beside the loop, of a run that is being resumed."""
+        """Keeps a row for a run that is being resumed."""
         self.news.append(run.sealed(row))
 
     def _conversation(self, run: Run, content: tuple[InputPart, ...], inputs: list[tuple[InputPart, ...]]) -> Work:
-        """A run and the inputs that were added to it since."""
+        """A run and the inputs that were added later."""
         turn: Work = run_loop(run, content)
         for left, added in enumerate(inputs, 1 - len(inputs)):
             try:
                 result = yield from turn
-            except Exception:  # noqa: BLE001 - it is on record how this turn ended, and the next one went on from there
+            except Exception:  # noqa: BLE001 - the end of this turn is on record, and the next one continued from it
                 result = run.result
             if self.closes and left == 0:
                 self.closes = False
                 run.root.cancellation.reopen()
             elif run.gate is run.root.gate and result is not None and not result.ok:
-                return result  # it has ended just now, and the next input would have nothing to join
+                return result  # it has ended just now, so there is nothing for the next input to continue
             turn = run_loop(run, added, again=True)
         return (yield from turn)
 
-    # ------------------------------------------------------------------------------------------- while it goes on
+    # ------------------------------------------------------------------------------------------- while it runs
 
     def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
-        """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide.
+        """The host's decision on a call; None if it is not asked. `Pause` if somebody else is to decide.
 
         `CallRefusedError` for a call with untrusted values on which nobody can decide.
         """
@@ -338,7 +338,7 @@ class DurableRun:
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
             decision.check_for(asked.params)
-        except Exception as error:  # noqa: BLE001 - nobody has agreed, so it is not made; the reason is told
+        except Exception as error:  # noqa: BLE001 - without approval it is not made; the model reads why
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
@@ -358,23 +358,23 @@ class DurableRun:
         return run.doubts(call.call_id, skill, {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments)
 
     def state_of(self, run: Run) -> HostState | None:
-        """The host's state, where that of this run is kept."""
+        """The host's state, if it is kept for this run."""
         if self.journal is None or not is_kept(run):
             return None
         self.journal.host_state = self._state
         return self._state
 
     def changed_state(self, run: Run) -> list[Saved]:
-        """What an outcome has changed of it. What cannot be kept ends the run as a failing store does."""
+        """The changes of an outcome to it. A state that cannot be kept ends the run, as a failing store does."""
         assert self.journal is not None
         try:
             return self._state.changes(run)
-        except Exception as error:  # noqa: BLE001 - it reaches the caller by the journal
+        except Exception as error:  # noqa: BLE001 - the journal raises it
             self.journal.fail(error)
             return []
 
     def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
-        """The end of a scope's work, which for the root is appended."""
+        """The end of a scope's work. For the root, its rows are appended."""
         ended = scope.ended
         assert ended is not None
         if not scope.run.scope and self.journal is not None:
@@ -384,7 +384,7 @@ class DurableRun:
         return ended.value
 
     def end_parked(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
-        """A sub-run that waits is left where it is; with the root, the run ends until somebody decides."""
+        """Leaves a waiting sub-run where it is; if the root waits, the run ends until somebody decides."""
         run = scope.run
         if run.scope:
             raise Parked
@@ -397,7 +397,7 @@ class DurableRun:
         return result
 
     def parked_result(self, run: Run) -> Result[Any]:
-        """The result of a run that waits. What the sub-runs that wait with it have used counts as the root's."""
+        """The result of a run that waits. It includes the usage of the sub-runs that wait with it."""
         for other in run.root.runs.values():
             if other is not run:
                 run.meter.add(other.meter.usage())
@@ -409,7 +409,7 @@ class DurableRun:
 
 
 def _in_turn(state: HostState, run: Run, call: CallSkill | CallProtocol, work: Work) -> Work:
-    """A call that was spawned, once nobody else changes the host's state."""
+    """A spawned call, once no other call changes the host's state."""
     yield from state.in_turn(run, call)
     return (yield from work)
 

@@ -1,4 +1,4 @@
-"""`fork`: the same run up to a step, under another id, to go another way from there."""
+"""`fork`: copies a run up to a step, under another id, to continue differently from there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
-    """Copies a run up to where its step `at_step` begins, to the new `run_id`, and gives that id; then `resume` it.
+    """Copies a run up to where its step `at_step` begins, to the new `run_id`, and returns that id; then `resume` it.
 
-    Steps count from 0; at step 0 nothing but the input is kept. `KernaiError` for a run that the store does not have,
-    `ValueError` for a step that the run did not come to, `RunConflictError` where the new id is taken.
+    Steps count from 0; at step 0 only the input is kept. `KernaiError` for a run that the store does not have,
+    `ValueError` for a step that the run did not reach, `RunConflictError` if the new id is taken.
     """
     check_store(store)
     entries = store.load(source)
@@ -31,7 +31,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if type(at_step) is not int or at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step whose model call run {source!r} came to ({known}), got {at_step!r}")
-    # also what a resume has left out: it was paid for, and its numbers stand in `run_resumed`
+    # including rows that a resume left out: they were paid for, and `run_resumed` has their numbers
     copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
     start = copies[0]["data"]
     start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}

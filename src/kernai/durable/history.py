@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from kernai.events import ApprovalGivenRow, ContextSavedRow, Row
     from kernai.values.result import PendingCall
 
-#: a run that is to stop writes none of these any more
+#: a run that is to stop no longer writes these
 _BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
-#: stop reasons that are no decision of the loop
+#: stop reasons that the loop does not decide on
 _NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -92,7 +92,7 @@ class History:
 
     @classmethod
     def truncated(cls, recorded: RecordedRun) -> History:
-        """Without the rows that were written because the run was stopped. What an added input follows is kept."""
+        """Without the rows that were written because the run was stopped, unless an input was added after them."""
         since = max((one.seq for one in recorded.scopes[""] if isinstance(one.row, InputAddedRow)), default=-1)
         left_out = [
             one for rows in recorded.scopes.values() for one in rows if one.row.place[5] is not None and one.seq > since
@@ -103,7 +103,7 @@ class History:
 
     @classmethod
     def whole(cls, recorded: RecordedRun) -> History:
-        """Everything, for a comparison, except that the run waits or was closed, which the loop has not decided."""
+        """Everything, for a comparison, except that the run waits or was closed, which the loop did not decide."""
         root = recorded.scopes[""]
         count = len(root)
         while isinstance(end := root[count - 1].row, ResultRow) and end.stop_reason in _NOT_DECIDED:

@@ -1,7 +1,7 @@
-"""`Journal`: a root run's events on their way into a store, in the order in which everybody else gets them.
+"""`Journal`: appends a root run's events to a store, in the order in which observers get them.
 
-Guarantees: an event is appended once; after a failure nothing is appended any more.
-Assumes: `add` is called by one thread at a time (the delivery's lock sees to it); `commit` by any.
+Guarantees: an event is appended once; after a failure nothing more is appended.
+Assumes: `add` is called by one thread at a time (the delivery's lock ensures it); `commit` by any.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """What waits to be appended; `commit` appends it as one piece, with the media that are new since the last time.
+    """Rows that wait to be appended; `commit` appends them at once, with the media that are new.
 
-    `stored` names the media that the store has, `seq` is the number of its next entry, `sent` what `MessageDelta` is to
-    know of the messages in it. With `held` the run has a lease, and `info` is what the store lists of it.
+    `stored` has the ids of the media in the store, `seq` is the number of its next entry, `sent` the state of
+    `MessageDelta`. With `held` the run has a lease; `info` is how the store lists the run.
     """
 
     def __init__(
@@ -66,28 +66,28 @@ class Journal:
         self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        #: whether what waits must be appended before anything is performed, quiet or not
+        #: whether the waiting rows must be appended before anything is performed, whatever they are
         self.insists = False
-        #: what knows of the states that go with outcomes
+        #: the states that are recorded with outcomes
         self.host_state: HostState | None = None
 
     @property
     def due(self) -> bool:
-        """Whether something must be appended before anything is performed, or could not be."""
+        """Whether rows must be appended before anything is performed, or an append has failed."""
         return self.insists or self._failure is not None or any(row.stored_first for row in self._waiting[:])
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keeps rows for the next commit, and with each outcome, in one piece, the state that goes with it."""
+        """Keeps rows for the next commit, each outcome together with its state."""
         if self.host_state is None:
             self._waiting.extend(rows)
             return
         for row in rows:
             saved = self.host_state.recorded_with(row)
-            # a state comes with the row that it goes with
+            # a state is among those saved with its outcome
             self._waiting.extend(saved if isinstance(row, ContextSavedRow) else [row, *saved])
 
     def fail(self, error: BaseException) -> None:
-        """What is to be appended cannot be: the next commit raises `error`."""
+        """A row cannot be appended: the next commit raises `error`."""
         self._failure = self._failure or error
 
     @property
@@ -101,17 +101,17 @@ class Journal:
         return self._held is not None and self._held.lease is not None
 
     def look(self) -> None:
-        """`RunConflictError` where the run may be another worker's by now."""
+        """`RunConflictError` if another worker may have the run by now."""
         if self._held is not None:
             self._held.look()
 
     def close(self) -> None:
-        """The run is not driven any more: whoever wants it can have it."""
+        """The run is no longer driven: another worker may have it."""
         if self._held is not None:
             self._held.give_back()
 
     def commit(self) -> None:
-        """Appends what waits. What the store raises ends the run, and is raised again where this is called again."""
+        """Appends the waiting rows. What the store raises ends the run, and is raised again by each later call."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -126,8 +126,8 @@ class Journal:
                 raise
 
     def _leave(self) -> None:
-        """Appends what has happened and raises, for another worker to continue. Nothing where that would lose what
-        calls that are under way come to.
+        """Appends what has happened and raises, so that another worker continues. Does nothing while calls are in
+        progress, whose outcomes would be lost.
         """
         under_way: set[str] = set()
         ended = [row for row in self._waiting if not isinstance(row, CallBegunRow)]
@@ -146,7 +146,7 @@ class Journal:
         raise RunConflictError(f"run {self.run_id!r} is left to another worker: this one is stopping")
 
     def _append(self, count: int) -> None:
-        """The first `count` events that wait."""
+        """Appends the first `count` waiting events."""
         entries: list[dict[str, Any]] = []
         for row in self._waiting[:count]:
             entries.append(self._delta.entry(row))

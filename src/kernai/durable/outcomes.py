@@ -1,4 +1,4 @@
-"""What came of a call, made again from the row that says so: the loop is to decide, and to write, the same."""
+"""Recreates the outcome of a call from its row, so that the loop decides, and writes, the same."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from kernai.values.skill_result import SkillResult
 
 
 class RecordedError(Exception):
-    """What a call failed with, as far as that is on record. Its class bears the name of the one that was raised."""
+    """A recorded failure of a call. Its class has the name of the one that was raised."""
 
 
 class RecordedExit(SystemExit):
-    """What ended a task by itself, as far as that is on record. Its class bears the name of the one that was raised."""
+    """A recorded `SystemExit` of a task. Its class has the name of the one that was raised."""
 
 
 class RecordedResponse(LlmResponse):
@@ -57,7 +57,7 @@ def response(row: LlmResponseRow) -> RecordedResponse:
 
 
 def model_failure(row: ModelFailedRow) -> BaseException:
-    """What a model call failed with."""
+    """The error of a failed model call."""
     name = row.exception
     if name is None:
         return Cancelled()
@@ -89,7 +89,7 @@ def payload(row: CallEndedRow, media: MediaStore) -> Message:
 
 
 def error(row: SkillErrorRow | ProtocolErrorRow, *, resumed: bool) -> BaseException:
-    """What a call failed with. After a `Stop` its run was `resumed`, or not."""
+    """The error of a failed call. `resumed`: whether its run was resumed after a `Stop`."""
     if row.not_run:
         return NotBegun()
     if row.interrupted:
@@ -105,7 +105,7 @@ def exit_of(row: SkillErrorRow | ProtocolErrorRow) -> BaseException | None:
 
 
 def stop(row: ResultRow) -> BaseException:
-    """What stopped a run between two effects, as its `result` says."""
+    """What stopped a run between two effects, according to its `result`."""
     if row.stop_reason == StopReason.ERROR:  # the host's own code failed; its class and its words
         name, _, text = str(row.error).partition(": ")
         return _named(name, RecordedError)(text)
@@ -116,20 +116,20 @@ def stop(row: ResultRow) -> BaseException:
 
 
 def stop_error(row: ResultRow) -> RunStoppedError:
-    """What a stopped run's result carried as its error."""
+    """The error of a stopped run's result."""
     reason, text = row.stop_reason, str(row.error)
     return RunCancelledError(text) if reason == StopReason.CANCELLED else LimitReachedError(text, reason)
 
 
-def message(told: Mapping[str, Any], media: MediaStore) -> Message:
-    """What `Message.to_dict` gave; media that are not at hand stay what is told of them."""
-    content: Any = told["content"]
-    beside = {name: told[name] for name in BESIDE if name in told}
-    return Message(told["role"], content if isinstance(content, str) else parts(content, media), **beside)
+def message(recorded: Mapping[str, Any], media: MediaStore) -> Message:
+    """The inverse of `Message.to_dict`; missing media stay references."""
+    content: Any = recorded["content"]
+    beside = {name: recorded[name] for name in BESIDE if name in recorded}
+    return Message(recorded["role"], content if isinstance(content, str) else parts(content, media), **beside)
 
 
 def parts(given: Sequence[Any], media: MediaStore) -> tuple[Any, ...]:
-    """Texts and media references as what they stand for; media that are not at hand stay what is told of them."""
+    """Texts and media references as content parts; missing media stay references."""
     return tuple(part if isinstance(part, str) else _part(part, media) for part in given)
 
 

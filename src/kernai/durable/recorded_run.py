@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
 
 
 def reading(one: Recorded, make: Callable[..., T], *given: Any) -> T:
-    """What is made of a row. `KernaiError` where what it holds is not as this kernai writes it."""
+    """What is made of a row. `KernaiError` if the row does not hold what kernai writes."""
     try:
         return make(*given)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -73,7 +73,7 @@ def _damage(seq: int, kind: str, error: Exception) -> KernaiError:
 
 
 class RecordedRun:
-    """The entries of a root run. `KernaiError` where they are no run, or of a format that is newer than this kernai."""
+    """The entries of a root run. `KernaiError` if they are no run, or of a format newer than this kernai."""
 
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id
@@ -92,7 +92,7 @@ class RecordedRun:
         self.seams = seams
         self.entries = [one for one in self.all if one.seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
-        #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
+        #: by call id: open requests, decisions that are not used up, the last decision on each call,
         #: and decisions on calls in flight
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, ApprovalGivenRow] = {}
@@ -132,8 +132,8 @@ class RecordedRun:
         try:
             return row_of(entry)
         except (TypeError, ValueError) as error:
-            told = f"its event {seq} ({entry['event']}) cannot be read: {error_text(error)}"
-            raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {told}") from error
+            fault = f"its event {seq} ({entry['event']}) cannot be read: {error_text(error)}"
+            raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {fault}") from error
 
     def _note(self, one: Recorded) -> None:
         row = one.row
@@ -143,7 +143,7 @@ class RecordedRun:
             self.trusted.setdefault(one.scope, []).append(row)
         if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
             if not isinstance(row, LlmResponseRow) and row.is_broken_off:
-                return  # it may be made again, by the decision that was given, or still waits for one
+                return  # it may be made again by the decision, or still waits for one
             call = row.call_id if isinstance(row, CallEndedRow) else model_call(one)
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
@@ -178,7 +178,7 @@ class RecordedRun:
         return known[-1] if known else self.start.definition
 
     def repair(self, default: Repair) -> Repair:
-        """Which mistakes in JSON were mended; `default` where that is not on record, as in format 1."""
+        """Which mistakes in JSON were repaired; `default` if that is not on record, as in format 1."""
         found = default if self.start.rules is None else self.start.rules.get("repair", default)
         if found not in (True, False, "json"):
             odd = ValueError(f"it has the odd rule 'repair': {found!r}")
@@ -187,7 +187,7 @@ class RecordedRun:
 
     @property
     def result(self) -> ResultRow | None:
-        """The root's `result`, where it has ended."""
+        """The root's `result`, if it has ended."""
         last = self.scopes[""][-1].row
         return last if isinstance(last, ResultRow) else None
 
@@ -206,7 +206,7 @@ class RecordedRun:
         return max((one.step + 1 for one in self.scopes[""] if isinstance(one.row, MessagesSentRow)), default=0)
 
     def usage(self) -> Usage:
-        """What all model calls have used, those that a resume left out too."""
+        """The usage of all model calls, including those that a resume left out."""
         return sum((used for one in self.all if (used := reading(one, one.row.usage)) is not None), Usage())
 
     def final_result(self, media: MediaStore) -> Result[Any]:
@@ -216,7 +216,7 @@ class RecordedRun:
     def _final_result(self, media: MediaStore) -> Result[Any]:
         sent: list[Any] = []  # without the system message
         answer: list[Message] = []
-        calls: list[CallEndedRow] = []  # behind the last response: one of them has ended the run with an answer
+        calls: list[CallEndedRow] = []  # after the last response: one of them may have ended the run with an answer
         finish_reason = None
         for _, row in self.scopes[""]:
             if isinstance(row, MessagesSentRow):
@@ -239,7 +239,7 @@ class RecordedRun:
         if not isinstance(end.text, str) and not self.is_closed:
             raise TypeError("text is text")
         messages = [*(message(one, media) for one in sent), *answer]
-        # the caller's plan, in which no model was called by the root
+        # the caller's plan, for which the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text))
             turn = input_message(self.input(media), "user"), planned(self.start.plan), Message("user", results)
@@ -253,9 +253,9 @@ class RecordedRun:
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
         """By run and scope, how many messages were sent last, and the first of them; for `MessageDelta`."""
         sent: dict[tuple[str, str], tuple[int, Any]] = {}
-        for scope, told in self.scopes.items():
+        for scope, rows in self.scopes.items():
             count, system = 0, None
-            for _, row in told:
+            for _, row in rows:
                 if isinstance(row, MessagesSentRow):
                     system = row.messages[0] if has_system(row) else system
                     count = len(row.messages) + (0 if row.since is None else row.since - has_system(row))
@@ -279,17 +279,17 @@ class RecordedRun:
         return reading(self.scopes[""][0], lambda: [message(one, media) for one in self.start.history])
 
     def input(self, media: MediaStore) -> tuple[InputPart, ...]:
-        """What the run was given."""
+        """The run's input."""
         return parts_of(self.scopes[""][0], self.start.input, media)
 
     def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
-        """What was added to it since."""
+        """The inputs that were added later."""
         return [
             parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
         ]
 
     def approved_below(self, scope: str) -> Iterable[str]:
-        """The calls of a sub-run that were approved since the last resume: it never began, and neither did they."""
+        """The calls of a sub-run that were approved since the last resume. Since it never began, neither did they."""
         since = self.seams[-1].seq if self.seams else -1
         return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > since]
 
@@ -304,17 +304,17 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
 
 
 def has_system(row: MessagesSentRow) -> bool:
-    """Whether it holds the system message: a row with what is new has it where it changed."""
+    """Whether it holds the system message; a row with new messages only has it if it changed."""
     return bool(row.messages) and row.messages[0].get("role") == "system"
 
 
-def parts_of(one: Recorded, told: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:
+def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:
     """An input as it was recorded."""
-    return (told,) if isinstance(told, str) else reading(one, parts, told, media)
+    return (given,) if isinstance(given, str) else reading(one, parts, given, media)
 
 
 def is_broken_off(one: Recorded) -> bool:
-    """Whether it tells of a call or a task that came to nothing, because the run was stopped."""
+    """Whether it records a call or task that was interrupted because the run was stopped."""
     return isinstance(one.row, (CallEndedRow, TaskEndedRow)) and one.row.is_broken_off
 
 

@@ -129,8 +129,8 @@ class ReplayCursor(Gate):
         recorded = self._messages.get(len(run.conversation.messages))
         if recorded is None or recorded[1].get("role") != message.role:
             return message
-        told = {**recorded[1], "by": message.by}  # who wrote it is not recorded
-        return reading(recorded[0], outcomes.message, told, run.context.media_store)
+        known = {**recorded[1], "by": message.by}  # who wrote it is not recorded
+        return reading(recorded[0], outcomes.message, known, run.context.media_store)
 
 
 def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> list[tuple[int, Rules]]:

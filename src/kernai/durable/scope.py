@@ -153,11 +153,11 @@ class DurableScope:
 
     def _end_of(self, child: DurableScope) -> Completion | None:
         """How a sub-run ended. If it was abandoned with the root, its parent's row is all that is known."""
-        told = self._cursor.next
-        if told is not None and (child.ended is None or child.has_unrecorded or is_broken_off(told)):
-            if not isinstance(told.row, _ERRORS):
-                raise divergence(told, told.row.type, f"the run {child.run.scope} continues")
-            return Completion(None, error=self._recorded_error(told))
+        recorded = self._cursor.next
+        if recorded is not None and (child.ended is None or child.has_unrecorded or is_broken_off(recorded)):
+            if not isinstance(recorded.row, _ERRORS):
+                raise divergence(recorded, recorded.row.type, f"the run {child.run.scope} continues")
+            return Completion(None, error=self._recorded_error(recorded))
         return child.ended
 
     def _answer(self, effect: CallModel | CallBuiltin, following: Recorded) -> Completion | None:
@@ -232,15 +232,15 @@ class DurableScope:
 
     def _recorded_end(self) -> Completion | None:
         """The next completion: in the recorded order, then whichever is there."""
-        told = self._cursor.next
-        if told is None:
+        recorded = self._cursor.next
+        if recorded is None:
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
-        row = told.row
+        row = recorded.row
         spawned = getattr(row, "call_id", None)
         if isinstance(row, TaskEndedRow):
             spawned = task_scope(self.run.scope, self.run.step, row.task_id)
         if spawned not in self._keys:
-            raise divergence(told, row.type, "no such work was begun")
+            raise divergence(recorded, row.type, "no such work was begun")
         key = self._keys[spawned]
         child, ended = self._children.pop(key, None), self._done.pop(key, None)
         if child is not None:
@@ -248,18 +248,19 @@ class DurableScope:
             ended = of_child and Completion(key, of_child.value, of_child.error)
         if ended is None:
             if not isinstance(row, _ERRORS):
-                raise divergence(told, row.type, "spawned work is waited for")
-            ended = Completion(key, error=self._recorded_error(told))
+                raise divergence(recorded, row.type, "spawned work is waited for")
+            ended = Completion(key, error=self._recorded_error(recorded))
         self._parked.discard(key)
         self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
         return Completion(None, ended)
 
-    def _recorded_error(self, told: Recorded) -> BaseException:
+    def _recorded_error(self, recorded: Recorded) -> BaseException:
         """How spawned work ended, by its parent's row."""
-        row = told.row
+        row = recorded.row
         if not isinstance(row, TaskErrorRow):
             assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
-            return reading(told, lambda: outcomes.error(row, resumed=self._durable.history.was_resumed_after(told)))
+            resumed = self._durable.history.was_resumed_after(recorded)
+            return reading(recorded, lambda: outcomes.error(row, resumed=resumed))
         if row.not_run:
             return NotPerformed()
         return Cancelled() if row.interrupted else outcomes.RecordedError(row.error)

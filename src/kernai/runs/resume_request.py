@@ -135,7 +135,7 @@ class ResumeRequest(_RecordedRequest):
         durable.journal = self._journal(
             seq=recorded.length, stored=self._stored, info=self._info, sent=recorded.sent()
         )
-        return run, durable.waiting_on() if waits else durable.going_on()
+        return run, durable.waiting_on() if waits else durable.continued()
 
     def _history_to_keep(self) -> History:
         """All of the recording if an input follows the run's end, else without what its stop caused."""
