@@ -3,14 +3,14 @@
 Python raises `KeyboardInterrupt` between any two instructions of the main thread. While a run is driven, a handler of
 ours decides whether to, by the frames on the stack: yes, where the code that is interrupted is not kernai's and was
 called by one of kernai's functions that are marked with `calls_out`; such a function reckons with any exception there.
-Anywhere else the press is noted. Whoever waits in kernai's code looks for a note now and then, and a driver before it
-performs an effect; meanwhile a thread sends the signal again as soon as the main thread is in code where it may be
-raised. A second press while the first is still noted raises where it falls; what that leaves undone is not waited for.
+Anywhere else the press is noted. kernai's waits check for a note regularly, and a driver does before it performs an
+effect; meanwhile a thread sends the signal again as soon as the main thread is in code where it may be raised. A second
+press while the first is still noted is raised at once, wherever that is; unfinished work is not waited for.
 
 No flag says where the main thread is: other threads would share it, and each call would have to set and clear it.
 
 Guarantee: every press reaches the caller as `KeyboardInterrupt`, at the latest when the run has ended.
-Assumes: SIGINT has Python's own handler when the run begins; otherwise Ctrl-C is the host's, and nothing is done here.
+Assumes: SIGINT has Python's own handler when the run begins. Otherwise Ctrl-C is left to the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEFAULT: Final = _signal.default_int_handler
 #: how long the main thread has to leave kernai's code before the signal is sent again, in seconds
 _AGAIN: Final = 0.02
 _PACKAGE: Final = (lambda: None).__code__.co_filename.removesuffix("interrupts.py")
-#: parts of the package that are on the user's side: what they are called for may end in any exception
+#: parts of the package that count as user code: calls of them may end in any exception
 _OUTSIDE: Final = tuple(
     _PACKAGE + name for name in ("__main__", "command_line", "mcp", "middleware", "mock", "otel", "testing", "viewer")
 )
@@ -44,9 +44,9 @@ _CALLS_OUT: Final[set[CodeType]] = set()
 
 
 def calls_out(function: Function) -> Function:
-    """Marks a function of kernai's that calls the user's code, where any exception may come out of it.
+    """Marks a function of kernai's that calls the user's code, and can handle any exception from it.
 
-    Whatever else it calls directly must be kernai's, or harmless to break off.
+    Everything else it calls directly must be kernai's, or safe to interrupt.
     """
     _CALLS_OUT.add(function.__code__)
     return function
@@ -55,7 +55,7 @@ def calls_out(function: Function) -> Function:
 def may_raise(frame: FrameType | None) -> bool:
     """Whether an exception may be raised in this frame: it is not kernai's, and kernai called it where it may fail.
 
-    Not in what Python calls while an object is freed: it only prints what is raised there.
+    Not while an object is being freed: Python only prints what is raised there.
     """
     interrupted = frame
     while frame is not None and not _is_kernais(frame.f_code):
@@ -78,24 +78,24 @@ class Interrupts:
     def __init__(self) -> None:
         self._handler = self._pressed  # one object, so that it is recognized when it is to be put back
         self._is_sent_again = self._is_forced = False
-        #: what is to be raised for a signal that came where that may not be
+        #: the exception for a signal that could not be raised where it came
         self.noted: BaseException | None = None
 
     def during(self, work: Callable[[], Result]) -> Result:
-        """Does the work with the handler in place; raises what is still noted at its end."""
+        """Does the work with the handler in place. At its end, raises a press that is still noted."""
         if not self._begin():
             return work()
         try:
             return work()
         finally:
-            if _signal.getsignal(_SIGINT) is self._handler:  # else somebody has put in another meanwhile
+            if _signal.getsignal(_SIGINT) is self._handler:  # unless it was replaced meanwhile
                 _signal.signal(_SIGINT, _DEFAULT)
-            if self._is_forced:  # wherever that fell, it may have been lost
+            if self._is_forced:  # the exception may have been lost
                 self.noted = self.noted or KeyboardInterrupt()
             self.look()
 
     def _begin(self) -> bool:
-        """Puts the handler in place, unless one is that is not Python's own. Whether that was done."""
+        """Sets the handler, unless SIGINT has another one than Python's own. Whether it did."""
         if _thread.get_ident() != threading.main_thread().ident or _signal.getsignal(_SIGINT) is not _DEFAULT:
             return False
         try:
@@ -106,17 +106,17 @@ class Interrupts:
         return True
 
     def look(self) -> None:
-        """Raises what was noted, in the main thread."""
+        """In the main thread, raises what was noted."""
         if self.noted is not None and _thread.get_ident() == threading.main_thread().ident:
             noted, self.noted = self.noted, None
             raise noted
 
     def was_forced(self) -> bool:
-        """Whether a second press has fallen anywhere in the main thread's run, so that nothing in it is certain."""
+        """Whether a second press was raised somewhere in the main thread's run, so that its state is uncertain."""
         return self._is_forced and _thread.get_ident() == threading.main_thread().ident
 
     def arrived(self, number: int, frame: FrameType | None, error: BaseException) -> None:
-        """What to do about a signal that interrupts this frame of the main thread: for its handler, of any signal."""
+        """Raises or notes a signal that interrupts this frame of the main thread; for the handler of any signal."""
         is_sent_again, self._is_sent_again = self._is_sent_again, False
         is_second = self.noted is not None and not is_sent_again
         if is_second or may_raise(frame):
@@ -126,7 +126,7 @@ class Interrupts:
                 raise error if noted is None else noted
         elif not is_sent_again:
             self.noted = error
-            with suppress(RuntimeError):  # no thread can be started: those who look will find it
+            with suppress(RuntimeError):  # without a thread, `look` still finds it
                 _thread.start_new_thread(self._send_again, (error, number, _thread.get_ident()))
 
     def _pressed(self, number: int, frame: FrameType | None) -> Any:

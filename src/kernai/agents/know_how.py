@@ -86,13 +86,13 @@ class KnowHow:
         return cls(folder for path in paths for folder in _found(os.fspath(path))) if paths else None
 
     def section(self, how: str) -> str:
-        """What the system message says of them; `how` is how to read one."""
+        """What the system message says about them; `how` is how to read one."""
         lines = [f"- {folder.name}: {folder.description}" for folder in self.folders.values()]
         first = f"Before work of these kinds, read the instructions for it: {how}"
         return "\n".join(["## Know-how", "", first, *lines])
 
     def read(self, argument: str) -> str:
-        """What `/read NAME [FILE]` shows."""
+        """The output of `/read NAME [FILE]`."""
         name, _, file = argument.strip().partition(" ")
         folder = self.folders.get(name)
         if folder is None:

@@ -49,10 +49,10 @@ class Rules(NamedTuple):
         )
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
-        """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
-        # those of recordings made before there were such rules
+        """These rules, overridden by recorded ones, which format 1 lacks. `ValueError` for one of a wrong type."""
+        # of recordings made before there were such rules
         known: dict[str, Any] = {"answers": 1, "neutralize": 1, "quotes": 1, "max_tasks": MAX_TASKS}
-        if self.on_prose == "correct_once":  # the default of today, and no option of then
+        if self.on_prose == "correct_once":  # the default now, which did not exist then
             known["on_prose"] = "accept"
         known |= {name: given[name] for name in self._fields if given is not None and name in given}
         if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):

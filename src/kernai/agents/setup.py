@@ -105,7 +105,7 @@ class Setup:
         )
 
     def plain(self, name: str | None) -> Skill | None:
-        """The skill of this name where a call of it needs nothing but its parameters; else None, and for no skill."""
+        """The skill of this name if a call of it needs nothing but its parameters, else None."""
         try:
             return self._plain[name]
         except KeyError:
@@ -152,7 +152,7 @@ class Setup:
         return self._foreign
 
     def unknown(self) -> Sequence[tuple[str, str, str]]:
-        """Names in the agent's lists that stand for nothing: of which kind, and which names are close."""
+        """Names in the agent's lists that are not registered: of which kind, and which names are close."""
         if self._unknown is None:
             self._unknown = [
                 *_unknown("skill", self._skill_selection, self.key.skills),
@@ -161,7 +161,7 @@ class Setup:
         return self._unknown
 
     def system_message(self, read: tuple[Any, int], context: Context) -> tuple[str, Message]:
-        """What the host says in the instructions, and the system message of a step. `read` is the agent's.
+        """The host's part of the instructions, and the system message of a step. `read` is the agent's.
 
         Callable instructions are called; `TypeError` if they do not give text.
         """
@@ -193,7 +193,7 @@ class Setup:
         ).build()
 
     def _listing(self) -> str | None:
-        """The skills' listing, where it is in the system message."""
+        """The skills' listing, if it is in the system message."""
         if self._skill_selection is None or self._lists_skills is False:
             return None
         return self.skills.listing() if self._lists_skills else self.skills.short_listing(SHORT_LISTING)
@@ -205,7 +205,7 @@ class Setup:
         return self._definition
 
     def grammar(self) -> str:
-        """What may be said, as GBNF."""
+        """What the model may write, as a grammar in GBNF."""
         if self._grammar is None:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
@@ -217,8 +217,8 @@ class Setup:
         return self._grammar
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
-        """What goes with a native call; `system` is the system message for calls as blocks."""
-        if self._system[0] is None:  # of a run that is on record so far
+        """The tools for a native call; `system` is the system message for calls as blocks."""
+        if self._system[0] is None:  # the run was replayed so far
             self.system_message(read, context)
         instructions = self._system[0]
         known = self._tools

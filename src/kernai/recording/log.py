@@ -20,7 +20,7 @@ NAME = "kernai"
 MAX_VALUE = 200
 _QUOTED = re.compile(r"[\s\"'=]")
 
-#: what went wrong is a warning; everything else is information
+#: problems are warnings; everything else is information
 _WARNINGS = frozenset(kind.type for kind in KINDS.values() if kind.is_warning)
 #: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
 _PRIVATE = frozenset({
@@ -29,7 +29,7 @@ _PRIVATE = frozenset({
 })
 
 # a library prints nothing unasked, not even through logging's handler of last resort
-_LOGGER = logging.getLogger(NAME)  # once: to ask for it takes a lock
+_LOGGER = logging.getLogger(NAME)  # once, since `getLogger` takes a lock
 _LOGGER.addHandler(logging.NullHandler())
 
 
@@ -41,7 +41,7 @@ class EventLog:
 
     def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
         self._logger = _LOGGER if logger is None else logger
-        #: the types of events that are written at all, None for every one; asked once a run, not once an event
+        #: the types of events that are logged, None for all; worked out once a run
         self.loud: frozenset[str] | None = None
         if not self._logger.isEnabledFor(logging.INFO):
             self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
@@ -49,7 +49,7 @@ class EventLog:
 
     @classmethod
     def now(cls, logger: logging.Logger | None, *, debug: bool) -> EventLog:
-        """That of a run that begins now: the latest one, for as long as nothing has changed that it depends on."""
+        """The log for a run that begins now: the latest one, unless its settings have changed."""
         log = cls(logger, debug=debug)
         settings, latest = (log._logger, debug, log.loud), cls._latest
         if latest is None or latest[0] != settings:
@@ -69,7 +69,7 @@ class EventLog:
                   "error": f"{type(error).__name__}: {error_text(error)}"}
         if self._debug:
             fields["trace"] = "".join(format_exception(error))
-        # not as `exc_info`: a formatter would write the exception's text to the letter, line breaks and all
+        # not as `exc_info`: a formatter would write the exception's text unescaped, with its line breaks
         self._log(logging.ERROR, fields, error)
 
     @property
@@ -82,7 +82,7 @@ class EventLog:
             self._log(logging.DEBUG, {"event": name, **fields, "trace": line})
 
     def warn(self, name: str, **fields: object) -> None:
-        """A warning that is no event."""
+        """A warning that is not an event."""
         self._log(logging.WARNING, {"event": name, **fields})
 
     def _log(self, level: int, fields: dict[str, Any], error: BaseException | None = None) -> None:

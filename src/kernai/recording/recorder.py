@@ -49,12 +49,12 @@ class MemorySink:
     """Keeps events in a list."""
 
     def __init__(self) -> None:
-        #: what drivers append to directly, where nothing else has to look at an event
+        #: drivers append to it directly if no other observer needs the events
         self.rows: list[Row] = []
 
     @property
     def entries(self) -> list[Event]:
-        """The events so far, in a list of its own: to keep another event, call `record`."""
+        """A new list of the events so far; to add one, call `record`."""
         return list(map(Event.of, self.rows))
 
     def record(self, event: Event) -> None:
@@ -99,7 +99,7 @@ class JsonlSink(NotCopied):
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._cut_off = False
         if stat.S_ISREG(os.fstat(self._file).st_mode):  # the mode of a device or a pipe is not ours to change
-            if hasattr(os, "fchmod"):  # not on every system; a file that was there may have been open to others
+            if hasattr(os, "fchmod"):  # not on every system; an existing file may have been readable by others
                 os.fchmod(self._file, 0o600)
             self._cut_off = _ends_in_a_line_that_was_cut_off(self.path)
 
@@ -108,7 +108,7 @@ class JsonlSink(NotCopied):
             if self._file is None:
                 raise KernaiError(f"the sink on {self.path!r} is closed")
             entry = self._delta.entry(event.row)
-            # behind a line that a crash or a full disk has cut off, a fresh one
+            # start a new line after one that a crash or a full disk has cut off
             left = (("\n" if self._cut_off else "") + dumps_data(entry) + "\n").encode("ascii")
             while left:
                 written = os.write(self._file, left)
@@ -140,7 +140,7 @@ class JsonlSink(NotCopied):
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a recording's file; `KernaiError` where it holds none."""
+    """The text of a recording's file; `KernaiError` if it holds none."""
     with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # which need not have an end
@@ -174,12 +174,12 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
     return expand(entries, name)
 
 
-#: what may be left of a JSON value that was cut off, from where the decoder stumbles; of a string there is more
+#: what may be left of a JSON value that was cut off, from where the decoder fails; a string may have more left
 _CUT_OFF = r"t(ru?)?|f(a(ls?)?)?|nu?l?|-|[.eE][+-]?|u[0-9a-fA-F]{0,4}|\\\\?"
 
 
 def _is_cut_off(line: str, error: json.JSONDecodeError) -> bool:
-    """Whether what is missing of an event's line is its end."""
+    """Whether only the end of an event's line is missing."""
     in_text = error.msg.startswith("Unterminated string")
     return line[:1] == "{" and (in_text or not line[error.pos:] or bool(re.fullmatch(_CUT_OFF, line[error.pos:])))
 
@@ -244,7 +244,7 @@ class Recorder:
         return self._usages(lambda event: event.step)
 
     def token_usage_per_task(self) -> dict[str, Usage]:
-        """By workflow task; what the root itself used stands under ``"root"``."""
+        """By workflow task; the root's own usage is under ``"root"``."""
         return self._usages(lambda event: event.task_id or ROOT)
 
     def _usages(self, part_of: Callable[[Event], Any]) -> dict[Any, Usage]:
@@ -259,7 +259,7 @@ class Recorder:
 
 
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
-    """Entries written with only what is new in `messages_sent`, made whole.
+    """Completes entries that were written with only the new messages in `messages_sent`.
 
     `KernaiError` for one that does not fit the one before; `name` is what it calls them.
     """
@@ -269,7 +269,7 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
         entry = dict(given)
         run, scope = repr(entry.get("run_id")), repr(entry.get("scope"))
         if entry.get("event") == RunStartRow.type and not entry.get("scope"):
-            last.pop(run, None)  # a run that takes up an id again is another run
+            last.pop(run, None)  # a run that reuses an id is another run
         if entry.get("event") == MessagesSentRow.type:
             since, new = entry.pop("since", None), entry.get("data")
             if since is not None:
@@ -296,7 +296,7 @@ class MessageDelta:
         self._pending: dict[tuple[str, str], tuple[int, Any]] = {}
 
     def entry(self, row: Row) -> dict[str, Any]:
-        """The entry to write; then `written` is called, once it is."""
+        """The entry to write; call `written` once it is."""
         self._pending.clear()  # if the one before was not written
         if not isinstance(row, MessagesSentRow):
             if isinstance(row, (RunStartRow, ResultRow)):
@@ -318,11 +318,11 @@ class MessageDelta:
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
-    """Whether the file's last byte is something else than the end of a line."""
+    """Whether the file does not end with the end of a line."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
             return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
-    except OSError:  # it may be written to, and not read
+    except OSError:  # it can be written, but not read
         return False
 
 

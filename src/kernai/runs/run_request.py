@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 UserInput = str | Media | Outside | Sequence[str | Media | Outside]
 
 _DEFAULT_LIMITS = Limits()
-#: for how many seconds a run stays its worker's if that is not heard of
+#: for how many seconds a run stays its worker's without a sign of life
 LEASE = 30.0
 LONGEST = 1e6
 _CLOCK = Clock()
@@ -64,7 +64,7 @@ class ResumeOptions(TypedDict, total=False):
     - `on_task_complete`: called with ``task_id= input= result= duration_ms= error=`` once per workflow task.
     - `metadata`: a mapping for the recording.
     - `store`: keeps the run, so that it can be resumed after a crash; see docs/durable.md.
-    - `lease`: for how many seconds the run stays this process's if it is not heard of; by default 30.
+    - `lease`: for how many seconds the run stays this process's without a sign of life; by default 30.
     """
 
     provider: Provider | None
@@ -165,7 +165,7 @@ class RunRequest:
         return run, Driving(ThreadsDriver(run.root, delivery), Stack(work, run.outbox), end)
 
     def aexecute(self) -> Coroutine[Any, Any, Result[Any]]:
-        return self.begin_async()[1]  # no coroutine of its own: each step would pass through it
+        return self.begin_async()[1]  # not a coroutine itself: each step would pass through it
 
     def astream(self) -> AsyncRunStream[Any]:
         from kernai.drivers.asyncio_run_stream import AsyncRunStream
@@ -173,7 +173,7 @@ class RunRequest:
         return AsyncRunStream(self.begin_async, self.cancellation)
 
     def begin_async(self, *streams: Callable[[Event], Any]) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
-        """On a running event loop: the root run, and what drives it to its end."""
+        """On a running event loop: the root run, and the coroutine that drives it to its end."""
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
 

@@ -210,7 +210,7 @@ async def aresume(
 
 
 def _until(wait: float) -> float:
-    """Until when to wait for another worker. Whoever finds a run busy has called nothing and written nothing."""
+    """Until when to wait for another worker. A resume that finds the run busy has done nothing yet."""
     return monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
 
 
