@@ -289,7 +289,7 @@ def _call_model(run: Run, step: int) -> CallModel:
     if run.trust is not None and not run.gate.is_on_record():
         run.trust.note_instructions()
     run.put(MessagesSentRow(sent))
-    run.stream = ModelStream(run)
+    run.stream, run.answer = ModelStream(run), None
     generation, tools = run.generation, None
     if run.setup.is_native:
         tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context, constrained=run.agent.constrain)
@@ -328,7 +328,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     assert stream is not None
     # first, because it may still show pieces: live rows come before the row that holds all of the text
     response = stream.response(answer)
-    run.answer = answer
+    run.answer, run.finish_reason = answer, answer.finish_reason
     model = run.model
     cost = answer.cost if model.cost is None else answer.cost_at(model)
     run.meter.count(answer, cost)

@@ -56,11 +56,11 @@ class Run:
 
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
-        "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan", "metadata", "meter",
-        "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check", "place", "provider",
-        "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step",
-        "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings",
-        "was_corrected", "was_silent", "was_stray",
+        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan",
+        "metadata", "meter", "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check",
+        "place", "provider", "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup",
+        "skill_contexts", "step", "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust",
+        "unfinished", "warnings", "was_corrected", "was_silent", "was_stray",
     )
 
     def __init__(
@@ -105,8 +105,9 @@ class Run:
         self.warnings: tuple[str, ...] = ()
         #: of the model call in progress, or the last one
         self.stream: ModelStream | None = None
-        #: the model's last response
+        #: the response that is being acted on, and why the model's last one ended
         self.answer: LlmResponse | None = None
+        self.finish_reason: str | None = None
         self.native_calls: Sequence[Block] = ()
         #: the workflow that the caller supplied for this run, and the agents for some of its tasks
         self.given_plan: Plan | None = None
@@ -445,10 +446,9 @@ class Run:
     ) -> Result[Any]:
         """The result of this run, recorded as its last event. `raised`: a `Stop` ended it, and no limit of the root."""
         usage = self.meter.usage()
-        finish_reason = None if self.answer is None else self.answer.finish_reason
         result: Result[Any] = Result(
             text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error, pending,
-            finish_reason, self.truncated, self.output if reason is StopReason.FINAL else None,
+            self.finish_reason, self.truncated, self.output if reason is StopReason.FINAL else None,
         )
         if reason is StopReason.INTERRUPT and not self.scope:
             self._mark(reason.value)
