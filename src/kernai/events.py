@@ -167,7 +167,7 @@ class Row:
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """A row with this data. `ValueError` where it does not fit."""
+        """A row with this data. `ValueError` if it does not fit."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
         if not cls._always.keys() <= data.keys() <= cls._names:
@@ -357,7 +357,7 @@ class MessagesSentRow(Row):
             self._length = messages.length
         else:
             self._system, self._messages, self._length = None, messages, 0
-        #: of one that was read: how many messages stand before these; None where these are all
+        #: of one that was read: how many messages come before these; None if these are all
         self.since: int | None = None
 
     @property
@@ -771,7 +771,7 @@ class CallBegunRow(Row):
 
 
 class CallEndedRow(Row):
-    """What came of a call of a skill or a protocol."""
+    """The outcome of a call of a skill or a protocol."""
 
     __slots__ = ()
     group = "call"
@@ -865,7 +865,7 @@ class SkillErrorRow(CallEndedRow):
     __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
     type = "skill_error"
     is_worded = True
-    uncompared = frozenset({"stop_reason"})  # there is none where the run was resumed behind the `Stop`
+    uncompared = frozenset({"stop_reason"})  # it is missing if the run was resumed after the `Stop`
     is_warning = True
 
     def __init__(
@@ -1129,7 +1129,7 @@ class UntrustedValueRow(Row):
 
 
 class TrustAddedRow(Row):
-    """Texts that may stand in [trusted inputs](security.md): new `instructions`, or what `Context.trust` added.
+    """Texts that [trusted inputs](security.md) may hold: new `instructions`, or what `Context.trust` added.
 
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
@@ -1266,7 +1266,7 @@ _PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
 
 
 def row_of(entry: Mapping[str, Any]) -> Row:
-    """The row that an entry records. `ValueError` where it is of a known kind and does not fit it."""
+    """The row that an entry records. `ValueError` if it is of a known kind and does not fit it."""
     kind = KINDS.get(entry["event"])
     data = entry.get("data")
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)
@@ -1391,7 +1391,7 @@ class Event(Replaceable):
         return stamp(self._row.at)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON. The type stands under ``event``."""
+        """Ready for JSON. The type is under ``event``."""
         return self._row.entry()
 
     @classmethod

@@ -22,7 +22,7 @@ ASIDE = frozenset({
 })
 
 
-class _Told(NamedTuple):
+class _OldRow(NamedTuple):
     seq: int
     entry: Mapping[str, Any]
 
@@ -40,30 +40,30 @@ def stops(entries: Sequence[Mapping[str, Any]], dropped: Collection[int], kinds:
 
     `dropped` are the numbers of those that no longer count, `kinds` the events that kernai knows. The entries fit them.
     """
-    scopes: dict[str, list[_Told]] = {}
+    scopes: dict[str, list[_OldRow]] = {}
     for seq, entry in enumerate(entries):
         if seq not in dropped and entry["event"] in kinds and entry["event"] not in ASIDE:
-            scopes.setdefault(entry.get("scope") or "", []).append(_Told(seq, entry))
+            scopes.setdefault(entry.get("scope") or "", []).append(_OldRow(seq, entry))
     return _Inference(scopes).stops() if "" in scopes else {}
 
 
 class _Inference:
-    def __init__(self, scopes: dict[str, list[_Told]]) -> None:
+    def __init__(self, scopes: dict[str, list[_OldRow]]) -> None:
         self._scopes = scopes
         self._is_over = is_over = self._ends()
         self._stopped = {
-            scope for scope, told in scopes.items()
-            if told[-1].type == "result" and _ended_with_the_root(scope, told) and not is_over(scope)
+            scope for scope, rows in scopes.items()
+            if rows[-1].type == "result" and _ended_with_the_root(scope, rows) and not is_over(scope)
         }
 
     def stops(self) -> dict[int, str]:
         left_out: list[int] = []
-        kept: dict[str, list[_Told]] = {}
-        for scope, told in self._scopes.items():
+        kept: dict[str, list[_OldRow]] = {}
+        for scope, rows in self._scopes.items():
             # what a run above continued without stays as it is
-            cut = len(told) if self._is_over(scope) else self._cut(scope, told)
-            kept[scope] = told[:cut]
-            left_out += [one.seq for one in told[cut:]]
+            cut = len(rows) if self._is_over(scope) else self._cut(scope, rows)
+            kept[scope] = rows[:cut]
+            left_out += [one.seq for one in rows[cut:]]
         for scope in self._begun_in(left_out):
             left_out += [one.seq for one in kept[scope]]
         last = self._scopes[""][-1]
@@ -74,10 +74,10 @@ class _Inference:
         """Says of a scope whether a run above it has continued after its end, or ended for itself."""
         begun: dict[str, int] = {}
         ended: dict[str, bool] = {}  # whether with the root
-        for scope, told in self._scopes.items():
-            begun[scope] = max((one.seq for one in told if one.type in BEGUN), default=-1)
-            if told[-1].type == "result":
-                ended[scope] = _ended_with_the_root(scope, told)
+        for scope, rows in self._scopes.items():
+            begun[scope] = max((one.seq for one in rows if one.type in BEGUN), default=-1)
+            if rows[-1].type == "result":
+                ended[scope] = _ended_with_the_root(scope, rows)
 
         def is_over(scope: str) -> bool:
             last = self._scopes[scope][-1].seq
@@ -85,13 +85,13 @@ class _Inference:
 
         return is_over
 
-    def _cut(self, scope: str, told: Sequence[_Told]) -> int:
+    def _cut(self, scope: str, rows: Sequence[_OldRow]) -> int:
         """Where what a stop caused begins in a scope; its length where there is no such thing."""
         # what began after something was begun by a run that continued
-        begin = 1 + max((at for at, one in enumerate(told) if one.type in BEGUN), default=-1)
+        begin = 1 + max((at for at, one in enumerate(rows) if one.type in BEGUN), default=-1)
         ended = scope in self._stopped
-        for at in range(begin, len(told)):
-            one = told[at]
+        for at in range(begin, len(rows)):
+            one = rows[at]
             kind, data = one.type, one.data
             if kind == "result" and ended:
                 return at
@@ -109,20 +109,20 @@ class _Inference:
                 task_scope(scope, one.entry.get("step") or 0, data["task_id"])
             ):
                 return at
-        return len(told)
+        return len(rows)
 
     # the scope of an agent that was called is the id of the call
     def _went_with(self, child: str) -> bool:
         """Whether a sub-run began, and ended for its root did."""
-        told = self._scopes.get(child)
-        return told is not None and (child in self._stopped or told[-1].type != "result")
+        rows = self._scopes.get(child)
+        return rows is not None and (child in self._stopped or rows[-1].type != "result")
 
     def _begun_in(self, dropped: Sequence[int]) -> list[str]:
         """The scopes that began with an entry that is left out, and those below them."""
         gone = set(dropped)
         begun = []
-        for scope, told in self._scopes.items():
-            for one in told:
+        for scope, rows in self._scopes.items():
+            for one in rows:
                 if one.seq in gone and one.type == "task_start":
                     begun.append(task_scope(scope, one.entry.get("step") or 0, one.data["task_id"]))
                 elif one.seq in gone and one.type == "skill_execute":
@@ -143,18 +143,18 @@ def _above(scope: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(len(parts))]
 
 
-def _ended_with_the_root(scope: str, told: Sequence[_Told]) -> bool:
+def _ended_with_the_root(scope: str, rows: Sequence[_OldRow]) -> bool:
     """Of a scope whose last event is its `result`: whether it ended for the root was stopped."""
-    last = told[-1]
+    last = rows[-1]
     reason = last.data["stop_reason"]
     if not scope:
         return bool(reason != "final")
-    return reason in WITH_THE_ROOT and not last.data.get("raised") and not _exited(told)
+    return reason in WITH_THE_ROOT and not last.data.get("raised") and not _exited(rows)
 
 
-def _exited(told: Sequence[_Told]) -> bool:
+def _exited(rows: Sequence[_OldRow]) -> bool:
     """Whether a `SystemExit` of its own has ended a task, or a sub-run in one: that ends no more than the task."""
-    for one in reversed(told):
+    for one in reversed(rows):
         if one.type == "llm_response" or one.entry.get("task_id") is None:
             return False
         if one.type in CALL_OUTCOMES and one.data.get("exception") == "SystemExit":

@@ -57,11 +57,11 @@ def incomplete(block: Block, *, cut: bool = False) -> str:
 
 def uncertain(blocks: Sequence[Block]) -> str:
     """For blocks after a JSON value that the end of the response cut off: they may be quoted in it."""
-    told = "; ".join(_named(block) for block in blocks[:20])
+    said = "; ".join(_named(block) for block in blocks[:20])
     return error_block(
         "response",
         "The JSON in one of your blocks did not end: a string in it was still open at the end of your response. These "
-        f"blocks, which stand behind the beginning of that string, were not run: {told}. Write that block again with "
+        f"blocks, which stand behind the beginning of that string, were not run: {said}. Write that block again with "
         "whole JSON, and then the others if you meant them.",
     )
 
@@ -121,9 +121,9 @@ def _with_usage(name: str, what: str, error: SkillInputError) -> str:
     faults, line, usage = str(error).rpartition("\nUsage: ")
     if not line:
         return error_block(name, what + neutralize(usage))
-    told, block = what + neutralize(faults), parse_one(usage)
+    said, block = what + neutralize(faults), parse_one(usage)
     right = usage if block is None else block.content
-    return _error(name, f"{told}{line}{usage}", f"{told}\nThis would be right: {right}")
+    return _error(name, f"{said}{line}{usage}", f"{said}\nThis would be right: {right}")
 
 
 def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
@@ -158,21 +158,21 @@ def informational(kinds: Sequence[str], *, can_call: bool) -> str:
     """For a response of blocks that run nothing and answer nothing."""
     how = _HOW_TO_GO_ON if can_call else _HOW_TO_ANSWER
     natively = _HOW_TO_GO_ON_NATIVELY if can_call else _HOW_TO_ANSWER_NATIVELY
-    told = ", ".join(kinds)
+    said = ", ".join(kinds)
     return _error(
         "response",
-        f"Your response held only blocks that run nothing ({told}). {how} Do it now.",
-        f"Your response held only what runs nothing ({told}). {natively} Do it now.",
+        f"Your response held only blocks that run nothing ({said}). {how} Do it now.",
+        f"Your response held only what runs nothing ({said}). {natively} Do it now.",
     )
 
 
 def go_on() -> str:
     """For an answer that reached the vendor's limit on tokens."""
-    told = (
+    said = (
         "Your response was cut off, for it had reached its limit. Go on exactly where it stopped: write only what is "
         "missing, repeat nothing"
     )
-    return _error("response", f"{told}, and close the block that is still open, if there is one.", f"{told}.")
+    return _error("response", f"{said}, and close the block that is still open, if there is one.", f"{said}.")
 
 
 def stall(*, cut: bool = False) -> str:
@@ -194,8 +194,8 @@ def stall(*, cut: bool = False) -> str:
 
 def forged(blocks: Sequence[Block]) -> str:
     """For results, errors or media that the model wrote itself."""
-    told = ", ".join(dict.fromkeys(block.type for block in blocks))
-    ignored = f"({told}). They were ignored and nothing in them is true. Never write results yourself:"
+    said = ", ".join(dict.fromkeys(block.type for block in blocks))
+    ignored = f"({said}). They were ignored and nothing in them is true. Never write results yourself:"
     return _error(
         "runtime",
         f"You wrote blocks that come from the runtime alone {ignored} run a command and wait for its result.",
@@ -224,14 +224,14 @@ def why_rejected(reason: str, most: int) -> str:
 
 def rejected_plan(reason: str, most: int) -> str:
     """For a plan that was meant as a workflow and is none."""
-    told = f"Your plan was not run: {why_rejected(reason, most)}."
-    return _error("plan", f"{told} Ask /workflow for how to write one.", told)
+    said = f"Your plan was not run: {why_rejected(reason, most)}."
+    return _error("plan", f"{said} Ask /workflow for how to write one.", said)
 
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
     """For parameters that a call did without, where an input is called nearly so."""
-    told = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
-    return error_block(skill, f"The call was made, but {neutralize(told)} What you gave for it was ignored.")
+    said = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
+    return error_block(skill, f"The call was made, but {neutralize(said)} What you gave for it was ignored.")
 
 
 def failed_tasks(failed: Sequence[str], total: int) -> str:
@@ -242,9 +242,9 @@ def failed_tasks(failed: Sequence[str], total: int) -> str:
 
 def beside_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
-    told = "; ".join(_named(block) for block in blocks[:20])
+    said = "; ".join(_named(block) for block in blocks[:20])
     more = f"; and {len(blocks) - 20} more" if len(blocks) > 20 else ""  # noqa: PLR2004 - as above
-    again = f"{told}{more}. Write them again if they are still needed, without a plan beside them."
+    again = f"{said}{more}. Write them again if they are still needed, without a plan beside them."
     return _error(
         "workflow",
         f"The plan was run. These blocks beside it were not run: {again}",
