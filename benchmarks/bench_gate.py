@@ -3,7 +3,7 @@
 Each scenario and example is run offline, and every run in it recorded with its agent. Then each agent is changed in one
 thing at a time, and its recording replayed: a mutant counts if the replay fails, or lists the change. For what a skill
 gives, the skills are replaced by ones that give what is recorded, all but one, and replayed with ``skills="run"``. The
-same programs, run again in processes with other seeds for Python's hashes, make the agents anew and replay the same
+same programs, run again in processes with other seeds for Python's hashes, make the agents again and replay the same
 recordings: there nothing may fail or be listed.
 """
 
@@ -56,7 +56,7 @@ class Recorded(NamedTuple):
 
 
 def programs() -> list[Path]:
-    """The scenarios and the examples that run by themselves."""
+    """The scenarios and the examples that need nothing else."""
     found = [*sorted((ROOT / "scenarios").glob("*.py")), *sorted((ROOT / "examples").glob("*.py"))]
     return [path for path in found if path.stem not in APART]
 
@@ -272,10 +272,10 @@ def _elsewhere(recordings: dict[str, list[dict[str, Any]]], processes: int, repl
                 [sys.executable, __file__, "--child", str(file), str(times)], check=True, text=True, stdout=-1,
                 env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
             )
-            told = json.loads(done.stdout.splitlines()[-1])
-            for alarm in told["alarms"]:
+            found = json.loads(done.stdout.splitlines()[-1])
+            for alarm in found["alarms"]:
                 print(f"# seed {seed}: {alarm[:300]}", file=sys.stderr)
-            alarms, made = alarms + len(told["alarms"]), made + told["replays"]
+            alarms, made = alarms + len(found["alarms"]), made + found["replays"]
     return alarms, made
 
 

@@ -41,8 +41,8 @@ def test_the_model_reads_why_an_answer_is_refused_and_corrects_it(output: type, 
     result = asyncio.run(kernai.aexecute(it, "?", **options)) if is_async else kernai.execute(it, "?", **options)
     assert result.output == output(3)
     assert deps.seen == [output(9), output(7), output(3)]
-    told = '<block type="error" name="final">Your answer cannot be used. it may be 5 at most, and is 9</block>'
-    assert result.messages[2].text == told
+    correction = '<block type="error" name="final">Your answer cannot be used. it may be 5 at most, and is 9</block>'
+    assert result.messages[2].text == correction
     assert [event.data["attempt"] for event in recorder.for_event("answer_rejected")] == [1, 2]
 
 

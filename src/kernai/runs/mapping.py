@@ -1,4 +1,4 @@
-"""`map_runs`: one agent, many inputs. A bounded number of runs goes on at once, and each has a `Result` in the end.
+"""`map_runs`: one agent, many inputs. A bounded number of them run at once, and each ends with a `Result`.
 
 Guarantees: results are in the order of the inputs; whatever ends one run leaves the others alone; callbacks are called
 one at a time. What ends the whole (Ctrl-C, a cancelled task) ends all runs first.
@@ -155,7 +155,7 @@ class Batch:
             if request.cancellation.is_set():
                 raise request.cancellation.error()
             running[at] = request.driven(_End(lambda: ended(at)))
-        except Exception as error:  # noqa: BLE001 - the other runs are to go on
+        except Exception as error:  # noqa: BLE001 - the other runs continue
             self._tell(report, self._taken(at, _without_answer(request, None, error)))
         else:
             driving = running[at][1]
@@ -212,7 +212,7 @@ class Batch:
                 raise request.cancellation.error()
             run, work = request.begin_async()
             result = await work
-        except Exception as error:  # noqa: BLE001 - the other runs are to go on
+        except Exception as error:  # noqa: BLE001 - the other runs continue
             result = _without_answer(request, run, error)
         progress = self._taken(at, result)
         if report is not None:

@@ -204,9 +204,9 @@ class ReplayRequest(_RecordedRequest):
         compared = reading(start, Comparison, recorded, run.definition())
         left = {key: words for key, words in compared.loosened.items() if key not in self._accepted}
         if left:
-            told = "\n".join(f"  {words} (accept with {key!r})" for key, words in left.items())
+            listed = "\n".join(f"  {words} (accept with {key!r})" for key, words in left.items())
             raise ReplayLoosenedError(
-                f"the agent decides as in the recording, and is less protected:\n{told}", left, seq=start.seq,
+                f"the agent decides as in the recording, and is less protected:\n{listed}", left, seq=start.seq,
                 event=RunStartRow.type, expected="; ".join(left), got="; ".join(left.values()),
             )
         return [*compared.changes, *self._stale(compared.loosened)]

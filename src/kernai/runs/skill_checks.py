@@ -7,6 +7,7 @@ called are those whose call was refused or broken off.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import eq
 from typing import Any
 
 from kernai.drivers.background_loop import BackgroundLoop
@@ -47,8 +48,8 @@ class SkillChecks:
             return
         then = row.result if isinstance(row, SkillResultRow) else f"{row.exception}: {row.error}"
         failed, now = self._outcome(run, made)
-        is_same = self._same is None or failed
-        if failed == isinstance(row, SkillErrorRow) and (then == now if is_same else self._same(then, now)):  # type: ignore[misc]
+        same = eq if self._same is None or failed else self._same
+        if failed == isinstance(row, SkillErrorRow) and same(then, now):
             return
         raise ReplayDivergenceError(
             f"skill {row.skill} does not give what it gave: event {recorded.seq} ({row.type}, call {row.call_id})\n"
