@@ -271,6 +271,8 @@ def bench(arguments: list[str]) -> int:
         if more or others:
             raise CommandError(f"bench {name} has an environment of its own, and is run alone", status=2)
         return _call([_bench_environment(name), "benchmarks/run.py", *arguments], cwd=ROOT)
+    if "postgres" in arguments:
+        _install("test")
     return _python(["benchmarks/run.py", *arguments])
 
 

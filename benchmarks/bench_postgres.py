@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from bench_durable import ENTRIES, TEXTS, compared
 from kernai import Agent, MockProvider, Skill
 from kernai.durable.store import RunInfo
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres import PostgresStore
+from kernai.postgres import PostgresStore, Workers
 from kernai.values.result import PendingCall
 from support import emit
 from tests.postgres.server import Server
@@ -57,7 +58,7 @@ def appending(store: PostgresStore, times: int) -> Callable[[], None]:
 def inserting(connection: psycopg.Connection, times: int) -> Callable[[], None]:
     def insert() -> None:
         for _ in range(times):
-            connection.execute("INSERT INTO bare (text) SELECT unnest(%s::text[])", (TEXTS,))
+            connection.execute("INSERT INTO bare (text) SELECT unnest(%b::text[])", (TEXTS,))
 
     return insert
 
@@ -85,6 +86,35 @@ def median(work: Callable[[], object], times: int) -> float:
         began = time.perf_counter()
         work()
         found.append(time.perf_counter() - began)
+    return sorted(found)[times // 2] * 1e3
+
+
+def deciding(store: PostgresStore, times: int) -> float:
+    """Milliseconds from a decision to the call of the skill by a worker, the median."""
+    found: list[float] = []
+    called = threading.Event()
+
+    def pay() -> None:
+        found.append(time.perf_counter())
+        called.set()
+
+    model = MockProvider().on_call(lambda messages, _: (
+        '<command name="pay"></command>' if messages[-1].text == "go" else "<final>done</final>"
+    ))
+    it = Agent(instructions="x", provider=model, skills=[Skill("pay", execute=pay, inputs={}, approval=True)])
+    workers = Workers(store, {"clerk": it}, concurrency=4)
+    thread = threading.Thread(target=workers.run)
+    thread.start()
+    for at in range(times):
+        handle = workers.submit("clerk", "go")
+        handle.result(60)
+        called.clear()
+        began = time.perf_counter()
+        store.decide(handle.run_id, "0.0", True)
+        called.wait(60)
+        found[at] -= began
+    workers.stop()
+    thread.join()
     return sorted(found)[times // 2] * 1e3
 
 
@@ -132,7 +162,9 @@ _LISTED = "SELECT info, decisions, entries FROM runs WHERE tenant = '' AND statu
 _ORDER = "ORDER BY updated_at DESC, run_id LIMIT 50"
 PLANS = {
     'runs(status="waiting")': f"{_LISTED} AND status = 'waiting' {_ORDER}",
-    'runs(tags={"customer": "77"})': f"""{_LISTED} AND tags @> ARRAY['["customer", "77"]'] {_ORDER}""",
+    'runs(tags={"customer": "77"})': (
+        f"""{_LISTED} AND tags @> ARRAY['["customer", "77"]'] AND tags <> '{{}}' {_ORDER}"""
+    ),
     "runs()": f"{_LISTED} {_ORDER}",
     "load": "SELECT entry FROM entries WHERE tenant = '' AND run_id = 'r5' AND seq >= 0 ORDER BY seq",
     "append, claim": "UPDATE runs SET token = token WHERE tenant = '' AND run_id = 'r5' AND entries = 4 AND token = 1",
@@ -157,6 +189,8 @@ def main(*, quick: bool = False) -> None:
             compared(name, run, inserting(bare, 2 * STEPS), STEPS, rounds, "<= 1.5")
             count, appends = commits(server, run), 2 * STEPS
             emit(f"transactions of a run of {STEPS} steps", count, appends, count / appends, "<= 1", unit="")
+            waited = deciding(store, times)
+            emit("from a decision to the call by a worker", waited, 0.0, waited, "<= 100", unit="ms")
         of_a_million(server, 20_000 if quick else 1_000_000)
 
 

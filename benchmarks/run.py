@@ -15,8 +15,8 @@ NAMES = (
     "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable", "resume",
     "large_inputs", "gate",
 )
-#: named alone: they take minutes, and packages of others, for which `dev.py` makes an environment each
-APART = ("framing", "dialects", "model")
+#: named alone: they take minutes, and packages of others, for which `dev.py` makes an environment each; or a server
+APART = ("framing", "dialects", "model", "postgres")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

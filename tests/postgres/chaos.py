@@ -134,6 +134,8 @@ class Chaos:
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
         self.harmed: set[int] = set()
+        self.ended: set[int] = set()
+        self.longest_outage = 0.0
         self.workers: list[subprocess.Popen[bytes]] = []
         self.stopped: dict[int, float] = {}
 
@@ -152,9 +154,11 @@ class Chaos:
         running = [one for one in self.workers if one.pid not in self.stopped]
         what = chance.choices(("kill", "stop", "end", "server"), (4, 3, 2, 1))[0]
         if what == "server":
+            began = time.monotonic()
             self.server.kill()
-            self.counts["server killed"] += 1
             self.server.start()
+            self.counts["server killed"] += 1
+            self.longest_outage = max(self.longest_outage, time.monotonic() - began)
             return
         if len(running) < 2 or (what == "stop" and self.stopped):
             return
@@ -167,12 +171,12 @@ class Chaos:
             victim.send_signal(signal.SIGKILL if what == "kill" else signal.SIGTERM)
             status = victim.wait(60)
             self.counts["workers killed" if what == "kill" else "workers ended by SIGTERM"] += 1
-            if what == "end" and status != 0:
+            began = any(int(words[2]) == victim.pid for words in self.notes("acknowledged"))
+            if what == "end" and status != 0 and (began or status != -signal.SIGTERM):  # it may have been starting
                 self.faults.append(f"a worker that was ended by SIGTERM ended with {status}")
             self.workers.remove(victim)
             self.start()
-        if what != "end":
-            self.harmed.add(victim.pid)
+        (self.ended if what == "end" else self.harmed).add(victim.pid)
 
     def decide(self, store: PostgresStore) -> None:
         """What a person does: approves, and does not repeat what may have been done."""
@@ -247,9 +251,13 @@ class Chaos:
         made = Counter(int(words[0]) for words in self.notes("models"))
         self.counts["model calls"] = made.total()
         self.counts["model calls whose answer is not on record"] = made.total() - self.counts["answers"]
-        for one in made.keys() - self.harmed:
-            if made[one] != kept[one]:
-                self.faults.append(f"a worker that was not harmed threw {made[one] - kept[one]} answers away")
+        self.counts["seconds of the longest outage"] = round(self.longest_outage)
+        survived = self.longest_outage + 3 < self.options.lease  # and 3 to connect again
+        thrown = {one: made[one] - kept[one] for one in made}
+        self.counts["of these, made beside a task that a SIGTERM ended"] = sum(thrown.get(one, 0) for one in self.ended)
+        for one in made.keys() - self.harmed - self.ended if survived else ():
+            if thrown[one]:
+                self.faults.append(f"a worker that was not harmed threw {thrown[one]} answers away")
 
     def check_run(self, run_id: str, entries: list[Entry], performed: Counter[str], names: dict[str, str]) -> None:
         """One run's record; `names` gets its calls and their skills."""
@@ -278,7 +286,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--lease", type=float, default=10.0, help="seconds")
+    parser.add_argument("--lease", type=float, default=15.0, help="seconds")
     parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -275,6 +275,7 @@ def test_a_worker_that_is_stopped_leaves_its_run_to_another_at_the_next_effect(s
     one.run()
     assert (handle.info().status, handle.info().lease, calls) == ("abandoned", None, ["0.0"])
     assert [entry["event"] for entry in store.load(handle.run_id)][-1] == "skill_result"
+    assert [status for status, _ in jobs(store)] == ["todo"]
     Workers(store, {"clerk": acting(print).replace(provider=providers[1])}).run(wait=False)
     assert (handle.result(PATIENCE).text, calls) == ("done", ["0.0"])
     assert [one.call_count for one in providers] == [1, 1]

@@ -77,7 +77,7 @@ UPDATE runs SET {', '.join(f'{one} = %({one})s' for one in _COLUMNS[2:])}
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s"""
 _ENTRIES = """
 INSERT INTO entries SELECT %(tenant)s, %(run_id)s, %(first)s + place - 1, entry
-FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS one(entry, place)"""
+FROM unnest(%(texts)b::text[]) WITH ORDINALITY AS one(entry, place)"""
 _NOTIFY = "SELECT pg_notify(%(channel)s, %(note)s) FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s"
 _APPEND = f"""
 WITH head AS (
@@ -174,7 +174,7 @@ class PostgresStore(LeasedStore):
                 connection.execute(f"{_NOTIFY} AND watched > {_NOW}", given)
             return head.lease_after(lease, claim)
 
-        patience = PATIENCE if lease is None else max(lease.seconds / 2, AGAIN)
+        patience = PATIENCE if lease is None else lease.seconds
         ends = first_seq + len(texts) - 1
         return self._perform(f"append entries {first_seq} to {ends} of run {run_id!r}", at_once, patience)
 
@@ -359,7 +359,7 @@ class PostgresStore(LeasedStore):
                 where.append(f"{name} = %({name})s")
                 given[name] = json.dumps(value)
         if wanted.tags:
-            where.append("tags @> %(tags)s")
+            where.append("tags @> %(tags)s AND tags <> '{}'")  # as the index has it
             given["tags"] = _tags(wanted.tags.items())
         if wanted.waiting is not None:
             where.append("%(waiting)s = ANY(waiting)")
