@@ -141,3 +141,36 @@ def test_paper_gets_every_card(show: Show) -> None:
     assert page.locator(".toolbar").is_hidden()
     assert page.locator(".track .bar").first.is_visible()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
+
+
+def test_json_is_laid_out_on_demand_with_its_numbers_as_recorded(show: Show) -> None:
+    text = '{"orders": [{"id": 12345678901234567890, "note": "a, b: {c}", "tags": []}, {"id": 2.50, "note": "\\"", "tags": {}}]}'
+    page = show(Script().add("final", text).entries)
+    page.keyboard.press("2")
+    block = page.locator("#events .card .text")
+    page.get_by_role("button", name="Lay out").click()
+    assert block.inner_text() == """\
+{
+  "orders": [
+    {
+      "id": 12345678901234567890,
+      "note": "a, b: {c}",
+      "tags": []
+    },
+    {
+      "id": 2.50,
+      "note": "\\"",
+      "tags": {}
+    }
+  ]
+}"""
+    page.get_by_role("button", name="As recorded").click()
+    assert block.inner_text() == text
+
+
+@pytest.mark.parametrize("text", ["{" + "no JSON, " * 20, '{"short": 1}', "[" * 100], ids=["no JSON", "short", "cut off"])
+def test_only_json_that_is_long_enough_to_need_it_can_be_laid_out(show: Show, text: str) -> None:
+    page = show(Script().add("final", text).entries)
+    page.keyboard.press("2")
+    expect(page.locator("#events .card .text")).to_have_text(text)
+    expect(page.get_by_role("button", name="Lay out")).to_have_count(0)

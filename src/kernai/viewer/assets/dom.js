@@ -97,8 +97,47 @@ function previewRange(text, limit, lines) {
   return [start, end < text.length ? boundary(text, end) : end];
 }
 
-/** A text as a block: cut where it is long, whole on demand. */
+/** A text as a block: cut where it is long, whole on demand; JSON is laid out on demand. */
 function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LINES) {
+  const block = cutBlock(text, className, limit, lines);
+  const laid = className.includes("json") ? null : layOut(text);
+  if (laid === null || laid === text) return block;
+  const holder = el("div", null, block);
+  let on = false;
+  const toggle = button("Lay out", "Lay the JSON out, or show it as it is recorded", () => {
+    on = !on;
+    toggle.textContent = on ? "As recorded" : "Lay out";
+    holder.firstChild.replaceWith(on ? cutBlock(laid, className, PIECE, LAID_LINES) : cutBlock(text, className, limit, lines));
+    holder.dataset.open = "";
+  }, "more");
+  holder.append(toggle);
+  return holder;
+}
+
+const SHORT_JSON = 80; // easily read as it is
+const LONG_JSON = 200000;
+const LAID_LINES = 300;
+const TOKEN = /"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g;
+
+/** JSON with a line for each value, else null. Made of the text's own tokens: parsing would round long numbers. */
+function layOut(text) {
+  if (text.length < SHORT_JSON || text.length > LONG_JSON || !/^\s*[[{]/.test(text)) return null;
+  try {
+    JSON.parse(text);
+  } catch {
+    return null;
+  }
+  const tokens = text.match(TOKEN);
+  let depth = 0;
+  const line = (by) => `\n${"  ".repeat(depth += by)}`;
+  return tokens.map((token, at) => {
+    if ("{[".includes(token)) return "}]".includes(tokens[at + 1]) ? token : token + line(1);
+    if ("}]".includes(token)) return "{[".includes(tokens[at - 1]) ? token : line(-1) + token;
+    return { ",": `,${line(0)}`, ":": ": " }[token] ?? token;
+  }).join("");
+}
+
+function cutBlock(text, className, limit, lines) {
   const scrolls = className.includes("json");
   const block = el("pre", { class: className, dir: "auto", tabindex: scrolls ? 0 : null });
   const [start, end] = previewRange(text, limit, lines);
