@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -258,6 +260,30 @@ def test_what_is_no_exception_ends_all_runs_and_reaches_the_caller(map_runs: Map
     ends = [event.data["stop_reason"] for event in recorder.for_event("result")]
     assert len(ends) == len(recorder.for_event("run_start")) <= 3
     assert set(ends) == {"cancelled"}
+
+
+@pytest.fixture
+def pressed_once() -> Iterator[Callable[[], str]]:
+    """A skill that presses Ctrl-C, the first time, and ends at once."""
+    before, first = signal.signal(signal.SIGINT, signal.default_int_handler), threading.Lock()
+
+    def press() -> str:
+        if first.acquire(blocking=False):
+            os.kill(os.getpid(), signal.SIGINT)
+        return "seen"
+
+    yield press
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("_again", range(10))
+def test_ctrl_c_that_comes_while_a_run_ends_is_not_lost_and_ends_the_others(
+    pressed_once: Callable[[], str], _again: int
+) -> None:
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        kernai.map_runs(agent(pressed_once), list("abcdef"), concurrency=2, recorder=recorder)
+    assert len(recorder.for_event("result")) == len(recorder.for_event("run_start"))
 
 
 async def test_a_cancelled_task_ends_all_runs() -> None:
