@@ -286,6 +286,11 @@ def kills(arguments: list[str]) -> int:
     return _python(["tests/durable/kills.py", *arguments])
 
 
+def trusted(arguments: list[str]) -> int:
+    """Look for a value that gets into a trusted input unasked, in random runs: `trusted --times 100000 --seed 7`."""
+    return _python(["tests/loop/trusted_runs.py", *arguments])
+
+
 def interrupts(arguments: list[str]) -> int:
     """Send SIGINT into runs at random moments, and take them up again: `interrupts --times 2000 --seed 7`."""
     return _python(["tests/durable/interrupts.py", *arguments])
@@ -352,7 +357,8 @@ COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
     "docs": docs, "tables": tables, "installed": installed, "rehearse": rehearse, "constraints": constraints,
     "bench": bench, "samples": samples, "soak": soak,
-    "kills": kills, "interrupts": interrupts, "chaos": chaos, "mutants": mutants, "lines": lines,
+    "kills": kills, "interrupts": interrupts, "chaos": chaos, "trusted": trusted, "mutants": mutants,
+    "lines": lines,
     "scenario": scenario, "matrix": matrix,
     "all": run_all,
 }
