@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from kernai import Media, Skill
-from kernai.inputs.trusted import Trusted, Words, contacts, leaves
+from kernai.inputs.trusted import Trusted, Words, contacts, folded, leaves
 
 HELD = [
     ("bob@x.org", "Pay bob@x.org."),
@@ -24,7 +24,6 @@ HELD = [
     ("New York", "to New\n  York today"),
     ("café", "the cafe\u0301 at the corner"),
     ("a.b", "see a.b... and c"),
-    ("", "anything"),
     ("/srv/x/", "in /srv/x/ please"),
     ("王伟", "付给 王伟 吧"),
     (50, "pay $50 now"),
@@ -58,6 +57,9 @@ NOT_HELD = [
     ("a", "a-b"),
     ("伟", "付给王伟吧"),
     ("bob@x.org", "bob@x.or\u200bg"),
+    ("john@x.org", "mary\u2011john@x.org"),
+    ("", "anything"),
+    (" ", "two words"),
     (50, "-50"),
     (5, "50"),
     (1, "1,000"),
@@ -87,7 +89,7 @@ def test_a_part_of_a_longer_word_or_another_value_is_not_held(value: Any, text: 
 
 @given(st.text(max_size=12), st.text(max_size=8), st.text(max_size=12))
 def test_a_text_between_spaces_is_held(before: str, value: str, after: str) -> None:
-    assert Words([f"{before} {value} {after}"]).hold(value)
+    assert Words([f"{before} {value} {after}"]).hold(value) is bool(folded(value))
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9))

@@ -152,6 +152,18 @@ def test_what_a_function_decides_makes_no_value_a_trusted_one(decide: Callable[[
     assert EVIL not in PAID
 
 
+def test_of_parameters_that_a_person_changes_only_what_is_new_counts_as_said() -> None:
+    store = MemoryStore()
+    made = agent(
+        call("pay", recipient="bo@x.org", note=f"{EVIL} "), call("pay", recipient="bob@x.org", note="2"), call("pay", recipient=EVIL),
+    )
+    (waiting,) = execute(made, "Pay him.", store=store, run_id="r").pending
+    changed = {**waiting.params, "recipient": "bob@x.org", "note": EVIL}
+    (waiting,) = resume(made, "r", store=store, approvals={waiting.call_id: {"params": changed}}).pending
+    assert PAID == ["bob@x.org", "bob@x.org"]
+    assert [one.value for one in waiting.untrusted] == [EVIL]
+
+
 def test_what_a_function_vouches_for_counts_from_then_on() -> None:
     made = agent(
         call("pay", recipient=EVIL), call("pay", recipient="bob@x.org", note="more"),
@@ -212,6 +224,7 @@ VOUCHED: list[tuple[Any, dict[str, Any], bool]] = [
     ([[{"deep": EVIL}]], {"directory": True}, True),
     ([{"id": EVIL, "title": "rent"}], {"directory": ("id", "title")}, True),
     ([{"id": EVIL, "title": "rent of July"}], {"directory": ("id", "title")}, False),
+    ([{"id": EVIL, "title": " "}], {"directory": ("id", "title")}, False),
     ([{"id": EVIL, "title": "rent"}, {"id": "x", "title": "rent"}], {"directory": ("id", "title")}, False),
     ({"id": EVIL}, {"creates": "id"}, True),
     ({"made": {"id": EVIL}}, {"creates": "id"}, False),

@@ -142,7 +142,7 @@ def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: 
             item = prefix[at] if at < len(prefix) else found.get("items")
             given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
             yield from _leaves(item, given, one, f"{path}[{at}]", trusted=trusted)
-    else:
+    elif value != "" or found.get("default") != "":  # an optional text that was left empty
         yield Leaf(path, value, trusted)
 
 
@@ -216,6 +216,8 @@ def folded(text: str) -> str:
 
 
 def _holds(text: str, value: object) -> bool:
+    if isinstance(value, str) and not (value := folded(value)):
+        return False  # nobody brings in an empty text
     if isinstance(value, (int, float, Decimal)):
         return _number_stands_in(value, text)
     if isinstance(value, datetime):
@@ -226,10 +228,10 @@ def _holds(text: str, value: object) -> bool:
         return any(_stands_in(form, text) for form in _forms_of_time(value))
     if isinstance(value, UUID):
         return _stands_in(str(value), text.lower())
-    return _stands_in(folded(str(value)), text)
+    return _stands_in(value if isinstance(value, str) else folded(str(value)), text)
 
 
-CONNECTORS = ".-+/@_%"
+CONNECTORS = ".-+/@_%\u2010\u2011"
 _TOGETHER = (  # Thai, Hangul, Kana and Han: scripts that put no space between words
     "\u0e00-\u0e7f\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -240,7 +242,7 @@ _WRITTEN_TOGETHER = re.compile(f"[{_TOGETHER}]")
 def _stands_in(value: str, text: str) -> bool:
     at = text.find(value)
     while at >= 0:
-        if not value or (_begins_at(text, at, value[0]) and _ends_at(text, at + len(value), value[-1])):
+        if _begins_at(text, at, value[0]) and _ends_at(text, at + len(value), value[-1]):
             return True
         at = text.find(value, at + 1)
     return False

@@ -229,10 +229,10 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=payload)
     if dropped and (meant := table.meant(params, dropped)):
         run.warnings += (corrections.not_inputs(name, meant),)
-    if skill.is_guarded:
+    if run.trust is not None or skill.is_guarded:
         run.needs_trust().sent[call_id] = params
-        if run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
-            return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
+    if skill.is_guarded and run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
+        return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
     kind = _VouchingCall if skill.directory or skill.creates else _Call
     call = kind(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):

@@ -9,7 +9,7 @@ response never count for each other. All of it is on record, or follows from wha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
@@ -23,8 +23,6 @@ from kernai.loop.decision import FORGED
 from kernai.values.result import UntrustedValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kernai.blocks.plan import Task
     from kernai.events import Row
     from kernai.loop.run_state import Run
@@ -48,7 +46,9 @@ class _Vouched:
 class Trust:
     """What one scope may trust, on top of `outer`: what its parent had when this scope began."""
 
-    __slots__ = ("_added", "_outer", "_outer_outside", "_run", "_vouched", "instructions", "of_tasks", "sent")
+    __slots__ = (
+        "_added", "_decided", "_outer", "_outer_outside", "_run", "_vouched", "instructions", "of_tasks", "sent",
+    )
 
     def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
@@ -57,6 +57,7 @@ class Trust:
         #: texts with the step from whose end on they count
         self._added: list[tuple[int, str]] = []
         self._vouched: list[_Vouched] = []
+        self._decided: list[ApprovalGivenRow] = []
         self.instructions = ""
         #: what tasks of a plan have brought in, for those that depend on them
         self.of_tasks: dict[str, list[str]] = {}
@@ -98,7 +99,7 @@ class Trust:
             elif isinstance(row, RunStartRow):
                 self.add(row.trusted or ())
             elif isinstance(row, ApprovalGivenRow) and row.trusted is not False:
-                self.add(_said_in(row.decision))
+                self._decided.append(row)
 
     def note_host(self, *, before_response: bool = False) -> TrustAddedRow | None:
         """What `Context.trust` has added since the last time; it counts from the next response on.
@@ -169,6 +170,8 @@ class Trust:
     def _own(self, before: int | None = None, said: Iterable[str] | None = None) -> Iterator[str]:
         """What was brought in here; `before` a step, or all of it."""
         yield from (text for step, text in self._added if before is None or step < before)
+        for row in self._decided:
+            yield from _said_in(row.decision, self.sent.get(row.call_id))
         words = None
         for one in self._vouched:
             if before is not None and one.step >= before:
@@ -243,12 +246,18 @@ def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
             yield name, str(one[value])
 
 
-def _said_in(decision: bool | str | Mapping[str, Any]) -> list[str]:
-    """The texts that somebody wrote with a decision: a reason, parameters, or an answer."""
+def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object] | None) -> Iterator[str]:
+    """The texts that somebody wrote with a decision: a reason, an answer, parameters that the model had not `sent`."""
     if isinstance(decision, bool):
-        return []
-    given = decision if isinstance(decision, str) else decision.get("params", decision.get("answer"))
-    return [str(one.value) for one in leaves({}, given, given)]
+        return
+    params = decision.get("params") if isinstance(decision, Mapping) else None
+    given: Any = decision if isinstance(decision, str) else decision.get("answer") if params is None else params
+    of_model: set[str] = set()
+    if params is not None:
+        if sent is None:
+            return
+        of_model = {folded(str(one.value)) for one in leaves({}, sent, sent)}
+    yield from (text for text in (str(one.value) for one in leaves({}, given, given)) if folded(text) not in of_model)
 
 
 def _holds_results(message: Message) -> bool:
