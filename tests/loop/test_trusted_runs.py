@@ -21,4 +21,4 @@ def test_whatever_the_model_writes_nothing_is_paid_that_nobody_brought_in(first:
 def test_the_reading_of_these_runs_knows_values_from_what_looks_like_them() -> None:
     assert all(occurs_in(value, f"Pay {value}.") for value in GOOD)
     parts = [value for value in EVIL if any(occurs_in(value, f"Pay {one}.") for one in GOOD)]
-    assert parts == ["Bob", "https://x.org/a", "Smith", ""]  # words of the user's own
+    assert parts == ["Bob", "https://x.org/a", "Smith"]  # words of the user's own

@@ -61,11 +61,11 @@ def occurs_in(value: str, text: str) -> bool:
     """
     words = unicodedata.normalize("NFC", text).split()
     wanted = unicodedata.normalize("NFC", value).split()
-    for at in range(len(words) - len(wanted) + 1):
+    for at in range(len(words) - len(wanted) + 1 if wanted else 0):
         joined = " ".join(words[at : at + len(wanted)])
         if any(joined[left:right] == " ".join(wanted) for left, right in _cuts(joined)):
             return True
-    return not wanted
+    return False
 
 
 def _cuts(word: str) -> list[tuple[int, int]]:
