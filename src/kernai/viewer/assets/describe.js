@@ -157,6 +157,14 @@ const DESCRIBE = {
     title: `Call ${asText(data.call_id)} waits for a decision`, facts: [NAMES(data) || "the model"],
     text: [asText(data.reason), asText(data.params)].filter(Boolean).join("\n\n"),
   }),
+  untrusted_value: (data) => ({
+    title: data.path ? `${asText(data.path)} is not in the user's words` : "Acts on others after text from outside was read",
+    facts: [asText(data.skill)], text: asText(data.source),
+  }),
+  trust_added: (data) => ({
+    title: data.by === "instructions" ? "Instructions count as trusted" : "The host trusts more values",
+    text: (Array.isArray(data.texts) ? data.texts : []).map(asText).join("\n\n"),
+  }),
   approval_given: (data) => ({ title: `Call ${asText(data.call_id)} ${decided(data)}`, text: why(data.decision) }),
   in_flight: (data) => ({
     title: `Call ${asText(data.call_id)} had begun when the run was broken off`, facts: [asText(data.decision)],
