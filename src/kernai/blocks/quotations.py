@@ -12,7 +12,7 @@ call is known by its name alone, or any call counts as quoted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -47,9 +47,9 @@ _WORDS = "|".join(("block", *CORE_TYPES, "function=", "invoke", "antml:"))
 _TAG = re.compile(rf"<\s*+(?:{_WORDS})|\[TOOL_CALLS\]", re.IGNORECASE)
 
 
-def quoted_calls(text: str) -> Iterator[QuotedCall]:
-    """The calls in a text, some perhaps more than once."""
-    for reading in _readings(text):
+def quoted_calls(text: str, readings: Sequence[str] | None = None) -> Iterator[QuotedCall]:
+    """The calls in a text, some perhaps more than once. `readings`: those of the text, if they are known."""
+    for reading in readings_of(text) if readings is None else readings:
         if _TAG.search(reading):
             yield from _in_blocks(reading)
             mended = dialects.mended_tags(reading)
@@ -60,9 +60,11 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
             yield from _in_objects(reading)
 
 
-def spellings(text: str) -> list[str]:
-    """The letters and digits of a text's readings, of those that may spell a call."""
-    made = dict.fromkeys(spelled(reading) for base in {text: 1, bare(text): 1} for reading in _readings(base))
+def spellings(text: str, readings: Sequence[str]) -> list[str]:
+    """The letters and digits of a text's readings, and of those without markup, that may spell a call."""
+    plain = bare(text)
+    both = readings if plain == text else [*readings, *readings_of(plain)]
+    made = dict.fromkeys(map(spelled, both))
     return [one for one in made if is_marked(one) or "arguments" in one or "parameters" in one or "function" in one]
 
 
@@ -184,7 +186,7 @@ def _with_or_without_braces(call: Block) -> Iterator[QuotedCall]:
 _ROUNDS = 2
 
 
-def _readings(text: str) -> list[str]:
+def readings_of(text: str) -> list[str]:
     """The text, and the results of up to two rounds of decoding, without duplicates."""
     found = {text: None}
     latest = [text]
@@ -246,8 +248,18 @@ _LOOK_ALIKES = QUOTES | str.maketrans(
 )
 
 
+_FEW = 20  # characters that are replaced one by one; with as many a translation is as fast
+
+
 def _without_look_alikes(text: str) -> str:
-    return text if text.isascii() else text.translate(_LOOK_ALIKES)
+    if text.isascii():
+        return text
+    present = [one for one in set(text) if ord(one) in _LOOK_ALIKES]
+    if len(present) > _FEW:
+        return text.translate(_LOOK_ALIKES)
+    for one in present:
+        text = text.replace(one, _LOOK_ALIKES[ord(one)] or "")
+    return text
 
 
 def _without_escapes(text: str) -> str:

@@ -80,11 +80,12 @@ class QuotedCalls:
 
     def _read(self, unread: list[tuple[str, str]]) -> None:
         """Finds the calls in texts that the model has read."""
-        from kernai.blocks.quotations import quoted_calls, spellings  # few runs come here
+        from kernai.blocks.quotations import quoted_calls, readings_of, spellings  # few runs come here
 
         for source, text in unread:
-            self._spelled = [*(self._spelled or ()), *((one, source) for one in spellings(text))]
-            for call in quoted_calls(text):
+            readings = readings_of(text)
+            self._spelled = [*(self._spelled or ()), *((one, source) for one in spellings(text, readings))]
+            for call in quoted_calls(text, readings):
                 of = _ANY if call.type is None else (call.type, call.name)
                 if self._quoted is None or self._contents is None:
                     self._quoted, self._contents = {}, set()
