@@ -377,7 +377,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tried(seed, counts)
         except Exception as error:
             faults += 1
-            print(f"seed {seed}: {type(error).__name__}: {error}")
+            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+        if (seed + 1) % 1000 == 0:
+            print(f"{seed + 1 - chosen.seed} done", file=sys.stderr, flush=True)
     print(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     print(f"faults: {faults}")
     return 1 if faults else 0
