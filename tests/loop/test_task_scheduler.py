@@ -258,17 +258,6 @@ async def _echo(one: Task, inputs: Mapping[str, Any]) -> Any:
     return [one.id, *inputs.values()]
 
 
-EXPECTED = {"a": ["a"], "b": ["b", ["a"]], "c": ["c", ["a"]], "d": ["d", ["b", ["a"]], ["c", ["a"]]]}
-
-
-def test_run_gives_every_task_the_results_it_needs() -> None:
-    assert TaskScheduler(DIAMOND).run(lambda one, inputs: [one.id, *inputs.values()]) == EXPECTED
-
-
-async def test_arun_does_the_same() -> None:
-    assert await TaskScheduler(DIAMOND).arun(_echo) == EXPECTED
-
-
 def test_run_starts_tasks_at_once_in_a_bounded_number_of_workers() -> None:
     together = threading.Barrier(4)
     lock = threading.Lock()

@@ -210,7 +210,7 @@ class Chaos:
             began = time.monotonic()
             left = self.options.runs
             while left and time.monotonic() - began < PATIENCE:
-                with suppress(KernaiError, ValueError):  # the server is away, or a run went on
+                with suppress(KernaiError, ValueError):  # the server is away, or a run continued
                     self.decide(store)
                     left = sum(len(store.runs(status=one).page(2000)) for one in ("queued", "running", "abandoned", "waiting", "blocked"))
                 time.sleep(0.5)
@@ -263,7 +263,7 @@ class Chaos:
         """One run's record; `names` gets its calls and their skills."""
         self.counts["runs"] += 1
         self.counts["entries"] += len(entries)
-        told: Counter[str] = Counter()
+        outcomes: Counter[str] = Counter()
         for one in entries:
             data = one["data"]
             if one["event"] == "llm_response":
@@ -272,10 +272,10 @@ class Chaos:
                 names[f"{run_id}:{data['call_id']}"] = data["skill"]
             elif one["event"] in ("skill_result", "skill_error"):
                 key = f"{run_id}:{data['call_id']}"
-                told[key] += 1
+                outcomes[key] += 1
                 if one["event"] == "skill_result" and data["skill"] != "ask_clerk" and not performed[key]:
                     self.faults.append(f"{key} has a result and was not called")
-        self.faults += [f"{key} has {count} outcomes" for key, count in told.items() if count > 1]
+        self.faults += [f"{key} has {count} outcomes" for key, count in outcomes.items() if count > 1]
 
     def notes(self, name: str) -> list[list[str]]:
         return Notes(self.folder / name).lines()
