@@ -176,6 +176,24 @@ def test_a_replay_fails_where_something_that_protects_was_loosened(case: str) ->
     assert kernai.replay(clerk(**changes), recording=entries, accept=loosened).changes == ()
 
 
+@pytest.mark.parametrize("accept", [None, ["refund.approval"]])
+async def test_a_resume_refuses_a_less_protected_agent_if_asked_to(accept: list[str] | None) -> None:
+    store = MemoryStore()
+    turns = [command("refund", '{"amount": 3}'), "<final>1</final>"]
+    kernai.execute(clerk(approve=None), "Go.", provider=MockProvider(*turns), store=store, run_id="r")
+    length = len(store.load("r"))
+    loose: Any = {"agent": clerk(approve=None, **replaced("refund", refund())), "run_id": "r", "store": store}
+    with pytest.raises(ReplayLoosenedError, match="approval was True, is False"):
+        kernai.resume(**loose, accept=[], approvals={"0.0": True})
+    with pytest.raises(ReplayLoosenedError, match="approval was True, is False"):
+        await kernai.aresume(**loose, accept=["max_steps"], approvals={"0.0": True})
+    with pytest.raises(TypeError, match=r"write accept=\['refund"):
+        kernai.resume(**loose, accept="refund.approval")
+    assert len(store.load("r")) == length
+    result = kernai.resume(**loose, accept=accept, approvals={"0.0": True}, provider=MockProvider(*turns[1:]))
+    assert result.text == "1"
+
+
 @pytest.mark.parametrize("case", CHANGED)
 def test_a_replay_lists_what_else_has_changed(case: str) -> None:
     options, changes = CHANGED[case]

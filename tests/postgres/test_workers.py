@@ -228,6 +228,19 @@ def test_an_agent_that_would_decide_otherwise_blocks_the_run_and_any_other_chang
     assert handle.result(PATIENCE).text == "done"
 
 
+def test_an_agent_that_protects_less_blocks_the_run_until_somebody_accepts_it(store: PostgresStore) -> None:
+    calls: list[str] = []
+    protected = acting(lambda: calls.append("act"), approval=True)
+    handle = Workers(store, {"clerk": protected}).submit("clerk", "go")
+    loose = {"clerk": acting(lambda: calls.append("act"))}
+    Workers(store, loose).run(wait=False)
+    assert (handle.info().status, calls) == ("blocked", [])
+    assert "skill act: approval was True, is False (accept with 'act.approval')" in str(handle.info().why)
+    store.enqueue(handle.run_id)
+    Workers(store, loose, accept=["act.approval"]).run(wait=False)
+    assert (handle.result(PATIENCE).text, calls) == ("done", ["act"])
+
+
 def test_options_that_fail_block_the_run(store: PostgresStore) -> None:
     def options(info: Any) -> Any:
         raise LookupError(f"no customer for {info.run_id}")

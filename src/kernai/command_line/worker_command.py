@@ -27,6 +27,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--grace", type=number(float, 0.1), default=30.0, metavar="SECONDS",
         help="how long runs may take to reach a point where another worker can continue (30)",
     )
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="KEY",
+        help="continue runs whose agent protects less than it did; why a run is blocked names the key",
+    )
 
 
 def run(options: Namespace) -> int:
@@ -37,7 +41,8 @@ def run(options: Namespace) -> int:
         from kernai.postgres import Workers  # an extra
 
         workers = Workers(
-            store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace
+            store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace,
+            accept=options.accept,
         )
         output.note(f"working on runs of {', '.join(found)} in {store.name}; Ctrl-C ends")
         workers.run()

@@ -32,7 +32,7 @@ from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, R
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
 from kernai.postgres.store import RECONNECT, TASK, PostgresStore
-from kernai.runs.resume_request import recorded_result
+from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
 from kernai.values.result import Result, StopReason
@@ -54,13 +54,15 @@ class Workers:
 
     `concurrency` is how many runs this process works on at once. A process takes the runs of its `queue` only.
     `options` is called with a run's `RunInfo` and returns the options of `resume` for it, such as its context and
-    limits. `lease` is for how many seconds a silent worker keeps a run; `grace`, how long `run` waits for runs to reach
-    a point where another worker can continue when it is stopped.
+    limits. A run is blocked if its agent protects less than when it was recorded, except for the keys in `accept`; the
+    reason names them. `lease` is for how many seconds a silent worker keeps a run; `grace`, how long `run`
+    waits for runs to reach a point where another worker can continue when it is stopped.
     """
 
     def __init__(
         self, store: PostgresStore, agents: Mapping[str, Agent[Any]], *, concurrency: int = 50, queue: str = "kernai",
-        options: Callable[[RunInfo], ResumeOptions] | None = None, lease: float = LEASE, grace: float = 30.0,
+        options: Callable[[RunInfo], ResumeOptions] | None = None, accept: Iterable[str] = (), lease: float = LEASE,
+        grace: float = 30.0,
     ) -> None:
         if not isinstance(store, PostgresStore):
             raise TypeError(f"store must be a PostgresStore, got {type(store).__name__}")
@@ -72,6 +74,7 @@ class Workers:
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
         self._store, self._concurrency, self._queue, self._options = store, concurrency, queue, options
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
+        self._accept = accepted_keys(accept)
         self._stopping = threading.Event()
         self._break_off: Callable[[], object] = lambda: None
 
@@ -180,7 +183,7 @@ class Workers:
                 _block(store, run_id, self._unknown(info.agent))
                 return
             try:
-                result = resume(agent, run_id, **self._options_for(info, store))
+                result = resume(agent, run_id, accept=self._accept, **self._options_for(info, store))
             except RunConflictError:
                 if self._stopping.is_set():
                     store.enqueue(run_id)

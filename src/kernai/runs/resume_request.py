@@ -58,15 +58,43 @@ class _RecordedRequest(RunRequest):
         })
         self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
 
+    def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
+        """What has changed of the agent; `ReplayLoosenedError` where it protects less and is not accepted."""
+        recorded = self._recorded.definition
+        if recorded is None:
+            return ["the recording does not say what the agent was: an older kernai made it", *_stale(accept, {})]
+        start = self._recorded.scopes[""][0]
+        compared = reading(start, Comparison, recorded, run.definition())
+        left = {key: words for key, words in compared.loosened.items() if key not in accept}
+        if left:
+            listed = "\n".join(f"  {words} (accept with {key!r})" for key, words in left.items())
+            raise ReplayLoosenedError(
+                f"the agent decides as in the recording, and is less protected:\n{listed}", left, seq=start.seq,
+                event=RunStartRow.type, expected="; ".join(left), got="; ".join(left.values()),
+            )
+        return [*compared.changes, *_stale(accept, compared.loosened)]
+
+
+def _stale(accept: Iterable[str], loosened: Mapping[str, str]) -> list[str]:
+    return [f"{key} is accepted, and was not loosened" for key in accept if key not in loosened]
+
+
+def accepted_keys(keys: Iterable[str]) -> list[str]:
+    """The keys of what may protect less."""
+    if isinstance(keys, str):
+        raise TypeError(f"accept must be a list of keys: write accept=[{keys!r}]")
+    return list(keys)
+
 
 class ResumeRequest(_RecordedRequest):
     """A run that a store has, and how it is continued."""
 
     def __init__(
         self, agent: Agent[Any], run_id: str, input: UserInput | None, approvals: Mapping[str, Any] | None,
-        in_flight: InFlight, agents: Agents, options: Mapping[str, Any],
+        in_flight: InFlight, agents: Agents, options: Mapping[str, Any], accept: Iterable[str] | None = None,
     ) -> None:
-        check_options(options, ResumeOptions, "input", "approvals", "in_flight", "agents")
+        check_options(options, ResumeOptions, "input", "approvals", "in_flight", "agents", "wait", "accept")
+        self._accept = None if accept is None else accepted_keys(accept)
         store, context = options.get("store"), checked_context(options.get("context"))
         if store is None:
             raise TypeError("resume needs the store that has the run: pass store=...")
@@ -127,6 +155,8 @@ class ResumeRequest(_RecordedRequest):
             self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))  # whoever made it is not here
             del self._approvals[invalid.call_id]
             return self.begin(delivery)
+        if self._accept is not None:
+            self._changes(run, self._accept)
         waits = root.is_parked and not durable.news
         if waits and recorded.result is not None:
             self.writer.record_nothing()
@@ -172,13 +202,11 @@ class ReplayRequest(_RecordedRequest):
         options: Mapping[str, Any], *, accept: Iterable[str] = (), skills: str = "recorded", same: Same | None = None,
     ) -> None:
         context = checked_context(options["context"])
-        if isinstance(accept, str):
-            raise TypeError(f"accept must be a list of keys: write accept=[{accept!r}]")
         if skills not in ("recorded", "run"):
             raise ValueError(f"skills must be 'recorded' or 'run', got {skills!r}")
         if same is not None and skills != "run":
             raise ValueError("same compares what skills give: pass skills='run'")
-        self._accepted, self._runs_skills, self._same = list(accept), skills == "run", same
+        self._accepted, self._runs_skills, self._same = accepted_keys(accept), skills == "run", same
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
         if store is None:
@@ -193,26 +221,7 @@ class ReplayRequest(_RecordedRequest):
     def replay(self) -> Replay[Any]:
         """How the run ended, as the agent decides it from the recorded outcomes, and what has changed of the agent."""
         result, run = self.decided()
-        return Replay(result, tuple(self._changes(run)))
-
-    def _changes(self, run: Run) -> list[str]:
-        """`ReplayLoosenedError` where something that protects was loosened, and is not accepted."""
-        recorded = self._recorded.definition
-        if recorded is None:
-            return ["the recording does not say what the agent was: an older kernai made it", *self._stale({})]
-        start = self._recorded.scopes[""][0]
-        compared = reading(start, Comparison, recorded, run.definition())
-        left = {key: words for key, words in compared.loosened.items() if key not in self._accepted}
-        if left:
-            listed = "\n".join(f"  {words} (accept with {key!r})" for key, words in left.items())
-            raise ReplayLoosenedError(
-                f"the agent decides as in the recording, and is less protected:\n{listed}", left, seq=start.seq,
-                event=RunStartRow.type, expected="; ".join(left), got="; ".join(left.values()),
-            )
-        return [*compared.changes, *self._stale(compared.loosened)]
-
-    def _stale(self, loosened: Mapping[str, str]) -> list[str]:
-        return [f"{key} is accepted, and was not loosened" for key in self._accepted if key not in loosened]
+        return Replay(result, tuple(self._changes(run, self._accepted)))
 
     def decided(self) -> tuple[Result[Any] | None, Run]:
         """How the run ended, whatever has changed of the agent that has not made it decide differently."""

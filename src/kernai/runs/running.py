@@ -165,7 +165,8 @@ async def amap_runs(
 
 def resume(
     agent: Agent[Output_co], run_id: str, *, input: UserInput | None = None, approvals: Approvals = None,
-    in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, **options: Unpack[ResumeOptions],
+    in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, accept: Iterable[str] | None = None,
+    **options: Unpack[ResumeOptions],
 ) -> Result[Output_co]:
     """Continues a run that a store has: after a crash, a pause, a limit, a cancellation, a failure, or with `input`.
 
@@ -178,6 +179,8 @@ def resume(
       ``"retry"``, or a function of the `PendingCall` that returns one of these.
     - `agents`: those given to `run_plan`, by task id.
     - `wait`: for how many seconds to wait while another worker has the run.
+    - `accept`: refuses an agent that protects less than when the run was recorded (`ReplayLoosenedError`), except for
+      these keys, as in `replay`; ``[]`` accepts nothing. By default this is not compared.
 
     Raises `KernaiError` for a run that the store does not have, `RunBusyError` for one that another worker has,
     `ReplayDivergenceError` and `InFlightError`.
@@ -185,7 +188,7 @@ def resume(
     until = _until(wait)
     while True:
         try:
-            return _resume_request(agent, run_id, input, approvals, in_flight, agents, options).execute()
+            return _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).execute()
         except RunBusyError as busy:
             if busy.run_id != run_id or monotonic() >= until:
                 raise
@@ -194,7 +197,8 @@ def resume(
 
 async def aresume(
     agent: Agent[Output_co], run_id: str, *, input: UserInput | None = None, approvals: Approvals = None,
-    in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, **options: Unpack[ResumeOptions],
+    in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, accept: Iterable[str] | None = None,
+    **options: Unpack[ResumeOptions],
 ) -> Result[Output_co]:
     """`resume` for asyncio."""
     import asyncio
@@ -202,7 +206,7 @@ async def aresume(
     until = _until(wait)
     while True:
         try:
-            return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options).aexecute()
+            return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).aexecute()
         except RunBusyError as busy:
             if busy.run_id != run_id or monotonic() >= until:
                 raise
