@@ -186,7 +186,8 @@ async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_ha
     kept = [entry["event"] for entry in store.load("r")]
     assert kept == store.types
     assert kept[-1] == "result"
-    result = await kernai.aresume(agent(Performed()), "r", store=store, provider=provider())
+    # a call may have been under way beside the append
+    result = await kernai.aresume(agent(Performed()), "r", store=store, provider=provider(), in_flight="retry")
     assert result.ok
 
 
