@@ -108,6 +108,11 @@ def test_seconds_that_cannot_pass_are_refused(option: str, value: object) -> Non
         kernai.resume(acting(print), "r", **{"store": one_run(), option: value})  # type: ignore[arg-type]  # the mistake
 
 
+def test_a_lease_without_a_store_is_refused() -> None:
+    with pytest.raises(TypeError, match="lease needs the store that keeps the run"):
+        kernai.execute(acting(lambda: None), "go", lease=5)
+
+
 def one_run() -> MemoryStore:
     store = MemoryStore()
     kernai.execute(acting(lambda: None), "go", store=store, run_id="r")

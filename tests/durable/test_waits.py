@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,14 @@ def test_a_process_that_dies_after_it_was_woken_wakes_again() -> None:
     again = Acts(idempotent=True)
     assert kernai.resume(again.agent, "r", store=store).text == "done"
     assert again.seen == [(None, True)]
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-9))], ids=str)
+def test_the_last_moment_of_all_is_no_time_that_has_come(store: Any, zone: timezone) -> None:
+    acts = Acts(datetime.max.replace(tzinfo=zone))
+    assert kernai.execute(acts.agent, "go", store=store, run_id="r").stop_reason == "interrupt"
+    assert kernai.resume(acts.agent, "r", store=store).stop_reason == "interrupt"
+    assert len(acts.seen) == 1
 
 
 @pytest.mark.parametrize("until", ["2026-11-24", datetime(2026, 11, 24), 5.0])  # noqa: DTZ001 - the case

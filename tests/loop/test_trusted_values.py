@@ -141,6 +141,13 @@ def test_a_person_is_asked_about_values_that_the_user_did_not_bring_in(name: str
     assert len(PAID) <= before + 1
 
 
+@pytest.mark.parametrize("result", ["[" * 100_000, "no JSON", "{}", '["a", 5'])
+def test_of_a_directory_that_cannot_be_read_nothing_is_trusted(result: str) -> None:
+    contacts = Skill("contacts", execute=lambda: result, inputs={}, directory=True)
+    made = agent(call("contacts"), call("pay", recipient="a"), skills=[pay, contacts])
+    assert asked(execute(made, "Pay them.", store=MemoryStore(), run_id="r")) != []
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_where_nobody_can_be_asked_the_call_is_refused_and_the_model_reads_which_value(name: str) -> None:
     responses, given, wanted = CASES[name]

@@ -335,6 +335,8 @@ class LeasedStore(NotCopied):
         self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
     ) -> int:
         """See `RunStore.delete`."""
+        if run_id is not None and (updated_before is not None or status is not None):
+            raise TypeError("delete needs a run_id, or updated_before=... and status=..., not both")
         if run_id is not None:
             check_run_id(run_id)
             return self._change(run_id, lambda head: head.delete())

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.callables import is_async
@@ -90,7 +91,9 @@ def utc(at: datetime | str) -> str:
         return at
     if at.tzinfo is None:
         raise ValueError(f"a time needs its zone, such as datetime.now(timezone.utc), got {at!r}")
-    return stamp(at.timestamp())
+    with suppress(OverflowError):  # within a day of the first or the last that there is
+        at = at.astimezone(UTC)
+    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -264,6 +267,8 @@ class RunPage:
 
     def page(self, limit: int, after: RunInfo | None = None) -> list[RunInfo]:
         """At most `limit` runs, from behind `after`, the last of the page before: of it, `run_id` and `updated_at`."""
+        if not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"limit must be a whole number of at least 1, got {limit!r}")
         return self._find(self.wanted, limit, after)
 
 

@@ -132,7 +132,7 @@ class Trust:
         step, result = self._run.step, row.result
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
         if isinstance(result, str):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 data = json.loads(result)
         if skill.creates:
             made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None

@@ -130,6 +130,8 @@ class RunRequest:
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._store = options.get("store")
         self._lease = check_seconds("lease", options.get("lease", LEASE))
+        if self._store is None and "lease" in options:
+            raise TypeError("lease needs the store that keeps the run: pass store=...")
         if self._store is not None:
             from kernai.durable.store import check_run_id, check_store
 

@@ -314,6 +314,7 @@ class RunStoreRules:
                 _true(len(page) <= limit, f"a page of {limit} has {len(page)} runs")
                 found += page
             _same([info.run_id for info in found], expected, f"the runs in pages of {limit}")
+        _raises(ValueError, lambda: store.runs().page(-1), "a page of less than one run")
         _same([info.run_id for info in store.runs()], expected, "all runs")
 
     def test_what_is_listed_of_a_run_follows_its_entries(self) -> None:
@@ -452,6 +453,7 @@ class RunStoreRules:
         for run_id, reason, at in (("a", "final", "1"), ("b", "error", "1"), ("c", "final", "3"), ("d", "error", "3")):
             store.append(run_id, 0, [started(at=at), ended(reason, at=at)], [_media(run_id)])
         _raises(TypeError, store.delete, "to delete without saying what")
+        _raises(TypeError, lambda: store.delete("a", status="error"), "to delete one run, and those of a status")
         _same(store.delete(updated_before="2", status="final"), 1, "how many were deleted")
         _same([info.run_id for info in store.runs()], ["c", "d", "b"], "those that are left")
         _same(self.reopen(store).delete(status="error"), 2, "how many were deleted")
