@@ -61,6 +61,23 @@ def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None
     assert "How to answer: blocks" in text  # it can call something, though it has no skills
 
 
+@pytest.mark.parametrize("head,description", [
+    ("name: a\ndescription: Does x, when y: z", "Does x, when y: z"),
+    ("description: d\nname: 'a'\nlicense:", "d"),
+    ("name: a\ndescription: 'It''s good'\nlicense: Complete terms in LICENSE.txt", "It's good"),
+    ("name: a\ndescription: >-\n  one\n  two\nallowed-tools: Read, Write", "one two"),
+    ("name: a\ndescription: |\n  one\n\n  two", "one two"),
+    ("name: a\ndescription: one\n  two\nlicense: x", "one two"),
+    ('name: a\ndescription: "one\n  two"', "one two"),
+    ("# a comment\nname: a\nmetadata:\n  author: x\n  description: no\ndescription: d", "d"),
+    ("name: a\ndescription: d\nallowed-tools:\n  - Read\n  - Bash(git:*)", "d"),
+    ("name: a \r\ndescription: Créer\u2014vite \r", "Créer\u2014vite"),
+])
+def test_heads_are_read_as_people_write_them(tmp_path: Path, head: str, description: str) -> None:
+    (tmp_path / "SKILL.md").write_bytes(f"\ufeff---\n{head}\n---\nbody".encode())
+    assert f"- a: {description}\n" in Agent(instructions="", know_how=tmp_path).system_prompt() + "\n"
+
+
 def test_the_model_reads_the_rest(folders: Path) -> None:
     whole, again, form, script = shown(
         folders, read("pdf"), '<block type="command" name="/read pdf"></block>', read("pdf forms.md"), read("pdf scripts/fill.py"))
