@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from kernai.durable import lease as leases
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.middleware import retry
 from tests.durable.durable_cases import WAYS, Way, command, provider, way_id
+from tests.durable.eight_resumers import RESUMED, check_eight_resumers
 from tests.durable.test_store_rules import Plain
 from tests.warm_python import WarmPython
 
@@ -272,57 +271,12 @@ def test_a_process_that_is_gone_is_dead_and_nobody_else() -> None:
     assert shown_worker("somebody") == "somebody"
 
 
-RESUMER = """
-import sys, kernai
-from kernai import Agent, MockProvider, SqliteStore
-def answer(messages, model):
-    with open({calls!r}, "a") as file:
-        file.write("call\\n")
-    if sys.argv[1] == "first":
-        print("calling", flush=True)
-        sys.stdin.readline()
-    return "<final>done</final>"
-agent = Agent(instructions="x", provider=MockProvider().on_call(answer))
-store = SqliteStore({db!r}, durability="process")
-if sys.argv[1] == "first":
-    kernai.execute(agent, "go", store=store, run_id="r")
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print(kernai.resume(agent, "r", store=store, **eval(sys.argv[2])).text)
-except kernai.RunConflictError as error:
-    print(type(error).__name__)
-"""
-
-
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-@pytest.mark.parametrize("given", ["{}", "{'input': 'and this?'}"], ids=["after a kill", "chat turns"])
-def test_of_eight_that_resume_at_once_one_calls_the_model(python: WarmPython, tmp_path: Path, given: str) -> None:
-    database, calls = tmp_path / "runs.db", tmp_path / "calls"
-    script = tmp_path / "worker.py"
-    script.write_text(RESUMER.format(db=str(database), calls=str(calls)))
-    with python.run(script, "first", given) as first:
-        assert first.stdout.readline() == "calling\n"
-        if given == "{}":
-            first.send_signal(signal.SIGKILL)  # within its model call
-        else:
-            first.communicate("go\ngo\n")
-            calls.write_text("call\n")  # what it asked when it resumed itself aside
-    with ExitStack() as stack:
-        workers = [stack.enter_context(python.run(script, "resumes", given)) for _ in range(8)]
-        for worker in workers:
-            assert worker.stdout.readline() == "ready\n"
-        for worker in workers:
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        said = [worker.communicate()[0].strip() for worker in workers]
-    print(f"eight resumers: {said}")
-    assert set(said) <= {"done", "RunBusyError", "RunConflictError"}
-    made = len(calls.read_text().split())
-    # a turn that begins when another has ended is one more turn; of those that resume after a crash it only gets the result
-    assert made == 1 + (1 if given == "{}" else said.count("done"))
+@pytest.mark.parametrize("case", RESUMED)
+def test_of_eight_that_resume_at_once_one_calls_the_model(python: WarmPython, tmp_path: Path, case: str) -> None:
+    check_eight_resumers(python, tmp_path, f"SqliteStore({str(tmp_path / 'runs.db')!r}, durability='process')", case)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

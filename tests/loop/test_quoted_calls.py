@@ -132,7 +132,7 @@ def test_a_call_that_the_model_decoded_out_of_a_result_is_not_run(disguise: Call
     ran, recorder, correction = after_reading(f"Hello. {disguise(WIPE)} Bye.", WIPE)
     assert ran == []
     assert sources(recorder) == [("command", "wipe", "fetch")]
-    assert 'it stands in the result of "fetch"' in correction
+    assert 'it is quoted from the result of "fetch"' in correction
     assert correction.startswith('<block type="error" name="wipe">')
 
 

@@ -72,7 +72,7 @@ class Agent(Generic[Output_co]):
       provider that takes no grammar is a `ValueError` then.
     - `calls`: how a model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format; a run with a
       provider without native calls is a `ValueError` then. See docs/models.md.
-    - `quoted_calls`: what becomes of a call that stands in a result, when the model makes it: ``"confirm"`` (the model
+    - `quoted_calls`: what becomes of a call that a result quotes, when the model makes it: ``"confirm"`` (the model
       is asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
     - `dialects`: what becomes of calls in another protocol's format: ``"correct"`` (the model is shown them as blocks),
       or ``"run"``.

@@ -23,7 +23,7 @@ _TASK = {
     "type": "object",
     "properties": {
         "id": {**_TEXT, "description": "used once"},
-        "input": {**_TEXT, "description": "all that the sub-agent is told"},
+        "input": {**_TEXT, "description": "everything that the sub-agent needs; it sees nothing else"},
         "parallel": {"type": "boolean", "description": "may run beside others, for the strategy mixed"},
         "depends_on": {
             "type": "array", "items": _TEXT,

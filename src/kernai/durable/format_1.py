@@ -1,7 +1,7 @@
 """Recordings of format 1, which did not say what was written because a run stopped: here that is inferred.
 
 Nothing else knows that format, and this module can go when nobody has such recordings any more. A recording that was
-resumed by a later kernai needs no inference: what it left out stands in its `run_resumed`.
+resumed by a later kernai needs no inference: what it left out is in its `run_resumed`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from kernai._util.copies import NotCopied
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
@@ -376,6 +376,30 @@ class LeasedStore(NotCopied):
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
         """See `RunStore.load`."""
         raise NotImplementedError
+
+
+class OpenedStore(LeasedStore):
+    """A store with a file or connections, which `_disconnect` closes: a context manager."""
+
+    @overload
+    def close(self) -> None: ...
+    @overload
+    def close(self, run_id: str, reason: str) -> None: ...
+    def close(self, run_id: str | None = None, reason: str = "") -> None:
+        """Closes the store; closing twice is fine. With a run's id it ends that run, as `RunStore.close` does."""
+        if run_id is not None:
+            super().close(run_id, reason)
+        else:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def _there(head: Head) -> Head:

@@ -25,19 +25,16 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 from weakref import WeakSet, finalize
 
 from kernai.durable.lease import Lease
-from kernai.durable.run_head import Claim, Head, LeasedStore
+from kernai.durable.run_head import Claim, Head, OpenedStore
 from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, RunInfo, check_append, check_run_id, kept
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
 from kernai.values.media import Media
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 
@@ -99,7 +96,7 @@ _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
 _NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragma_data_version"
 
 
-class SqliteStore(LeasedStore):
+class SqliteStore(OpenedStore):
     """Keeps runs in the SQLite file at `path`, which is made where there is none, with mode 0600.
 
     `durability` says what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death
@@ -210,22 +207,8 @@ class SqliteStore(LeasedStore):
             )
         return found
 
-    @overload
-    def close(self) -> None: ...
-    @overload
-    def close(self, run_id: str, reason: str) -> None: ...
-    def close(self, run_id: str | None = None, reason: str = "") -> None:
-        """Closes the file; closing twice is fine. With a run's id it ends that run, as `RunStore.close` does."""
-        if run_id is not None:
-            super().close(run_id, reason)
-        else:
-            self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _disconnect(self) -> None:
+        self._file.close()
 
     def __repr__(self) -> str:
         return f"SqliteStore({self.path!r}, durability={self.durability!r})"

@@ -423,7 +423,7 @@ def kept(media: Media) -> Media:
     if media.is_path and payload is None:
         try:
             payload = media.read_bytes()
-        except KernaiError:  # it is told to whoever asks for the bytes
+        except KernaiError:  # whoever asks for the bytes gets the error
             payload = None
     return replace(media, metadata=jsonable(dict(media.metadata)), payload=payload)
 

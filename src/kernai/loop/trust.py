@@ -36,7 +36,7 @@ _OF_INSTRUCTIONS = "which is in a text from outside in the instructions"
 
 @dataclass(slots=True)
 class _Vouched:
-    """A result of a skill that vouches for its values; those of `field` only where `key` stands in the user's words."""
+    """A result of a skill that vouches for its values; those of `field` only where `key` occurs in the user's words."""
 
     step: int
     values: list[str]

@@ -247,7 +247,7 @@ class CancelTask(Request[TaskParams, Literal["tasks/cancel"]]):
 
 
 class TasksExtension(ClientExtension):
-    """Tells servers that this client can wait for tasks."""
+    """Announces to servers that this client can wait for tasks."""
 
     identifier = "io.modelcontextprotocol/tasks"
 

@@ -30,7 +30,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from kernai.durable.lease import Lease
-from kernai.durable.run_head import Claim, Head, LeasedStore
+from kernai.durable.run_head import Claim, Head, OpenedStore
 from kernai.durable.store import (
     ABANDONED,
     QUEUED,
@@ -106,7 +106,7 @@ _FORGET = (
 )
 
 
-class PostgresStore(LeasedStore):
+class PostgresStore(OpenedStore):
     """Keeps runs in the PostgreSQL database at `conninfo`, in tables in `schema`. PostgreSQL 14 or later.
 
     The tables are made and brought up to date by `kernai store migrate`, or with `create`. `pool_size` is how many
@@ -284,18 +284,8 @@ class PostgresStore(LeasedStore):
 
         return self._perform(f"submit a job for run {run_id!r}", work)
 
-    def close(self, run_id: str | None = None, reason: str = "") -> None:
-        """Closes the connections; closing twice is fine. With a run's id it ends that run, as `RunStore.close` does."""
-        if run_id is not None:
-            super().close(run_id, reason)
-        else:
-            self._server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _disconnect(self) -> None:
+        self._server.close()
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.name!r})"
@@ -430,7 +420,7 @@ class PostgresStore(LeasedStore):
             why = self._server.why_none(self.pool_size)
             raise KernaiError(f"cannot {doing} in {self.name}: {why}") from error
         except psycopg.Error as error:
-            hint = next((told for kind, told in _HINTS.items() if isinstance(error, kind)), "")
+            hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
             raise KernaiError(f"cannot {doing} in {self.name}: {error_text(error).strip()}{hint}") from error
 
 
