@@ -66,6 +66,7 @@ IDLE = 15_000
 WATCHED, LOOKS = 60.0, 2.0
 
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
+_IS_DUE = """due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
 _HEAD = ("entries", "token", "holder", "seconds", "since", "until", "number", "writer", "cancel")
 _LISTED = ("status", "updated_at", "agent", "parent", "due", "tags", "waiting", "info")
 _SELECT = f"SELECT info, decisions, {', '.join(_HEAD)}, {_NOW} FROM runs"
@@ -358,7 +359,7 @@ class PostgresStore(OpenedStore):
             where.append("updated_at < %(before)s")
             given["before"] = wanted.updated_before
         if wanted.due:
-            where.append("due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')")
+            where.append(_IS_DUE)
         if after is not None:
             where.append("(updated_at < %(at)s OR (updated_at = %(at)s AND run_id > %(id)s)) AND updated_at <= %(at)s")
             given |= {"at": after.updated_at, "id": after.run_id}
@@ -450,7 +451,7 @@ WHERE job.queue_name = %s AND job.task_name = '{TASK}' AND job.status IN ('doing
 _FORGOTTEN = f"""
 SELECT tenant, run_id, info, decisions, {', '.join(_HEAD)}, {_NOW} FROM runs
 WHERE queue = %s AND (status = 'running' OR (
-    status = 'waiting' AND due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
+    status = 'waiting' AND {_IS_DUE}))
     AND NOT EXISTS (SELECT FROM procrastinate_jobs
         WHERE queueing_lock = tenant || '/' || run_id AND procrastinate_jobs.status = 'todo')
     AND NOT EXISTS (SELECT FROM procrastinate_jobs

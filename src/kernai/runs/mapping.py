@@ -156,7 +156,7 @@ class Batch:
                 raise request.cancellation.error()
             running[at] = request.driven(_End(lambda: ended(at)))
         except Exception as error:  # noqa: BLE001 - the other runs continue
-            self._tell(report, self._taken(at, _without_answer(request, None, error)))
+            self._report_to(report, self._taken(at, _without_answer(request, None, error)))
         else:
             driving = running[at][1]
             driving.begin()
@@ -169,10 +169,10 @@ class Batch:
             result = run.result
         except Exception as error:  # noqa: BLE001 - likewise
             result = _without_answer(self.requests[at], run, error)
-        self._tell(report, self._taken(at, result))
+        self._report_to(report, self._taken(at, result))
 
     @calls_out
-    def _tell(self, report: Report | None, progress: Progress[Any]) -> None:
+    def _report_to(self, report: Report | None, progress: Progress[Any]) -> None:
         if report is not None:
             try:
                 report(progress)
