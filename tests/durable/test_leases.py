@@ -242,6 +242,24 @@ def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool
     assert way.resume(acting(lambda: None), "r", store=store).text == "done"
 
 
+@EACH_WAY
+def test_a_run_whose_claim_is_made_but_not_heard_of_can_be_resumed_at_once(way: Way) -> None:
+    class Fails(MemoryStore):
+        is_first = True
+
+        def append(self, *given: Any, **terms: Any) -> Any:
+            lease = super().append(*given, **terms)
+            if self.is_first:
+                self.is_first = False
+                raise OSError("the connection is gone")
+            return lease
+
+    store = Fails()
+    with pytest.raises(OSError, match="gone"):
+        way.execute(acting(lambda: None), "go", store=store, run_id="r")
+    assert way.resume(acting(lambda: None), "r", store=store).text == "done"
+
+
 def test_a_run_that_is_dropped_in_the_middle_is_renewed_no_more() -> None:
     store = MemoryStore()
     events = kernai.stream(acting(lambda: None), "go", store=store, run_id="r")

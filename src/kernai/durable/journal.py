@@ -98,7 +98,7 @@ class Journal:
     @property
     def holds(self) -> bool:
         """Whether the run has not been given back yet."""
-        return self._held is not None and self._held.lease is not None
+        return self._held is not None and self._held.may_hold
 
     def look(self) -> None:
         """`RunConflictError` if another worker may have the run by now."""

@@ -163,6 +163,8 @@ class Held:
         #: what idempotency keys begin with
         self.key = run_id
         self._worker = new_worker()
+        #: whether the store may have the lease, even where Ctrl-C came before the claim's answer
+        self.may_hold = False
         self.cancel = cancel
         self._sent = 0.0
         self._conflict: RunConflictError | None = None
@@ -178,7 +180,7 @@ class Held:
         """Appends under the lease; the first append claims it, the one with the end of the run gives it back."""
         ends = any(one["event"] == ResultRow.type and not one["scope"] for one in entries)
         terms: dict[str, Any] = {"lease": self.lease} if self.lease else {"claim": (self._worker, self.seconds)}
-        sent = boottime()
+        self.may_hold, sent = True, boottime()
         terms |= {"info": info, "release": ends, "writer": f"{self._worker}/{first_seq}"}
         lease = self.store.append(self.run_id, first_seq, entries, media, **terms)
         if ends:
@@ -228,17 +230,19 @@ class Held:
 
     def give_back(self) -> None:
         """Gives back what no append has given back, because the run broke off."""
+        if not self.may_hold:
+            return
+        _GONE.add(self._worker)  # first: the rest may fail, or a second Ctrl-C may end it anywhere
         lease = self.lease
+        self._drop()
         if lease is None:
             return
-        self._drop()
-        try:
+        with suppress(Exception):  # whatever broke the run off is raised; the lease runs out
             self.store.release(lease)
-        except Exception:  # noqa: BLE001 - whatever broke the run off is raised; the lease runs out
-            _GONE.add(lease.worker)
+            _GONE.discard(self._worker)
 
     def _drop(self) -> None:
-        self.lease = None
+        self.lease, self.may_hold = None, False
         LEASES.discard(self)
 
 
