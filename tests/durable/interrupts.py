@@ -154,10 +154,13 @@ class Trials:
         self._look_at_rows(kind, store, performed)
 
     def _take_unheard(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Before or after a run Python's own handler may raise where nobody hears of it: as an object is freed, say."""
+        """Before or after a run Python's own handler may raise where nobody hears of it: as an object is freed, say.
+
+        So may a second press within a run; the run raises it again at its end.
+        """
         is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if is_pythons and unraisable.exc_type is KeyboardInterrupt:
-            self.unheard += 1
+        if unraisable.exc_type is KeyboardInterrupt and (is_pythons or self.is_twice):
+            self.unheard += is_pythons
         else:
             sys.__unraisablehook__(unraisable)
 
