@@ -44,7 +44,7 @@ def test_an_agent_that_was_called_as_a_skill_hangs_under_its_call(show: Show) ->
     script.turn(0, "<final>green</final>", ("final", None, "green"))
     script.entries[-1]["scope"] = script.entries[-2]["scope"] = "0.0"
     page = show(script.entries)
-    assert rows(page) == ["librarian", "Step 0", "search", "Step 0"]
+    assert rows(page) == ["librarian", "Step 0 · search", "Step 0"]
     expect(page.get_by_role("button", name="Its conversation: search")).to_be_visible()
 
 

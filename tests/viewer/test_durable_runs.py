@@ -117,7 +117,7 @@ def test_the_time_line_marks_how_long_was_waited_for_a_decision(show: Show) -> N
         entry["timestamp"] = f"2026-11-22T10:{(5 if decided else 1) if 0 < at < len(recorded) - 1 else 10 if at else 0:02}:00.000Z"
     page = show(recorded)
     waits = rows_that_wait(page)
-    assert list(waits) == ["Step 0", "refund"]
+    assert list(waits) == ["Step 0 · refund"]
     whole = page.locator("#tree .row .bar.run").first.bounding_box()
     assert whole is not None
     assert all(0.35 < width / whole["width"] < 0.45 for width in waits.values())
@@ -150,7 +150,7 @@ def test_what_a_resume_left_out_is_in_the_list_of_events_and_marked(show: Show) 
     page = show(entries(store))
     expect(page.locator("#conversation .outcome-first")).to_contain_text("All done.")
     assert page.locator("#conversation .bad, #tree .bad").count() == 0
-    assert rows(page) == ["clerk", "Step 0", "refund", "Step 1"]
+    assert rows(page) == ["clerk", "Step 0 · refund", "Step 1"]
     page.keyboard.press("2")
     left_out = page.locator("#events .card.left-out")
     expect(left_out).to_have_count(1)

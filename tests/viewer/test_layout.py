@@ -65,7 +65,7 @@ def test_the_legend_names_the_colours_of_the_time_line(show: Show, bought: list[
     assert legend.locator("li").all_inner_texts() == [
         "model", "skill or protocol", "task or sub-agent", "waits for a decision", "answer", "failed or corrected"]
     shown = {
-        "model": ".bar.model", "skill or protocol": ".row.skill .dot", "task or sub-agent": ".bar.task",
+        "model": ".bar.model", "skill or protocol": ".bar.skill:not(.bad)", "task or sub-agent": ".bar.task",
         "answer": ".block.answer h4", "failed or corrected": ".bar.skill.bad",
     }
     for name, place in shown.items():
@@ -177,7 +177,7 @@ def test_the_splitter_goes_by_keyboard_and_leaves_room_on_both_sides(wide: Page)
     splitter.focus()
     wide.keyboard.press("ArrowRight")
     assert before + 20 < width_of(wide) < before + 40
-    expect(splitter).to_have_attribute("aria-valuenow", "49")
+    expect(splitter).to_have_attribute("aria-valuenow", "51")
     wide.keyboard.press("End")
     assert width_of(wide, "main") == 333
     wide.keyboard.press("Home")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import FloatRect, Page, expect
 
 from tests.viewer.cards import rows, step_card
@@ -16,11 +17,48 @@ Show = Callable[..., Page]
 def test_the_tree_holds_run_steps_calls_and_tasks_at_their_places(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     assert rows(page) == [
-        "buyer", "Step 0", "no_such", "Step 1", "north", "Step 0", "look_up", "Step 1", "south", "Step 0", "look_up",
-        "Step 1", "compare", "Step 0", "Step 2",
+        "buyer", "Step 0 · no_such", "Step 1", "north", "Step 0 · look_up", "Step 1", "south", "Step 0 · look_up", "Step 1",
+        "compare", "Step 0", "Step 2",
     ]
     levels = page.locator("#tree .row").evaluate_all("rows => rows.map(row => row.getAttribute('aria-level'))")
-    assert levels == ["1", "2", "3", "2", "3", "4", "5", "4", "3", "4", "5", "4", "3", "4", "2"]
+    assert levels == ["1", "2", "2", "3", "4", "4", "3", "4", "4", "3", "4", "2"]
+
+
+@pytest.mark.parametrize("ending, sign, words", [
+    (("skill_result", {"result": "3 hits"}), "✓", "result after 12 ms"),
+    (("skill_error", {"error": "closed"}), "!", "error after 12 ms, with a problem"),
+    (None, "…", "no outcome is on record"),
+])  # fmt: skip
+def test_a_step_with_one_call_is_one_row_that_says_what_became_of_it(
+    show: Show, ending: tuple[str, dict[str, Any]] | None, sign: str, words: str
+) -> None:
+    script = small()
+    del script.entries[-1]
+    if ending is not None:
+        script.add(ending[0], {"call_id": "0.0", "skill": "search", "duration_ms": 12, **ending[1]})
+    page = show(script.entries)
+    row = page.get_by_role("treeitem", name=f"Step 0 · search, {words}, ")
+    assert row.locator(".label").inner_text().split() == ["Step", "0", "·", "search", sign]
+    row.click()
+    expect(page.locator(".target h3")).to_have_text("Step 0")
+    expect(page.locator(".target [data-call='0.0']")).to_be_in_viewport()
+
+
+def test_a_sub_agent_is_in_the_figures_of_the_row_that_its_call_shares_with_the_step(show: Show) -> None:
+    script = Script().turn(0, "x", prompt_tokens=100, completion_tokens=1)
+    script.add("skill_execute", {"call_id": "0.0", "skill": "ask"}).add("run_start", {"agent": "expert"}, 0, "0.0")
+    script.turn(0, "y", prompt_tokens=20, completion_tokens=2)
+    for entry in script.entries[-2:]:
+        entry["scope"] = "0.0"
+    page = show(script.entries)
+    assert rows(page)[1:] == ["Step 0 · ask", "Step 0"]
+    figures = page.locator("#tree .row .figure:nth-of-type(3)").all_inner_texts()
+    assert figures == ["123", "123", "22"]
+
+
+def test_a_second_call_gives_each_call_of_the_step_a_row_of_its_own(show: Show) -> None:
+    page = show(small().add("skill_execute", {"call_id": "0.1", "skill": "sort"}).entries)
+    assert rows(page) == ["librarian", "Step 0", "search", "sort"]
 
 
 def bar(page: Page, name: str) -> FloatRect:

@@ -60,6 +60,10 @@ class Sum {
     } else this.unknown += 1;
   }
 
+  include(other) {
+    for (const part of ["total", "known", "unknown"]) this[part] += other[part];
+  }
+
   show(format = count) {
     if (this.known === 0) return UNKNOWN;
     return (this.unknown ? "≥ " : "") + format(this.total);
@@ -80,6 +84,13 @@ class Usage {
     this.prompt.add(response.prompt_tokens);
     this.completion.add(response.completion_tokens);
     this.cost.add(response.cost);
+  }
+
+  /** Adds another sum to this one. */
+  include(other) {
+    this.calls += other.calls;
+    for (const part of ["prompt", "completion", "cost"]) this[part].include(other[part]);
+    return this;
   }
 
   /** "1,200 in, 80 out", or that nobody knows. */

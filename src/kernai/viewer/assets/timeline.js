@@ -8,6 +8,7 @@ const DIGIT = 0.95; // of a row's digits: those of figures are smaller
 const MOST_NAME = 340; // pixels that names have, where they need as many
 const INDENT = 12; // pixels for each level
 const LETTER = 7.8; // pixels of one in a name, about
+const MARK = 16; // pixels of a sign behind a name
 const BESIDE_NAME = 46; // pixels around it
 
 const COLUMNS = ["tokens", "cost", "time"];
@@ -52,8 +53,8 @@ class Timeline {
     const most = COLUMNS.map((name) => name.length);
     let names = 0;
     for (const row of this.rows) {
-      const { name, bad } = nameOf(row);
-      names = Math.max(names, levelOf(row.level) * INDENT + Math.min(name.length, 100) * LETTER + (bad ? 12 : 0));
+      const { name, marks } = nameOf(row);
+      names = Math.max(names, levelOf(row.level) * INDENT + Math.min(name.length, 100) * LETTER + marks.length * MARK);
       figures(row).forEach(({ text }, at) => { most[at] = Math.max(most[at], text.length); });
     }
     const { style } = this.host.parentElement;
@@ -74,41 +75,45 @@ class Timeline {
 
   /** The rows under a scope: its steps, and sub-runs whose step is not on record. */
   below(scope) {
-    return [
+    return scope === null ? [] : [
       ...[...scope.steps.values()].filter(isShown).map((step) => (...place) => this.stepRow(step, ...place)),
       ...scope.lost.filter(isShown).map((one) => (...place) => this.scopeRow(one, ...place)),
     ];
   }
 
   stepRow(step, level, ...place) {
-    this.add(`t${step.key}`, step, "step", level, place, step.parts.filter(isShown).map((part) => (...at) => {
+    const call = onlyCall(step);
+    const children = call ? this.below(call.scope) : step.parts.filter(isShown).map((part) => (...at) => {
       if (part instanceof Scope) this.scopeRow(part, ...at);
       else this.callRow(part, ...at);
-    }));
+    });
+    this.add(`t${step.key}`, step, "step", level, place, children);
   }
 
   callRow(call, level, ...place) {
-    this.add(`c${call.key}`, call, call.kind, level, place, call.scope ? this.below(call.scope) : []);
+    this.add(`c${call.key}`, call, call.kind, level, place, this.below(call.scope));
   }
 
   draw(row) {
     const { of, kind, level, open } = row;
     const run = runOf(of);
-    const { name, bad } = nameOf(row);
+    const { name, bad, call, marks } = nameOf(row);
     const ms = timeOf(row);
     const usage = usageOf(row);
+    const used = usage?.calls ? usage.summary() : "";
+    const became = call ? outcomeInWords(call) : "";
     const element = el("div", {
       id: `row-${row.key}`, role: "treeitem", class: `row ${kind}${bad ? " bad" : ""}`, "aria-level": level,
       "aria-posinset": row.at, "aria-setsize": row.size, "aria-expanded": open === null ? null : String(open),
       "aria-selected": String(row.key === this.selected), tabindex: row.key === this.selected ? 0 : -1,
-      "aria-label": visible([name, bad ? "with a problem" : "", duration(ms), usage?.calls ? usage.summary() : ""].filter(Boolean).join(", ")),
-      title: visible([name, usage?.calls ? usage.summary() : ""].filter(Boolean).join("\n")),
+      "aria-label": visible([name, became, bad ? "with a problem" : "", duration(ms), used].filter(Boolean).join(", ")),
+      title: visible([name, used, became].filter(Boolean).join("\n")),
     });
     const label = el("span", { class: "label" },
       el("span", { class: "twisty", "aria-hidden": "true" }, open === null ? "" : open ? "▾" : "▸"),
       el("span", { class: "dot", "aria-hidden": "true" }), write(el("span", { class: "name" }), name));
     label.style.setProperty("--level", levelOf(level));
-    if (bad) label.append(el("span", { class: "flag", "aria-hidden": "true" }, "!"));
+    for (const mark of marks) label.append(el("span", { class: mark === "!" ? "flag" : "became", "aria-hidden": "true" }, mark));
     element.append(label, this.track(of, kind, run), ...figures(row).map(({ text, title }) =>
       el("span", { class: `figure${title === UNKNOWN ? " unknown" : ""}`, title }, text)));
     element.row = row;
@@ -270,10 +275,16 @@ function wentWrong(of) {
   return of instanceof Step ? of.parts.some(wentWrong) : of.scope !== null && wentWrong(of.scope);
 }
 
+/** The call of a step that has no other part: they share a row. */
+function onlyCall(step) {
+  return step.parts.length === 1 && step.parts[0] instanceof Call ? step.parts[0] : null;
+}
+
 /** The row that a step, a call or a scope has, and what that row is under. */
 function rowKey(of) {
-  if (of instanceof Scope) return of.call ? `c${of.call.key}` : `s${of.key}`;
-  return `${of instanceof Step ? "t" : "c"}${of.key}`;
+  if (of instanceof Scope) return of.call ? rowKey(of.call) : `s${of.key}`;
+  if (of instanceof Step) return `t${of.key}`;
+  return onlyCall(of.step) ? rowKey(of.step) : `c${of.key}`;
 }
 
 function above(of) {
@@ -292,16 +303,30 @@ function runOf(of) {
 
 const isCall = ({ kind }) => kind === "skill" || kind === "protocol";
 
+/** A row's name, and the signs behind it: what became of a call that has its step's row, and "!" for a problem. */
 function nameOf({ of, kind }) {
-  return { name: kind === "step" ? `Step ${of.number}` : clip(of.name), bad: of.problem ?? of.failed };
+  const bad = of.problem ?? of.failed;
+  const call = kind === "step" ? onlyCall(of) : null;
+  const marks = call && !call.failed ? [call.outcome ? "✓" : "…"] : [];
+  if (bad) marks.push("!");
+  const name = kind === "step" ? `Step ${of.number}${call ? ` · ${clip(call.name)}` : ""}` : clip(of.name);
+  return { name, bad, call, marks };
+}
+
+function outcomeInWords(call) {
+  if (!call.outcome) return "no outcome is on record";
+  return `${call.failed ? "error" : "result"}${call.ms === null ? "" : ` after ${duration(call.ms)}`}`;
 }
 
 function timeOf(row) {
   return isCall(row) ? row.of.ms : row.of.span.length;
 }
 
+/** A row's usage; that of a sub-agent is its call's, and added to the step's where the two have one row. */
 function usageOf({ of }) {
-  return of.usage ?? of.scope?.usage ?? null;
+  if (of instanceof Call) return of.scope?.usage ?? null;
+  const below = of instanceof Step ? onlyCall(of)?.scope : null;
+  return below ? new Usage().include(of.usage).include(below.usage) : of.usage;
 }
 
 /** How far a row is moved in: the deepest all alike. */

@@ -146,14 +146,7 @@ function drawHead() {
   const { runs, events } = view.recording;
   const usage = new Usage();
   let problems = 0;
-  for (const run of runs) {
-    for (const part of ["prompt", "completion", "cost"]) {
-      usage[part].total += run.root.usage[part].total;
-      usage[part].known += run.root.usage[part].known;
-      usage[part].unknown += run.root.usage[part].unknown;
-    }
-    usage.calls += run.root.usage.calls;
-  }
+  for (const run of runs) usage.include(run.root.usage);
   for (const event of events) problems += event.problem ? 1 : 0;
   const result = runs.length === 1 ? runs[0].root.result : null;
   const state = result ? pill(asText(result.data?.stop_reason) || "ended", result.problem ? "failed" : "done")
