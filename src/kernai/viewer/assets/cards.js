@@ -70,10 +70,7 @@ function jsonOf(event) {
     const note = event.type === "messages_sent" && isNumber(event.entry.since)
       ? [el("p", { class: "note" }, `Messages 1 to ${event.entry.since} were sent before and are not repeated here.`)]
       : [];
-    const copied = button("Copy", "Copy this JSON", async () => {
-      copied.textContent = (await copy(text)) ? "Copied" : "Cannot copy";
-    });
-    return [...note, el("div", { class: "tools" }, copied), textBlock(text, "text json", PREVIEW_JSON, Infinity)];
+    return [...note, el("div", { class: "tools" }, copyButton(text, "Copy this JSON")), textBlock(text, "text json", PREVIEW_JSON, Infinity)];
   });
 }
 

@@ -1,5 +1,6 @@
 // Elements and text. Everything shown came from a model, a tool or a file: it is text, and never becomes markup.
-// Elements are made by createElement, text is set by textContent, and no address but `#e…` and `data:image/…` is used.
+// Elements are made by createElement, text is set by textContent, and no address but `#e…` and `data:image/…` is used,
+// except for the links of rendered Markdown.
 
 /** The current search: a regular expression, or null. Matches in drawn text are marked. */
 const search = { pattern: null };
@@ -97,21 +98,32 @@ function previewRange(text, limit, lines) {
   return [start, end < text.length ? boundary(text, end) : end];
 }
 
-/** A text as a block: cut where it is long, whole on demand; JSON is laid out on demand. */
+/** A text as a block: cut where it is long, whole on demand; JSON is laid out and Markdown rendered on demand. */
 function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LINES) {
-  const block = cutBlock(text, className, limit, lines);
-  const laid = className.includes("json") ? null : layOut(text);
-  if (laid === null || laid === text) return block;
-  const holder = el("div", null, block);
+  const recorded = () => cutBlock(text, className, limit, lines);
+  const other = className.includes("json") ? null : otherForm(text, className);
+  if (other === null) return recorded();
+  const holder = el("div", null, recorded());
   let on = false;
-  const toggle = button("Lay out", "Lay the JSON out, or show it as it is recorded", () => {
+  const toggle = button(other.label, other.title, () => {
     on = !on;
-    toggle.textContent = on ? "As recorded" : "Lay out";
-    holder.firstChild.replaceWith(on ? cutBlock(laid, className, PIECE, LAID_LINES) : cutBlock(text, className, limit, lines));
+    toggle.textContent = on ? "As recorded" : other.label;
+    holder.firstChild.replaceWith(on ? other.draw() : recorded());
     holder.dataset.open = "";
   }, "more");
-  holder.append(toggle);
+  holder.append(el("div", { class: "forms" }, toggle, copyButton(text, "Copy this text as it is recorded", "more")));
   return holder;
+}
+
+/** Another form that a text can be read in, else null. */
+function otherForm(text, className) {
+  const laid = layOut(text);
+  if (laid !== null) {
+    const draw = () => cutBlock(laid, className, PIECE, LAID_LINES);
+    return laid === text ? null : { label: "Lay out", title: "Lay the JSON out, or show it as it is recorded", draw };
+  }
+  if (!looksLikeMarkdown(text)) return null;
+  return { label: "Render Markdown", title: "Render the Markdown, or show it as it is recorded", draw: () => markdown(text) };
 }
 
 const SHORT_JSON = 80; // easily read as it is
@@ -186,6 +198,13 @@ function cutUp(text) {
     }
   }
   return pieces;
+}
+
+function copyButton(text, title, className = "") {
+  const made = button("Copy", title, async () => {
+    made.textContent = (await copy(text)) ? "Copied" : "Cannot copy";
+  }, className);
+  return made;
 }
 
 async function copy(text) {
