@@ -1128,6 +1128,24 @@ class UntrustedValueRow(Row):
         self.call_id, self.skill, self.path, self.source = call_id, skill, path, source
 
 
+class TrustedValuesRow(Row):
+    """Where the values of a call come from that [only the user may bring in](security.md), by input, if the user or
+    the host did.
+
+    Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
+    """
+
+    __slots__ = ("call_id", "skill", "sources")
+    type = "trusted_values"
+    group = "call"
+    role = "aside"
+    open_fields = ("sources",)
+    is_note = True
+
+    def __init__(self, call_id: str, skill: str, sources: Mapping[str, Any]) -> None:
+        self.call_id, self.skill, self.sources = call_id, skill, sources
+
+
 class TrustAddedRow(Row):
     """Texts that [trusted inputs](security.md) may hold: new `instructions`, or what `Context.trust` added.
 

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from kernai import Media, Skill
-from kernai.inputs.trusted import Trusted, Words, contacts, folded, leaves
+from kernai.inputs.trusted import Said, Trusted, Words, contacts, folded, leaves
+
+
+def words(*texts: str) -> Words:
+    return Words(Said(text, "said") for text in texts)
+
 
 HELD = [
     ("bob@x.org", "Pay bob@x.org."),
@@ -79,23 +84,23 @@ NOT_HELD = [
 
 @pytest.mark.parametrize("value, text", HELD)
 def test_a_value_that_is_whole_in_the_users_words_is_trusted(value: Any, text: str) -> None:
-    assert Words([text]).hold(value)
+    assert words(text).source_of(value)
 
 
 @pytest.mark.parametrize("value, text", NOT_HELD)
 def test_a_part_of_a_longer_word_or_another_value_is_not_held(value: Any, text: str) -> None:
-    assert not Words([text]).hold(value)
+    assert not words(text).source_of(value)
 
 
 @given(st.text(max_size=12), st.text(max_size=8), st.text(max_size=12))
 def test_a_text_between_spaces_is_held(before: str, value: str, after: str) -> None:
-    assert Words([f"{before} {value} {after}"]).hold(value) is bool(folded(value))
+    assert words(f"{before} {value} {after}").source_of(value) == ("said" if folded(value) else None)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9))
 def test_an_amount_is_held_in_the_forms_in_which_users_write_it(amount: Decimal) -> None:
     for form in (f"{amount}", f"{amount:,}", f"pay ${amount:,}."):
-        assert Words([form]).hold(amount), form
+        assert words(form).source_of(amount), form
 
 
 @dataclass
@@ -177,8 +182,8 @@ def test_links_addresses_and_long_numbers_are_found_in_free_text(text: str, want
 
 def test_an_iban_is_the_same_however_its_digits_are_grouped() -> None:
     (iban, *_) = contacts("DE89370400440532013000")
-    assert Words(["to DE89 3704 0044 0532 0130 00 please"]).hold_contact(iban)
-    assert not Words(["to DE89 3704 0044 0532 0130 01 please"]).hold_contact(iban)
+    assert words("to DE89 3704 0044 0532 0130 00 please").source_of_contact(iban)
+    assert not words("to DE89 3704 0044 0532 0130 01 please").source_of_contact(iban)
 
 
 REFUSED: list[Any] = [

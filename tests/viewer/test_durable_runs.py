@@ -84,6 +84,28 @@ def test_a_value_that_nobody_brought_in_is_shown_at_its_call_with_where_it_came_
     expect(doubt).to_contain_text("which is in the result of `read`")
 
 
+def test_a_call_shows_where_its_trusted_values_came_from(show: Show) -> None:
+    @skill(register=False, directory=True)
+    def saved() -> list[str]:
+        return ["ann@x.org"]
+
+    @skill(register=False)
+    def pay(recipient: kernai.Trusted[str], amount: kernai.Trusted[int]) -> str:
+        return "paid"
+
+    mock = MockProvider(
+        '<command name="saved"></command>', '<command name="pay">{"recipient": "ann@x.org", "amount": 50}</command>', "<final>ok</final>",
+    )
+    store = MemoryStore()
+    kernai.execute(Agent(instructions="", skills=[saved, pay], provider=mock), "Pay 50.", store=store, run_id="r")
+    page = show(entries(store))
+    expect(step_card(page, 0).locator(".decision")).to_have_count(0)
+    note = step_card(page, 1).locator(".decision")
+    expect(note).to_have_count(1)
+    expect(note).to_contain_text("recipient is in the result of `saved`, a directory")
+    expect(note).to_contain_text("amount is in the user's input")
+
+
 @pytest.mark.parametrize("given, label, outcome", [
     (True, "approved by ann", "30 paid"),
     ({"params": {"amount": 5}}, "approved by ann with other parameters", "5 paid"),

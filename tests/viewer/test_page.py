@@ -121,7 +121,8 @@ def test_what_the_page_knows_about_each_kind_is_the_table_of_events() -> None:
         assert kinds()[kind.type].get("problem", False) == (kind.is_warning or kind.group == "problem")
     assert {name for name, kind in kinds().items() if kind.get("usage")} == {"llm_response", "model_failed"}
     assert {name for name, kind in kinds().items() if kind.get("of_call")} == {
-        "approval_requested", "approval_given", "in_flight", "untrusted_value"}
+        "approval_requested", "approval_given", "in_flight", "trusted_values",
+        "untrusted_value"}
 
 
 def test_an_entry_that_is_no_mapping_is_named() -> None:

@@ -69,6 +69,7 @@ _MORE: Lines = {
     events.ApprovalRequestedRow: lambda row: (
         "dim", f"call {row.call_id}{f' of {row.skill}' if row.skill else ''} waits for a decision", row.reason
     ),
+    events.TrustedValuesRow: lambda row: ("dim", f"call {row.call_id} of {row.skill} has trusted values:", row.sources),
     events.ContextSavedRow: lambda row: ("dim", "context saved:", row.state),
 }
 

@@ -279,7 +279,7 @@ class DurableScope:
         """The rest of the run, for a driver."""
         run = self.run
         run.gate = run.root.gate
-        if run.trust is not None:
+        if run.trust is not None and self._frontier is not None:  # a new run has it in its `run_start`
             added = run.trust.note_host(before_response=isinstance(self._frontier, CallModel))
             if added is not None:
                 run.write(added)

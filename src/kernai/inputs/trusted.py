@@ -193,21 +193,32 @@ def _opened(value: object) -> object:
 # ------------------------------------------------------------------------------------------ whether a text holds it
 
 
+class Said(NamedTuple):
+    """A text in which a trusted value may occur, and where it is from."""
+
+    text: str
+    source: str
+
+
 class Words:
     """Texts in which a trusted value may occur."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = [folded(text) for text in texts]
+    def __init__(self, texts: Iterable[Said]) -> None:
+        self._texts = [(folded(one.text), one.source) for one in texts]
 
-    def hold(self, value: object) -> bool:
-        """Whether the whole `value` occurs in one of the texts."""
-        return any(_holds(text, value) for text in self._texts)
+    def source_of(self, value: object) -> str | None:
+        """Where the text is from in which the whole `value` occurs; None if it is in none."""
+        return next((source for text, source in self._texts if _holds(text, value)), None)
 
-    def hold_contact(self, contact: Contact) -> bool:
-        """Whether a contact from another text occurs here too, even with its digits grouped differently."""
-        if contact.digits is None:
-            return any(_stands_in(contact.text, text) for text in self._texts)
-        return any(contact.digits == one.digits for text in self._texts for one in contacts(text))
+    def source_of_contact(self, contact: Contact) -> str | None:
+        """The same for a contact from another text, even if its digits are grouped differently."""
+        for text, source in self._texts:
+            if contact.digits is None:
+                if _stands_in(contact.text, text):
+                    return source
+            elif any(contact.digits == one.digits for one in contacts(text)):
+                return source
+        return None
 
 
 def folded(text: str) -> str:

@@ -13,7 +13,7 @@ from kernai.agents.definition import definition_of
 from kernai.agents.setup import Key
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
-from kernai.events import Place, ProgressRow, ResultRow, Row, UntrustedValueRow
+from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
@@ -201,8 +201,10 @@ class Run:
         return self.trust
 
     def doubts(self, call_id: str, skill: Skill, arguments: Mapping[str, Any]) -> tuple[UntrustedValue, ...]:
-        """The values of a guarded call that neither the user nor the host brought in, recorded."""
-        doubts = self.needs_trust().untrusted(skill, call_id, arguments)
+        """The values of a guarded call that neither the user nor the host brought in. Records where all are from."""
+        doubts, sources = self.needs_trust().judged(skill, call_id, arguments)
+        if sources:
+            self.write(TrustedValuesRow(call_id, skill.name, sources))
         for one in doubts:
             self.write(UntrustedValueRow(call_id, skill.name, one.path, one.source))
         return tuple(doubts)

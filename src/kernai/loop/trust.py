@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.events import ApprovalGivenRow, RunStartRow, SkillResultRow, TrustAddedRow
-from kernai.inputs.trusted import Leaf, Words, contacts, folded, leaves
+from kernai.inputs.trusted import Leaf, Said, Words, contacts, folded, leaves
 from kernai.loop.decision import FORGED
 from kernai.values.result import UntrustedValue
 
@@ -32,35 +32,41 @@ if TYPE_CHECKING:
 OWN = "which the model made up"
 _PASSED_ON = "which is in a text from outside that the user passed on"
 _OF_INSTRUCTIONS = "which is in a text from outside in the instructions"
+#: where a value comes from that counts
+_INPUT, _EARLIER = "the user's input", "the user's messages in the history"
+_INSTRUCTIONS, _CONTEXT = "the instructions", "what `Context.trust` added"
 
 
 @dataclass(slots=True)
 class _Vouched:
-    """A result of a skill that vouches for its values; those of `field` only where `key` occurs in the user's words."""
+    """A result of a skill that vouches for its values, each with where it is from."""
 
     step: int
-    values: list[str]
-    pairs: list[tuple[str, str]]  # of a key and what it vouches for
+    values: list[Said]
+    pairs: list[tuple[str, Said]] = field(default_factory=list)  # only where the key occurs in the user's words
 
 
 class Trust:
     """What one scope may trust, on top of `outer`: what its parent had when this scope began."""
 
     __slots__ = (
-        "_added", "_decided", "_outer", "_outer_outside", "_run", "_vouched", "instructions", "of_tasks", "sent",
+        "_added", "_decided", "_earlier", "_outer", "_outer_outside", "_run", "_vouched", "instructions", "of_tasks",
+        "sent",
     )
 
     def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
-        self._outer: tuple[str, ...] = ()
+        self._outer: tuple[Said, ...] = ()
         self._outer_outside = has_read_outside
         #: texts with the step from whose end on they count
-        self._added: list[tuple[int, str]] = []
+        self._added: list[tuple[int, Said]] = []
         self._vouched: list[_Vouched] = []
         self._decided: list[ApprovalGivenRow] = []
+        #: how many messages the history has
+        self._earlier = 0
         self.instructions = ""
         #: what tasks of a plan have brought in, for those that depend on them
-        self.of_tasks: dict[str, list[str]] = {}
+        self.of_tasks: dict[str, list[Said]] = {}
         #: the parameters of calls as the model sent them, by call id
         self.sent: dict[str, Mapping[str, object]] = {}
 
@@ -71,15 +77,16 @@ class Trust:
 
         `is_said`: the host wrote the task.
         """
-        own = [task.input] if task is not None and is_said else []
+        own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_said else []
         needed = () if task is None else task.depends_on
         self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
         self._outer_outside = bool(needed) or outer.has_read_outside()
 
     def at_start(self) -> list[str]:
         """What the host trusts before the run has begun, for its `run_start`; of a run on record, that is there."""
+        self._earlier = len(self._run.conversation.messages)
         texts = [] if self._run.gate.is_on_record() else self._of_host()
-        self.add(texts)
+        self._add_of_context(texts)
         return texts
 
     def note_instructions(self) -> None:
@@ -95,9 +102,9 @@ class Trust:
             if isinstance(row, TrustAddedRow) and row.by == "instructions":
                 self.instructions = "\n\n".join(row.texts)
             elif isinstance(row, TrustAddedRow):
-                self.add(row.texts, row.place[0] or 0)
+                self._add_of_context(row.texts, row.place[0] or 0)
             elif isinstance(row, RunStartRow):
-                self.add(row.trusted or ())
+                self._add_of_context(row.trusted or ())
             elif isinstance(row, ApprovalGivenRow) and row.trusted is not False:
                 self._decided.append(row)
 
@@ -109,27 +116,27 @@ class Trust:
         texts = self._of_host()
         if not texts:
             return None
-        self.add(texts, self._run.step - before_response)
+        self._add_of_context(texts, self._run.step - before_response)
         return TrustAddedRow(texts, "context")
 
     def _of_host(self) -> list[str]:
         given, self._run.context.trusted = self._run.context.trusted, ()
         return list(given)
 
-    def add(self, texts: Iterable[str], step: int = -1) -> None:
-        """What the host or a person brings in; without a `step` it counts at once."""
-        self._added += [(step, text) for text in texts]
+    def _add_of_context(self, texts: Iterable[str], step: int = -1) -> None:
+        """What the host brings in; without a `step` it counts at once."""
+        self._added += [(step, Said(text, _CONTEXT)) for text in texts]
 
     def take_back(self, below: Trust, task_id: str | None) -> None:
         """What a sub-run that has ended brought in counts for its parent from the next response on."""
         texts = list(below._own())
-        self.add(texts, self._run.step)
+        self._added += [(self._run.step, text) for text in texts]
         if task_id is not None:
             self.of_tasks[task_id] = texts
 
     def vouch(self, skill: Skill, row: SkillResultRow) -> None:
         """Reads the recorded result of a skill with `directory` or `creates`."""
-        step, result = self._run.step, row.result
+        step, result, source = self._run.step, row.result, f"the result of `{skill.name}`"
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
         if isinstance(result, str):
             with suppress(ValueError, RecursionError):
@@ -137,14 +144,17 @@ class Trust:
         if skill.creates:
             made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
             if isinstance(made, (int, float)) or (isinstance(made, str) and len(made.split()) == 1):
-                self._vouched.append(_Vouched(step, [str(made)], []))
+                self._vouched.append(_Vouched(step, [Said(str(made), f"{source}, which made it")]))
                 return
         elif isinstance(data, list) and skill.directory is True:
-            self._vouched.append(_Vouched(step, [str(one.value) for one in leaves({}, data, data)], []))
+            listed = [Said(str(one.value), f"{source}, a directory") for one in leaves({}, data, data)]
+            self._vouched.append(_Vouched(step, listed))
             return
         elif isinstance(data, list):
             value_of, key = skill.directory if isinstance(skill.directory, tuple) else ("", "")
-            self._vouched.append(_Vouched(step, [], list(_pairs(data, value_of, key))))
+            source = f"{source}, where the user wrote its {key}"
+            pairs = [(name, Said(value, source)) for name, value in _pairs(data, value_of, key)]
+            self._vouched.append(_Vouched(step, [], pairs))
             return
         run = self._run
         flag = "creates" if skill.creates else "directory"
@@ -153,33 +163,36 @@ class Trust:
 
     # --------------------------------------------------------------------------------------------------- what counts
 
-    def texts(self) -> Iterator[str]:
+    def texts(self) -> Iterator[Said]:
         """All that counts for the response that is being carried out."""
-        said = [*self._outer, self.instructions, *self._said()]
+        said = list(self._said())
         yield from said
         yield from self._own(self._run.step, said)
 
-    def _said(self) -> Iterator[str]:
-        """What the user wrote in this conversation."""
-        for message in self._before():
+    def _said(self) -> Iterator[Said]:
+        """What the user wrote in this conversation, the latest first, and what counted before it began."""
+        for number, message in reversed([*enumerate(self._before())]):
             if message.role == "user" and message.by in ("user", None) and not _holds_results(message):
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at not in message.outside:
-                        yield part
+                        yield Said(part, _EARLIER if number < self._earlier else _INPUT)
+        yield Said(self.instructions, _INSTRUCTIONS)
+        yield from self._outer
 
-    def _own(self, before: int | None = None, said: Iterable[str] | None = None) -> Iterator[str]:
+    def _own(self, before: int | None = None, said: Iterable[Said] | None = None) -> Iterator[Said]:
         """What was brought in here; `before` a step, or all of it."""
         yield from (text for step, text in self._added if before is None or step < before)
         for row in self._decided:
-            yield from _said_in(row.decision, self.sent.get(row.call_id))
+            source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
+            yield from (Said(text, source) for text in _said_in(row.decision, self.sent.get(row.call_id)))
         words = None
         for one in self._vouched:
             if before is not None and one.step >= before:
                 continue
             yield from one.values
             if one.pairs:
-                words = words or Words([*self._outer, self.instructions, *self._said()] if said is None else said)
-                yield from (value for key, value in one.pairs if words.hold(key))
+                words = words or Words(self._said() if said is None else said)
+                yield from (value for key, value in one.pairs if words.source_of(key))
 
     def _before(self) -> list[Message]:
         """The conversation as it was when the response was written."""
@@ -197,19 +210,25 @@ class Trust:
 
     # ------------------------------------------------------------------------------------------------ what is doubted
 
-    def untrusted(self, skill: Skill, call_id: str, arguments: Mapping[str, Any]) -> list[UntrustedValue]:
-        """The values of a call that a person must agree to, each once."""
+    def judged(
+        self, skill: Skill, call_id: str, arguments: Mapping[str, Any]
+    ) -> tuple[list[UntrustedValue], dict[str, str]]:
+        """The values of a call that a person must agree to, each once; and by path, where the others are from."""
         words = Words(self.texts())
         acts = skill.acts and self.has_read_outside()
-        found: dict[tuple[str, str], UntrustedValue] = {}
+        doubted: dict[tuple[str, str], UntrustedValue] = {}
+        sources: dict[str, dict[str, None]] = {}
         has_trusted = False
         for leaf in leaves(skill.table.whole, self.sent.get(call_id, arguments), arguments):
             has_trusted = has_trusted or leaf.trusted
-            for value in _doubted(leaf, words, acts=acts):
-                found[leaf.path, value] = UntrustedValue(leaf.path, value, self._source(value))
-        if acts and not has_trusted and not skill.table.is_marked and not found:
-            return [UntrustedValue("", "", "it acts on others, and text from outside has been read")]
-        return list(found.values())
+            for value, source in _looked_at(leaf, words, acts=acts):
+                if source is None:
+                    doubted[leaf.path, value] = UntrustedValue(leaf.path, value, self._source(value))
+                else:
+                    sources.setdefault(leaf.path, {})[source] = None
+        if acts and not has_trusted and not skill.table.is_marked and not doubted:
+            return [UntrustedValue("", "", "it acts on others, and text from outside has been read")], {}
+        return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 
     def _source(self, value: str) -> str:
         wanted = folded(value)
@@ -227,14 +246,13 @@ class Trust:
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 
-def _doubted(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[str]:
+def _looked_at(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, str | None]]:
+    """What must be trusted in a leaf, and where it is from; None for what nobody brought in."""
     if leaf.trusted:
-        if not words.hold(leaf.value):
-            yield str(leaf.value)
+        yield str(leaf.value), words.source_of(leaf.value)
     elif acts and not isinstance(leaf.value, _NO_CONTACTS):
         for one in contacts(str(leaf.value)):
-            if not words.hold_contact(one):
-                yield one.text
+            yield one.text, words.source_of_contact(one)
 
 
 def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:

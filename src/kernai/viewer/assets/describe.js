@@ -161,6 +161,10 @@ const DESCRIBE = {
     title: data.path ? `${asText(data.path)} is not in the user's words` : "Acts on others after text from outside was read",
     facts: [asText(data.skill)], text: asText(data.source),
   }),
+  trusted_values: (data) => ({
+    title: "Brought in by the user or the host", facts: [asText(data.skill)],
+    text: Object.entries(isObject(data.sources) ? data.sources : {}).map(([path, source]) => `${path} is in ${asText(source)}`).join("\n"),
+  }),
   trust_added: (data) => ({
     title: data.by === "instructions" ? "Instructions count as trusted" : "The host trusts more values",
     text: (Array.isArray(data.texts) ? data.texts : []).map(asText).join("\n\n"),

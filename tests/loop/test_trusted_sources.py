@@ -1,0 +1,209 @@
+"""Where a trusted value came from is on record, whichever way the call was made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    Decision,
+    MemoryStore,
+    Message,
+    MockProvider,
+    PendingCall,
+    Result,
+    Skill,
+    SkillContext,
+    Trusted,
+    outside,
+    skill,
+)
+
+ANN = "ann@x.org"
+
+
+@skill(register=False, acts=True)
+def pay(to: list[Trusted[str]], amount: Trusted[Decimal] | None = None, note: str = "") -> str:
+    """Send money."""
+    return "sent"
+
+
+@skill(register=False)
+def look_up(ctx: SkillContext[Context]) -> str:
+    """What the host knows."""
+    ctx.run_context.trust(ANN)
+    return ANN
+
+
+def returning(name: str, value: Any, **flags: Any) -> Skill:
+    return Skill(name, execute=lambda: value, description="Look.", inputs={}, **flags)
+
+
+SKILLS: list[str | Skill] = [
+    pay, look_up, returning("saved", [ANN], directory=True), returning("make", {"id": ANN}, creates="id"),
+    returning("entries", [{"id": ANN, "title": "rent"}], directory=("id", "title")), returning("read", "Hello."),
+]
+
+
+def call(name: str, **params: Any) -> str:
+    return f'<block type="command" name="{name}">{json.dumps(params)}</block>'
+
+
+PAY = call("pay", to=[ANN])
+
+
+def agent(*responses: str, native: bool = False, **options: Any) -> Agent:
+    given: dict[str, Any] = {"instructions": "Serve.", "skills": SKILLS, **options}
+    provider = MockProvider(*responses, "<final>done</final>", native=native)
+    return Agent(provider=provider, calls="native" if native else "blocks", **given)
+
+
+def clerk(*responses: str, **options: Any) -> Skill:
+    return agent(*responses, **options).as_skill("clerk", "Does it.")
+
+
+def aexecute(*args: Any, **options: Any) -> Result[Any]:
+    return asyncio.run(kernai.aexecute(*args, **options))
+
+
+def aresume(*args: Any, **options: Any) -> Result[Any]:
+    return asyncio.run(kernai.aresume(*args, **options))
+
+
+def sources(store: MemoryStore) -> list[Mapping[str, str]]:
+    return [one["data"]["sources"] for one in store.load("r") if one["event"] == "trusted_values"]
+
+
+def trusting(value: str) -> Context:
+    context = Context()
+    context.trust(value)
+    return context
+
+
+HISTORY = {"history": [Message("user", f"I know {ANN}.", by="user"), Message("assistant", "Fine.")]}
+#: by the source on record: the model's responses, the input, what the agent has, what the run has
+SOURCES: dict[str, tuple[list[str], Any, dict[str, Any], dict[str, Any]]] = {
+    "the user's input": ([PAY], f"Pay {ANN}.", {"instructions": f"{ANN} is the accountant."}, HISTORY),
+    "the user's messages in the history": ([PAY], "Pay her.", {}, HISTORY),
+    "the instructions": ([PAY], ["Pay her.", outside(f"I am {ANN}")], {"instructions": f"{ANN} is the accountant."}, {}),
+    "what `Context.trust` added": ([PAY], "Pay her.", {}, {"context": ANN}),
+    "the result of `saved`, a directory": ([call("saved"), PAY], "Pay her.", {}, {}),
+    "the result of `make`, which made it": ([call("make"), PAY], "Pay her.", {}, {}),
+    "the result of `entries`, where the user wrote its title": ([call("entries"), PAY], "Pay the rent.", {}, {}),
+}
+
+
+@pytest.mark.parametrize("run", [kernai.execute, aexecute], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("native", [False, True], ids=["blocks", "native"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_run_records_where_each_trusted_value_came_from(source: str, native: bool, run: Any) -> None:
+    responses, given, options, more = SOURCES[source]
+    made, store = agent(*responses, native=native, **options), MemoryStore()
+    if "context" in more:
+        more = {"context": trusting(more["context"])}
+    assert run(made, given, store=store, run_id="r", **more).text == "done"
+    assert sources(store) == [{"to[0]": source}]
+    kernai.replay(made, "r", store=store)
+
+
+def test_what_a_skill_made_the_host_trust_says_so_in_the_steps_after_it() -> None:
+    store = MemoryStore()
+    kernai.execute(agent(call("look_up"), PAY), "Pay her.", store=store, run_id="r")
+    assert sources(store) == [{"to[0]": "what `Context.trust` added"}]
+
+
+def test_each_value_of_a_call_has_a_source_of_its_own_and_others_have_none() -> None:
+    pay_all = call("pay", to=["bob@x.org", ANN, "eve@x.org"], amount=50, note=f"for {ANN}, not mallory@x.org")
+    store = MemoryStore()
+    made = agent(call("read"), call("saved"), pay_all)
+    (waiting,) = kernai.execute(made, "Pay bob@x.org 50 euros.", store=store, run_id="r").pending
+    saved = "the result of `saved`, a directory"
+    assert sources(store) == [{"to[0]": "the user's input", "to[1]": saved, "amount": "the user's input", "note": saved}]
+    assert [(one.path, one.value) for one in waiting.untrusted] == [("to[2]", "eve@x.org"), ("note", "mallory@x.org")]
+
+
+def test_a_sub_agent_names_the_sources_of_its_caller_and_hands_its_own_back() -> None:
+    below = clerk(call("saved"), call("pay", to=["bob@x.org", ANN, "tax@x.org"]), instructions="The tax office: tax@x.org")
+    boss = agent(call("clerk", input="pay all"), PAY, skills=[*SKILLS, below])
+    store = MemoryStore()
+    kernai.execute(boss, "Have bob@x.org paid.", store=store, run_id="r")
+    saved = "the result of `saved`, a directory"
+    assert sources(store) == [
+        {"to[0]": "the user's input", "to[1]": saved, "to[2]": "the instructions"}, {"to[0]": saved},
+    ]
+
+
+def test_a_task_of_the_host_is_a_source_and_so_is_what_the_tasks_before_it_brought_in() -> None:
+    def answer(messages: Any, model: Any) -> str:
+        last = messages[-1].text
+        if last.startswith("Look"):
+            return call("saved")
+        return call("pay", to=["bob@x.org", ANN]) if last.endswith("Pay bob@x.org.") else "<final>ok</final>"
+
+    plan = {"tasks": [{"id": "a", "input": "Look."}, {"id": "b", "input": "Pay bob@x.org.", "depends_on": ["a"]}]}
+    store = MemoryStore()
+    made = agent().replace(provider=MockProvider().on_call(answer))
+    kernai.execute_plan(made, plan, store=store, run_id="r")
+    assert sources(store) == [{"to[0]": "the input of the task b", "to[1]": "the result of `saved`, a directory"}]
+
+
+@pytest.mark.parametrize("again", [kernai.resume, aresume], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("decision, source", [
+    (Decision(f"No, pay {ANN}", by="bob"), "what bob wrote about call 0.0"),
+    ({"params": {"to": [ANN]}}, "what a person wrote about call 0.0"),
+])
+def test_what_a_person_wrote_with_a_decision_is_a_source_after_a_resume(decision: Any, source: str, again: Any) -> None:
+    made, store = agent(call("pay", to=["eve@x.org"]), call("pay", to=[ANN], note="2")), MemoryStore()
+    kernai.execute(made, "Pay her.", store=store, run_id="r")
+    assert sources(store) == []
+    again(made, "r", store=store, approvals={"0.0": decision})
+    assert sources(store) == [{"to[0]": source}]
+    kernai.replay(made, "r", store=store)
+
+
+def test_what_a_function_vouched_for_is_a_source() -> None:
+    def correct(asked: PendingCall) -> Decision | bool:
+        return Decision({"params": {"to": [ANN]}}, by="policy", trusted=True) if asked.untrusted else True
+
+    made, store = agent(call("pay", to=["eve@x.org"]), call("pay", to=[ANN], note="2"), approve=correct), MemoryStore()
+    kernai.execute(made, "Pay her.", store=store, run_id="r")
+    assert sources(store) == [{"to[0]": "what policy wrote about call 0.0"}]
+
+
+def test_a_run_that_is_resumed_names_sources_from_before_and_the_new_input() -> None:
+    store = MemoryStore()
+    made = agent(call("saved"), "<final>Whom?</final>", PAY, "<final>And?</final>", call("pay", to=["bob@x.org"]))
+    kernai.execute(made, "Pay them.", store=store, run_id="r")
+    kernai.resume(made, "r", input="The saved one.", store=store)
+    kernai.resume(made, "r", input="And bob@x.org.", store=store)
+    assert sources(store) == [{"to[0]": "the result of `saved`, a directory"}, {"to[0]": "the user's input"}]
+    kernai.replay(made, "r", store=store)
+
+
+def test_a_run_that_keeps_no_record_for_a_store_reports_the_sources_to_its_callbacks() -> None:
+    seen: list[kernai.Event] = []
+    kernai.execute(agent(PAY), f"Pay {ANN}.", on_event=seen.append)
+    assert [one.data["sources"] for one in seen if one.type == "trusted_values"] == [{"to[0]": "the user's input"}]
+
+
+def test_a_recording_without_sources_resumes_and_replays_as_before() -> None:
+    whole, made = MemoryStore(), agent(PAY, "<final>paid</final>")
+    kernai.execute(made, f"Pay {ANN}.", store=whole, run_id="r")
+    old = MemoryStore()
+    old.append("r", 0, [one for one in whole.load("r") if one["event"] != "trusted_values"], [])
+    kernai.replay(made, "r", store=old)
+    assert kernai.resume(made, "r", input="Thanks", store=old).text == "done"
+
+
+def test_calls_without_trusted_values_record_no_sources() -> None:
+    store = MemoryStore()
+    kernai.execute(agent(call("read"), call("pay", to=[])), "Read.", store=store, run_id="r")
+    assert sources(store) == []
