@@ -68,6 +68,7 @@ BENCH_PACKAGES = {
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
 LONGEST_FUNCTION = 60  # lines; `lines` lists what is longer
 INTERRUPTED = 130  # what shells report after Ctrl-C
+PIPE_CLOSED = 141  # and after the reader of a pipe has left
 
 
 class CommandError(Exception):
@@ -556,7 +557,12 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        status = main()
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:  # as of `dev.py lines | head`: Python would report it again when it flushes at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(PIPE_CLOSED)
     except CommandError as error:
         _say(f"error: {error}")
         sys.exit(error.status)
