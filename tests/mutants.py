@@ -38,7 +38,10 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "mutants"
 PRELOADED = ("hypothesis", "pydantic", "httpx", "pytest_asyncio", "mcp", "jsonschema", "yaml")
 MEASURED = "not process and not browser"  # what coverage sees, as in dev.py
-PYTEST = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+PYTEST = [
+    "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+    "-o", "faulthandler_timeout=900",  # coverage on a busy machine is slow
+]
 FIRST = 30  # tests that run before all the others of a mutant
 BUDGET = 90.0  # seconds of tests for one mutant, by their measured durations
 SLACK = 30.0  # seconds on top of three times the measured durations, before a mutant counts as hanging

@@ -39,6 +39,17 @@ FOREIGN = {
     "command_line": {"kernai_providers"},
 }
 FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all
+PROVIDERS = SRC / "kernai_providers"
+#: the same for the modules of `kernai_providers`: each layer may import itself and those above it in this list
+PROVIDER_LAYERS = (
+    "transport request_checks families",
+    "failures stream_decoders",
+    "network streamed_response http_transport memory_transport httpx_transport llama_transport",
+    "native reader exchange performing",
+    "http_provider openai responses anthropic gemini ollama",
+    "vendors __init__ prices",
+)
+PROVIDERS_FOREIGN = {"httpx_transport": {"httpx", "httpcore"}, "prices": {"genai_prices"}}
 
 # The only imports that point upward, with their reasons; those of the core are made inside functions.
 UPWARD = {
@@ -198,6 +209,30 @@ def test_each_package_imports_only_itself_and_those_before_it() -> None:
     }
     assert [text for place, text in upward.items() if place not in UPWARD] == []
     assert [place for place in UPWARD if place not in upward] == []
+
+
+def test_the_modules_of_the_providers_import_their_own_layer_those_above_it_and_the_standard_library() -> None:
+    rank = {module: at for at, layer in enumerate(PROVIDER_LAYERS) for module in layer.split()}
+    paths = {path.stem: path for path in PROVIDERS.glob("*.py")}
+    assert rank.keys() == paths.keys(), "give each module its place in PROVIDER_LAYERS"
+    wrong = []
+    for module, path in paths.items():
+        allowed = {*sys.stdlib_module_names, "kernai", *PROVIDERS_FOREIGN.get(module, ())}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for package, _, inner in (name.partition(".") for name in names):
+                own = package == "kernai_providers"
+                if rank[inner or "__init__"] > rank[module] if own else package not in allowed:
+                    wrong.append(f"{module} imports {package}.{inner}")
+    assert wrong == []
+
+
+@pytest.mark.process
+def test_importing_the_providers_loads_the_standard_library_and_kernai_only() -> None:
+    loaded = run_fresh("import sys; bare = set(sys.modules); import kernai_providers; print(*set(sys.modules) - bare)")
+    foreign = {name.partition(".")[0] for name in loaded.split()} - sys.stdlib_module_names
+    assert foreign == {"kernai", "kernai_providers"}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from kernai import Input, Media, MediaStore, Skill, SkillContext, SkillInputError
 from kernai.inputs.annotations import TypeBuilder
+from kernai.inputs.schema import sample_of
 from kernai.inputs.table import InputTable
 
 
@@ -233,6 +234,14 @@ def test_the_sample_of_a_usage_line_is_valid(annotation: Any) -> None:
     usage = table.usage()
     assert usage
     jsonschema.validate(table.read(usage.partition(">")[2].rpartition("<")[0]), schema_of(table))
+
+
+@pytest.mark.parametrize("kind, least, inner", [("array", "minItems", "items"), ("object", "minProperties", "additionalProperties")])
+def test_a_foreign_schema_cannot_ask_for_a_sample_of_any_size(kind: str, least: str, inner: str) -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(6):
+        schema = {"type": kind, least: 400, inner: schema}
+    assert len(json.dumps(sample_of(schema))) < 20_000
 
 
 def test_defaults_and_descriptions_are_where_they_belong() -> None:

@@ -39,7 +39,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (
         {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "object", "required": ["id"]}}}},
         {"x": [{"id": 1}, {}]},
-        ["arguments.x[1].id: required, but missing (any)"],
+        ["arguments.x[1].id: required, but missing (any value)"],
     ),
     (
         {"type": "object", "properties": {"x": {"anyOf": [{"type": "string"}, {"type": "null"}]}}},
@@ -149,7 +149,7 @@ def test_each_of_many_threads_has_its_own_budget() -> None:
     ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
     ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
      ['arguments.a: expected integer, received string "1"']),
-    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any)"]),
+    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),
     ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
     ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
 ])
@@ -161,7 +161,18 @@ def test_what_is_required_and_has_a_default_may_be_left_out(
 
 def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_left_out() -> None:
     schema = {"type": "object", "properties": {"raw": {"type": "boolean", "default": False}, "url": {}}, "required": ["raw", "url"]}
-    assert tool_line(Tool(name="shoot", input_schema=schema)) == "- shoot(raw?: boolean, url: any)"
+    assert tool_line(Tool(name="shoot", input_schema=schema)) == "- shoot(raw?: boolean, url: any value)"
+
+
+@pytest.mark.parametrize("schema, kind", [
+    ({"type": ["string", "null"]}, "string or null"),
+    ({"oneOf": [{"type": "integer", "minimum": 1}, {"const": "a"}]}, 'integer, at least 1 or "a"'),
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 1}, "list of integer"),
+    ({"enum": ["x" * 300]}, f'"{"x" * 80}…" (300 characters)'),
+    ({"type": [""]}, "any value"), ({"anyOf": 3}, "any value"), (True, "any value"), ([], "any value"),
+])
+def test_the_type_of_an_argument_in_a_few_words(schema: Any, kind: str) -> None:
+    assert kind_of(schema) == kind
 
 
 JSON = st.recursive(
@@ -189,6 +200,8 @@ def test_no_schema_and_no_arguments_can_break_it(schema: dict[str, Any], argumen
 def test_the_example_keeps_what_was_given_and_fills_in_what_is_missing() -> None:
     assert example(FILE, {"head": 3, "other": 1}) == {"head": 3, "path": "..."}
     assert example(FILE, {"pth": "notes.txt"}) == {"path": "notes.txt"}
+    deep = {"type": "object", "required": ["x"], "properties": {"x": {"type": ["integer", "null"]}}}
+    assert example({"properties": {"o": deep, "u": 3}, "required": ["o", "u"]}, {}) == {"o": {"x": 1}, "u": "..."}
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
     assert example(many, {}) == {"a": 1, "b": "x", "c": [1]}
     assert faults(many, example(many, {})) == []

@@ -29,6 +29,7 @@ _SHOWN_CHOICES = 50
 _LONGEST_DEFAULT = 60  # characters of a default in a listing
 _LONGEST_PATTERN = 100
 _LONGEST_SAMPLE = 400  # characters, or items
+_LARGEST_SAMPLE = 2_000  # characters of a list or object that is filled up with copies
 _FINEST_STEP = 1e-9
 _LARGEST = 1e200  # of a bound that a sample looks at
 _MOST_HOPS = 20  # from one reference to the next
@@ -110,7 +111,7 @@ def adopted(schema: Mapping[str, Any], name: str) -> Schema:
 
 
 def resolved(schema: Any) -> tuple[Definition | None, Schema]:
-    """The definition that a schema refers to, if any, and all that is said of the value."""
+    """The definition that a schema refers to, if any, and all that is said of the value; alternatives as ``anyOf``."""
     first: Definition | None = None
     found: Schema = schema if isinstance(schema, dict) else {}
     for _ in range(_MOST_HOPS):
@@ -119,6 +120,10 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
             break
         first = first or target
         found = {**target, **{key: one for key, one in found.items() if key != "$ref"}}
+    if "oneOf" in found:
+        found = {**found, "anyOf": found["oneOf"]}
+    if isinstance(kinds := found.get("type"), list):
+        found = {**found, "anyOf": [{"type": kind} for kind in kinds], "type": None}
     return first, found
 
 
@@ -264,7 +269,8 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
 def _object(found: Schema, inside: tuple[Definition, ...]) -> Any:
     values = found.get("additionalProperties", {})
     if "properties" not in found and "required" not in found and values is not False:
-        one, size = sample_of(values, inside), _bounded(found, "Properties", 1)
+        one = sample_of(values, inside)
+        size = _copies(one, _bounded(found, "Properties", 1))
         return {} if one is NO_VALUE else {f"key{at}" if size > 1 else "key": one for at in range(size)}
     made = {key: sample_of(found.get("properties", {}).get(key), inside) for key in found.get("required", ())}
     return NO_VALUE if any(one is NO_VALUE for one in made.values()) else made
@@ -277,9 +283,9 @@ def _list(found: Schema, inside: tuple[Definition, ...]) -> Any:
         return NO_VALUE
     items = found.get("items", {})
     item = sample_of(items, inside)
-    more = max(0, _bounded(found, "Items", max(1, len(first))) - len(first))
     if item is NO_VALUE:
         return first
+    more = _copies(item, max(0, _bounded(found, "Items", max(1, len(first))) - len(first)))
     _, item_schema = resolved(items)
     rest = [item] * more
     if found.get("uniqueItems") and more > 1:
@@ -341,3 +347,8 @@ def _bounded(found: Schema, of: str, wanted: int) -> int:
     """A length between the bounds, as close to `wanted` as they allow."""
     least, most = found.get(f"min{of}", 0), found.get(f"max{of}", wanted)
     return int(min(max(wanted, least), max(most, least), _LONGEST_SAMPLE))
+
+
+def _copies(one: Any, wanted: int) -> int:
+    """How many samples fit into a list: lists of lists may each ask for hundreds."""
+    return min(wanted, max(1, _LARGEST_SAMPLE // len(json.dumps(one)))) if wanted > 1 else wanted

@@ -125,7 +125,7 @@ def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: 
     value = _opened(value)
     if isinstance(value, (bool, Enum, Media)) or value is None or _is_closed(found, value):
         return
-    members = [resolved(one)[1] for one in found.get("anyOf") or found.get("oneOf") or ()]
+    members = [resolved(one)[1] for one in found.get("anyOf") or ()]
     if members:
         fitting = [one for one in members if _fits(one, value)] or members
         if any(_is_closed(one, value) for one in fitting):

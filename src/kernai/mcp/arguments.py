@@ -7,33 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]  # has no types of its own
 
 from kernai._util.close_matches import close_matches
+from kernai.inputs.faults import dotted, shown
+from kernai.inputs.schema import label_of, sample_of
 from kernai.mcp.validation import errors_of, missing
 
 MAX_FAULTS = 10
 MAX_TEXT = 200
-#: levels of an example for nested objects; a schema may refer to itself
-MAX_NESTING = 3
 #: given arguments that an example shows
 MAX_SHOWN = 50
 #: where something is wrong, and what
 Found = tuple[tuple[str | int, ...], str]
-_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-_EXAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
+_KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
 
 
 def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the arguments, one line each; none where all is well or the schema itself is broken."""
-    lines = []
-    for path, message in found_faults(schema, arguments):
-        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-        lines.append(f"arguments{place}: {message}")
-    return lines
+    return [f"{dotted(('arguments', *path))}: {message}" for path, message in found_faults(schema, arguments)]
 
 
 def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Found]:
@@ -69,7 +65,7 @@ def _explained(error: ValidationError) -> Iterator[Found]:
         yield from _unknown(place, instance, error.schema.get("properties") or {})
     elif error.validator == "type":
         expected = " or ".join(rule) if isinstance(rule, list) else rule
-        yield place, f"expected {expected}, received {_received(instance)}"
+        yield place, f"expected {expected}, received {shown(instance)}"
     elif error.validator in ("anyOf", "oneOf") and error.context:
         deepest = max(error.context, key=lambda one: len(one.absolute_path))
         lacking = [" and ".join(missing(one.schema, instance)) for one in error.context if one.validator == "required"]
@@ -78,10 +74,10 @@ def _explained(error: ValidationError) -> Iterator[Found]:
         elif lacking:
             yield place, f"needs {' or '.join(dict.fromkeys(lacking))}"
         else:
-            yield place, f"expected {kind_of(error.schema)}, received {_received(instance)}"
+            yield place, f"expected {kind_of(error.schema)}, received {shown(instance)}"
     elif error.validator in ("enum", "const"):
         allowed = rule if isinstance(rule, list) and error.validator == "enum" else [rule]
-        yield place, f"must be one of {_short(', '.join(map(_json, allowed)))}, received {_received(instance)}"
+        yield place, f"must be one of {_short(', '.join(map(_json, allowed)))}, received {shown(instance)}"
     else:
         yield place, _short(error.message)
 
@@ -94,10 +90,6 @@ def _unknown(place: tuple[str | int, ...], given: Mapping[str, Any], known: Coll
             yield (*place, name), f"there is no such argument; {f'did you mean {close}?' if close else others}"
 
 
-def _received(value: Any) -> str:
-    return "null" if value is None else f"{_TYPES.get(type(value), type(value).__name__)} {_short(_json(value), 60)}"
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
@@ -107,20 +99,11 @@ def _short(text: str, most: int = MAX_TEXT) -> str:
 
 
 def kind_of(schema: Any) -> str:
-    """The type in an argument's schema, in a word or two."""
-    if not isinstance(schema, Mapping):
-        return "any"
-    if isinstance(schema.get("enum"), list):
-        return "one of " + _short(", ".join(map(_json, schema["enum"])), 100)
-    kind = schema.get("type")
-    if isinstance(kind, list) and (kinds := [one for one in kind if isinstance(one, str) and one]):
-        return " or ".join(kinds)
-    if kind == "array":
-        return f"array of {kind_of(schema.get('items'))}"
-    if isinstance(kind, str) and kind:
-        return kind
-    options = schema.get("anyOf") or schema.get("oneOf")
-    return " or ".join(dict.fromkeys(map(kind_of, options))) if isinstance(options, list) and options else "any"
+    """The type in an argument's schema, in a few words; how its values are bounded is left out."""
+    with suppress(Exception):  # a server may send anything in place of a schema
+        if kind := label_of({key: schema[key] for key in _KIND if key in schema}):
+            return _short(kind)
+    return "any value"
 
 
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,15 +130,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return made | {name: meant[name] if name in meant else _placeholder(known.get(name)) for name in lacking}
 
 
-def _placeholder(schema: Any, depth: int = 0) -> Any:
-    if not isinstance(schema, Mapping) or depth > MAX_NESTING:
-        return "..."
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return schema["enum"][0]
-    if "default" in schema:
-        return schema["default"]
-    known, required = schema.get("properties"), schema.get("required")
-    if isinstance(known, Mapping) and isinstance(required, list):
-        return {name: _placeholder(known.get(name), depth + 1) for name in required if isinstance(name, str)}
-    kind = schema.get("type")
-    return _EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind if isinstance(kind, str) else "", "...")
+def _placeholder(schema: Any) -> Any:
+    with suppress(Exception):  # likewise
+        return sample_of(schema)
+    return "..."

@@ -1,16 +1,18 @@
-"""Server-sent events from bytes that are cut anywhere."""
+"""Lines, and server-sent events, from bytes that are cut anywhere."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai_providers.stream_decoders import ServerEvent, SseDecoder
+from kernai_providers.stream_decoders import ByteLines, LineDecoder, ServerEvent, SseDecoder
 
 BOM = b"\xef\xbb\xbf"
 OPENAI = (
@@ -22,17 +24,17 @@ GEMINI = OPENAI.replace(b"\n", b"\r\n")
 OLD_MAC = BOM + ANTHROPIC.replace(b"\n", b"\r")
 
 PARTS = st.sampled_from([
-    b"\n", b"\n\n", b"\r", b"\r\n", b"\r\n\r\n", b"data: ", b"data:", b"data", b" ", b":", b": comment", b"event: x",
+    b"\n", b"\n\n", b"\r", b"\r\n", b"\r\n\r\n", b"data: ", b"data:", b"data", b" ", b":", b"a", b": comment", b"event: x",
     b"event:y", b"event", b"id: 7", b"retry: 9", b"Data: no", b"{}", BOM, "漢".encode(), "\U0001f600".encode(), b"\xff",
-    b"\xe6\xbc", b"\x9f", "\u2028".encode(), b"\x0c", b"\0",
+    b"\xe6\xbc", b"\xf0\x9f\x98", b"\x98", b"\x9f", b"\xef\xbb", "\u2028".encode(), b"\x0b\x0c\x1c\x85", b"\0",
 ])  # fmt: skip
 BODIES = st.lists(PARTS, max_size=30).map(b"".join)
 
 
-def decoded(chunks: list[bytes]) -> list[ServerEvent]:
-    decoder = SseDecoder()
-    events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return events + decoder.flush()
+def decoded(chunks: list[bytes], kind: Callable[[], SseDecoder | LineDecoder] = SseDecoder) -> list[Any]:
+    decoder = kind()
+    found = [one for chunk in chunks for one in decoder.feed(chunk)]
+    return found + decoder.flush()
 
 
 def one_by_one(body: bytes) -> list[bytes]:
@@ -59,6 +61,12 @@ def by_the_rule(body: bytes) -> list[tuple[str | None, str]]:
     return events
 
 
+def lines_by_the_rule(body: bytes) -> list[str]:
+    """The rule said plainly, for a whole body."""
+    text = body.decode("utf-8", "replace").removeprefix("\ufeff")
+    return [line for line in re.split("\r\n|\n|\r", text) if line]
+
+
 @st.composite
 def cut_bodies(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
     body = draw(BODIES)
@@ -67,10 +75,10 @@ def cut_bodies(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
 
 
 @given(cut_bodies())
-def test_however_a_body_is_cut_the_events_are_those_of_the_rules(case: tuple[bytes, list[bytes]]) -> None:
+def test_however_a_body_is_cut_events_and_lines_are_those_of_the_rules(case: tuple[bytes, list[bytes]]) -> None:
     body, chunks = case
-    assert decoded(chunks) == by_the_rule(body)
-    assert decoded(one_by_one(body)) == by_the_rule(body)
+    assert decoded(chunks) == decoded(one_by_one(body)) == by_the_rule(body)
+    assert decoded(chunks, LineDecoder) == decoded(one_by_one(body), LineDecoder) == lines_by_the_rule(body)
 
 
 @pytest.mark.parametrize("body", [OPENAI, ANTHROPIC, GEMINI, OLD_MAC], ids=["openai", "anthropic", "gemini", "cr"])
@@ -154,15 +162,15 @@ def test_a_decoder_is_as_new_after_a_flush(left: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_event_that_comes_byte_by_byte_takes_time_in_proportion() -> None:
+@pytest.mark.parametrize("kind, begin", [(SseDecoder, b"data: "), (LineDecoder, b"")])
+def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(kind: type[SseDecoder | LineDecoder], begin: bytes) -> None:
     # with all of it copied at each byte these were 2 * 10^12 bytes, and the suite's limit for a test that hangs would end it
     start, size = 32_000_000, 80_000
-    decoder = SseDecoder()
-    decoder.feed(b"data: " + b"x" * start)
+    decoder: Any = kind()
+    assert decoder.feed(begin + b"x" * start) == []
     assert not any(decoder.feed(b"x") for _ in range(size))
-    decoder.feed(b"\n")
-    [(_, data)] = decoder.feed(b"\n")
-    assert len(data) == start + size
+    [found] = [one for _ in range(2) for one in decoder.feed(b"\n")]
+    assert len(found[1] if begin else found) == start + size
 
 
 def test_an_event_of_many_lines_takes_time_in_proportion() -> None:
@@ -187,3 +195,57 @@ def test_a_bare_object_that_speaks_of_an_error_is_an_error(indent: int | None, e
 @pytest.mark.parametrize("bare", [b"{}", b'{"a": 1}', b"{", b"[1]", b'  {"error": 1}', b'{"a":\n"error"'])
 def test_another_bare_line_is_nothing(bare: bytes) -> None:
     assert decoded([b"data: a\n\n" + bare + b"\n\ndata: b\n\n"]) == [(None, "a"), (None, "b")]
+
+
+# ---------------------------------------------------------------------------------------------------------- lines
+
+
+def test_a_line_is_given_with_the_byte_that_ends_it_and_not_before() -> None:
+    decoder = LineDecoder()
+    for end in (b"\n", b"\r"):
+        assert decoder.feed(b'{"a": 1}') == []
+        assert decoder.feed(end) == ['{"a": 1}']
+    assert decoder.feed(b"\n") == []  # belongs to the CR before
+    assert decoder.feed(b"x\n") == ["x"]
+
+
+def test_what_only_looks_like_a_line_break_is_text() -> None:
+    inside = "\u2028\u2029\u0085\x0b\x0c\x1c\x1d\x1e"
+    assert decoded([f"a{inside}b\n".encode()], LineDecoder) == [f"a{inside}b"]
+
+
+@pytest.mark.parametrize(
+    "body,lines",
+    [
+        (b"", []),
+        (BOM, []),
+        (BOM + BOM + b"a\n", ["\ufeffa"]),
+        (b"a\n" + BOM + b"b\n", ["a", "\ufeffb"]),
+        (b"\n" + BOM + b"b", ["\ufeffb"]),
+        (b"\xef\xbb", ["\ufffd"]),
+        (b"a\xffb\n", ["a\ufffdb"]),
+        (b"\xe6\xbc\nb", ["\ufffd", "b"]),  # a character that was cut is one mark, and the line ends where it ends
+        (b"\xf0\x9f\x98", ["\ufffd"]),
+        (b"\xc0\x80\n", ["\ufffd\ufffd"]),
+        (b"\r\r\n\n\r", []),
+    ],
+)
+def test_marks_and_bytes_that_are_no_characters(body: bytes, lines: list[str]) -> None:
+    assert decoded([body], LineDecoder) == lines == lines_by_the_rule(body)
+
+
+def test_a_decoder_of_lines_is_as_new_after_a_flush() -> None:
+    decoder = LineDecoder()
+    assert decoder.feed(b"a\r") == ["a"]
+    assert decoder.flush() == []
+    assert decoder.feed(BOM + b"\nb") == []
+    assert decoder.flush() == ["b"]
+    decoder.feed(b"x\n\xe6")
+    assert decoder.flush() == ["\ufffd"]
+    assert decoder.flush() == []
+
+
+def test_the_lower_half_keeps_empty_lines_and_bytes() -> None:
+    lines = ByteLines()
+    assert lines.feed(BOM + b"a\n\r\n\xff\r") == [b"a", b"", b"\xff"]
+    assert lines.flush() == []
