@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,7 @@ import kernai
 from kernai import (
     Agent,
     Context,
-    GenerationOptions,
     KernaiError,
-    Message,
     MockProvider,
     Model,
     Models,
@@ -25,7 +22,6 @@ from kernai import (
     ProviderError,
     Recorder,
     Skill,
-    parse,
 )
 from kernai.agents.agent import OPTIONS_OF_A_RUN
 from kernai.runs.run_request import RunOptions
@@ -99,24 +95,6 @@ def test_an_agent_is_written_with_keywords() -> None:
         Agent("Be brief.")  # type: ignore[call-arg]  # the point
     with pytest.raises(TypeError, match="instructions"):
         Agent()  # type: ignore[call-arg]  # the point
-
-
-def test_an_agent_has_the_defaults_of_the_contract() -> None:
-    agent = Agent(instructions="Be brief.")
-    assert (agent.provider, agent.model, agent.max_steps, agent.skills, agent.protocols) == (
-        None,
-        Models.TEXT_ONLY,
-        10,
-        None,
-        None,
-    )
-    assert (agent.generation, agent.on_prose, agent.parallel_skills, agent.list_skills, agent.name) == (
-        GenerationOptions(),
-        "correct_once",
-        False,
-        None,
-        None,
-    )
 
 
 def test_lists_are_copied() -> None:
@@ -282,39 +260,6 @@ def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
 
 
 # --------------------------------------------------------------------------------------------- many runs at once
-
-
-def test_one_agent_serves_many_runs_at_once() -> None:
-    start = threading.Barrier(8)
-
-    def meet(text: str) -> str:
-        start.wait()
-        return f"met {text}"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        return (
-            command("meet", messages[1].text)
-            if len(messages) == 2
-            else f"<final>I {parse(messages[-1].text).blocks[0].content}</final>"
-        )
-
-    provider = MockProvider(chunk_size=9).on_call(answer)
-    agent = Agent(instructions="", skills=[Skill("meet", execute=meet)], provider=provider)
-    recorders = [Recorder() for _ in range(8)]
-    answers: dict[int, str] = {}
-
-    def run(at: int) -> None:
-        answers[at] = kernai.run(agent, f"{at}", recorder=recorders[at])
-
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {at: f"I met {at}" for at in range(8)}
-    for at, recorder in enumerate(recorders):
-        assert recorder.for_event("skill_execute")[0].data["params"] == {"text": str(at)}
-        assert len({event.run_id for event in recorder.entries}) == 1
 
 
 # ----------------------------------------------------------------------------------------------- agents as skills

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import http.client
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -112,6 +109,28 @@ class AsyncPieces(Pieces):
         finally:
             self.closed.release()
         return LlmResponse(content)
+
+
+class Tasks(Pieces):
+    """Answers `go` with a plan, streams its pieces for each task, and then is done."""
+
+    def __init__(self, ids: str = "abcdefgh", pieces: int = 1000, *, endless: bool = True) -> None:
+        super().__init__(pieces, endless=endless)
+        self.ids = ids
+
+    def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+        if messages[-1].text.startswith("do"):
+            return super().call(messages, *rest)
+        return LlmResponse(plan(*self.ids) if messages[-1].text == "go" else final("done"))
+
+
+class AsyncTasks(Tasks, AsyncPieces):
+    """The same without a thread."""
+
+    async def acall(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+        if messages[-1].text.startswith("do"):
+            return await super().acall(messages, *rest)
+        return Tasks.call(self, messages, *rest)
 
 
 def agent_of(provider: Provider, **options: Any) -> Agent:
@@ -248,15 +267,7 @@ def test_a_slow_consumer_holds_the_run_back() -> None:
 
 
 def test_a_slow_consumer_holds_back_all_tasks() -> None:
-    class Both(Pieces):
-        def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
-            if messages[-1].text == "go":
-                return LlmResponse(plan(*"abcdefgh"))
-            if messages[-1].text.startswith("do"):
-                return super().call(messages, *rest)
-            return LlmResponse(final("done"))
-
-    provider = Both(200)
+    provider = Tasks(pieces=200, endless=False)
     taken = 0
     events = stream(agent_of(provider), "go")
     for event in events:
@@ -302,15 +313,7 @@ async def test_a_slow_consumer_holds_an_async_run_back(provider: Pieces) -> None
 
 
 async def test_a_slow_consumer_holds_back_all_async_tasks() -> None:
-    class Both(AsyncPieces):
-        async def acall(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
-            if messages[-1].text == "go":
-                return LlmResponse(plan(*"abcdefgh"))
-            if messages[-1].text.startswith("do"):
-                return await super().acall(messages, *rest)
-            return LlmResponse(final("done"))
-
-    provider = Both(100)
+    provider = AsyncTasks(pieces=100, endless=False)
     taken = 0
     async with astream(agent_of(provider), "go") as events:
         async for event in events:
@@ -405,13 +408,7 @@ def test_leaving_a_stream_closes_the_connection_before_it_returns(leave: Callabl
 
 @WAYS_TO_LEAVE
 def test_leaving_a_stream_ends_all_its_tasks(leave: Callable[[RunStream], None]) -> None:
-    class Both(Pieces):
-        def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
-            if messages[-1].text == "go":
-                return LlmResponse(plan(*"abcdefgh"))
-            return super().call(messages, *rest)
-
-    provider, recorder = Both(endless=True), Recorder()
+    provider, recorder = Tasks(), Recorder()
     events = stream(agent_of(provider), "go", recorder=recorder)
     while provider.opened < 8:  # each `next` lets the run go on by an event
         next(events)
@@ -433,13 +430,7 @@ def test_an_abandoned_stream_frees_its_providers_thread() -> None:
 
 
 def test_an_abandoned_stream_in_a_cycle_frees_its_providers_threads_too() -> None:
-    class Both(Pieces):
-        def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
-            if messages[-1].text == "go":
-                return LlmResponse(plan(*"abcd"))
-            return super().call(messages, *rest)
-
-    provider = Both(endless=True)
+    provider = Tasks("abcd")
     holder: dict[str, Any] = {}
     holder["self"] = holder
     holder["events"] = stream(agent_of(provider), "go")
@@ -580,13 +571,7 @@ async def test_an_async_stream_ends_with_the_result_and_stays_ended() -> None:
 
 
 async def test_leaving_an_async_stream_ends_all_its_tasks() -> None:
-    class Both(AsyncPieces):
-        async def acall(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
-            if messages[-1].text == "go":
-                return LlmResponse(plan(*"abcdefgh"))
-            return await super().acall(messages, *rest)
-
-    provider, recorder = Both(endless=True), Recorder()
+    provider, recorder = AsyncTasks(), Recorder()
     before = asyncio.all_tasks()
     async with astream(agent_of(provider), "go", recorder=recorder) as events:
         while provider.opened < 8:
@@ -764,154 +749,3 @@ def test_progress_is_seen_while_the_call_is_under_way(way: str, parallel: bool, 
     else:
         asyncio.run(aexecute(agent, "go", on_event=listen, recorder=recorder))
     assert seen.is_set()
-
-
-# ------------------------------------------------------------------------------------------- over real sockets
-
-
-class _Vendor(ThreadingHTTPServer):
-    """A model's vendor on this machine. It streams for as long as somebody listens, and notes who hung up."""
-
-    daemon_threads = False
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _VendorRequest)
-        self.sent = 0
-        self.hung_up = threading.Semaphore(0)
-
-
-class _VendorRequest(BaseHTTPRequestHandler):
-    server: _Vendor
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.end_headers()
-        try:
-            while True:
-                self.wfile.write(b"a piece of text\n")
-                self.server.sent += 1
-        except OSError:  # the other side has closed the connection
-            self.server.hung_up.release()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-
-@pytest.fixture
-def vendor() -> Iterator[_Vendor]:
-    server = _Vendor()
-    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-    serving.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    serving.join()
-
-
-class HttpProvider(Provider):
-    """A provider of one's own: the prompt goes out by POST, each line that comes back is a piece."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> LlmResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        content = ""
-        try:
-            connection.request("POST", "/", body=json.dumps([message.to_dict() for message in messages]))
-            with connection.getresponse() as response:
-                for line in response:
-                    content += line.decode()
-                    on_chunk(line.decode())
-        finally:
-            connection.close()
-        return LlmResponse(content)
-
-
-class AsyncHttpProvider(HttpProvider):
-    """The same on asyncio's streams."""
-
-    async def acall(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], Any],
-    ) -> LlmResponse:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        content = ""
-        try:
-            writer.write(b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
-            await writer.drain()
-            while line := await reader.readline():
-                content += line.decode()
-                await on_chunk(line.decode())
-        finally:
-            writer.close()
-        return LlmResponse(content)
-
-
-@WAYS_TO_LEAVE
-def test_the_vendor_sees_the_connection_close_when_a_stream_is_left(
-    vendor: _Vendor, leave: Callable[[RunStream], None]
-) -> None:
-    leave(stream(agent_of(HttpProvider(vendor.server_port)), "go"))
-    assert vendor.hung_up.acquire(timeout=PATIENCE)
-
-
-def test_the_vendor_sees_the_connection_close_when_a_stream_is_dropped(vendor: _Vendor) -> None:
-    events = stream(agent_of(HttpProvider(vendor.server_port)), "go")
-    take_some(events)
-    del events
-    gc.collect()
-    assert vendor.hung_up.acquire(timeout=PATIENCE)
-
-
-def test_the_vendor_sees_the_connection_close_when_a_run_is_cancelled(vendor: _Vendor) -> None:
-    cancel = threading.Event()
-
-    def listen(event: Event) -> None:
-        if event.type == "text_chunk":
-            cancel.set()
-
-    result = execute(agent_of(HttpProvider(vendor.server_port)), "go", cancel=cancel, on_event=listen)
-    assert result.stop_reason == "cancelled"
-    assert vendor.hung_up.acquire(timeout=PATIENCE)
-
-
-@pytest.mark.parametrize("kind", [HttpProvider, AsyncHttpProvider], ids=["in a thread", "native"])
-async def test_the_vendor_sees_the_connection_close_when_an_async_stream_is_left(
-    vendor: _Vendor, kind: type[HttpProvider]
-) -> None:
-    async with astream(agent_of(kind(vendor.server_port)), "go") as events:
-        async for event in events:
-            if event.type == "text_chunk":
-                break
-    assert await asyncio.to_thread(vendor.hung_up.acquire, timeout=PATIENCE)
-
-
-@pytest.mark.parametrize("kind", [HttpProvider, AsyncHttpProvider], ids=["in a thread", "native"])
-async def test_the_vendor_sees_the_connection_close_when_the_consumers_task_is_cancelled(
-    vendor: _Vendor, kind: type[HttpProvider]
-) -> None:
-    streaming = asyncio.Event()
-
-    async def consume() -> None:
-        async with astream(agent_of(kind(vendor.server_port)), "go") as events:
-            async for event in events:
-                if event.type == "text_chunk":
-                    streaming.set()
-
-    task = asyncio.ensure_future(consume())
-    await streaming.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await asyncio.to_thread(vendor.hung_up.acquire, timeout=PATIENCE)

@@ -22,7 +22,6 @@ from kernai import (
     Block,
     Context,
     Event,
-    KernaiError,
     Message,
     MockProvider,
     Model,
@@ -179,9 +178,6 @@ def test_the_tasks_of_a_workflow_run_in_workers(runner: Runner) -> None:
     assert runner(Agent(instructions="x", provider=MockProvider(chunk_size=64).on_call(answer)), "go") == "done"
     assert len(seen) == 3
     assert threading.get_ident() not in seen
-
-
-# ------------------------------------------------------------------------------------------- context variables
 
 
 # ------------------------------------------------------------------------------------------- the private event loop
@@ -664,10 +660,3 @@ def test_a_run_inside_of_a_skill_is_a_run_of_its_own() -> None:
     assert recorders[0].for_event("skill_result")[0].data["result"] == "inner answer"
     assert {event.depth for event in recorders[1].entries} == {0}
     assert len({event.run_id for recorder in recorders for event in recorder.entries}) == 2
-
-
-def test_a_missing_result_is_a_clear_error_not_a_hang() -> None:
-    events = stream(Agent(instructions="x", provider=MockProvider(final("done"))), "go")
-    with pytest.raises(KernaiError, match="has not ended"):
-        _ = events.result
-    events.close()

@@ -383,16 +383,3 @@ def test_a_chain_of_a_thousand_and_a_fan_of_a_thousand_finish(strategy: str) -> 
     assert TaskScheduler(chain, strategy).run(lambda one, inputs: int(one.id) + sum(inputs.values()))["999"] == 499500
     fan = [*(task(str(at)) for at in range(999)), task("last", *(str(at) for at in range(999)))]
     assert TaskScheduler(fan, strategy).run(lambda one, inputs: len(inputs))["last"] == 999
-
-
-async def test_a_ladder_of_diamonds_finishes_with_each_task_run_once() -> None:
-    tasks = [task("0")]
-    for at in range(1, 100):
-        tasks += [task(f"l{at}", str(at - 1)), task(f"r{at}", str(at - 1)), task(str(at), f"l{at}", f"r{at}")]
-    ran: list[str] = []
-
-    async def execute(one: Task, _: Mapping[str, Any]) -> None:
-        ran.append(one.id)
-
-    await TaskScheduler(tasks).arun(execute)
-    assert sorted(ran) == sorted(one.id for one in tasks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asking import ADAPTERS, HELLO, asked
-from kernai import GenerationOptions, Message, Model, ProviderError
+from kernai import GenerationOptions, Model, ProviderError
 from kernai_providers import (
     VENDORS,
     CompatibleProvider,
@@ -297,36 +296,6 @@ def test_a_key_that_the_vendor_repeats_in_its_error_is_hidden(key: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ threads
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vendor", ADAPTERS)
-def test_one_provider_serves_many_threads(vendor: str) -> None:
-    transport = MemoryTransport(MemoryReply(400))
-    provider = ADAPTERS[vendor]("k", transport=transport)
-    barrier = threading.Barrier(8)
-    failures: list[BaseException] = []
-
-    def work(number: int) -> None:
-        barrier.wait()
-        for turn in range(20):
-            said = [Message("user", f"text-{number}-{turn}")]
-            try:
-                provider.call(said, Model(f"m-{number}-{turn}"), GenerationOptions(), lambda piece: None)
-            except ProviderError as error:
-                failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(failures) == len(transport.requests) == 160
-    assert transport.open_responses == 0
-    for request in transport.requests:
-        both = f"{request.url} {request.body.decode()}"
-        (number, turn) = re.findall(r"text-(\d+)-(\d+)", both)[0]
-        assert f"m-{number}-{turn}" in both
 
 
 @pytest.mark.parametrize(

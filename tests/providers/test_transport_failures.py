@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import socket
 import ssl
 import threading
@@ -258,33 +256,6 @@ def test_cancelling_the_task_closes_the_connection(in_head: bool, tls: bool) -> 
         assert in_head or begun.wait(PATIENCE)
         task.cancel()
         assert server.requests[0].client_closed.wait(PATIENCE)
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts the process's files")
-def test_many_calls_half_of_them_closed_in_the_middle_leave_no_socket_and_no_thread(wire: Stage) -> None:
-    def files() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
-
-    threads, before = set(threading.enumerate()), files()
-    with ExitStack() as stack:
-        stage = Stage(wire.kind, stack)
-        client = stage.answers(Reply(body=(b"begin", b"end")))
-        server = stage.server
-        assert server is not None
-        for number in range(30):
-            response = client.send(stage.request())
-            if number % 2:
-                assert b"".join(response) == b"beginend"
-                response.finish()
-            else:
-                assert next(iter(response)) == b"begin"
-                response.close()
-        assert server.accepts <= 16
-        client.close()
-        server.until(lambda: server.open_connections == 0)
-    assert set(threading.enumerate()) - threads == set()
-    assert files() <= before  # what others have left behind may be gone by now
 
 
 def test_a_closed_transport_can_be_used_again_and_answers_in_flight_continue(wire: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import traceback
 import zlib
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernai_providers.transport import AsyncResponse, AsyncTransport, Response, Transport
-from transport_clients import CLIENTS, FRAMINGS, KEY, PATIENCE, REAL, TEXT, LoopClient, Stage, failure, read
+from transport_clients import CLIENTS, FRAMINGS, KEY, REAL, TEXT, LoopClient, Stage, failure, read
 from wire_server import Gate, Reply, plain, redirect
 
 pytestmark = pytest.mark.slow
@@ -211,33 +210,6 @@ def test_compressed_pieces_are_given_as_they_are_flushed(wire: Stage) -> None:
     gate.set()
     assert b"".join(body) == b"two"
     response.finish()
-
-
-def test_sixty_four_streams_run_at_once(wire: Stage) -> None:
-    gate = Gate()
-    client = wire.answers(Reply(body=(b"begin", b"end")).hold(gate, at=1))
-    server = wire.server
-    assert server is not None
-    begun = threading.Barrier(65)
-    bodies: list[bytes] = []
-
-    def stream() -> None:
-        response = client.send(wire.request())
-        body = iter(response)
-        first = next(body)
-        begun.wait(PATIENCE)  # none continues before all 64 have begun
-        bodies.append(first + b"".join(body))
-        response.finish()
-
-    threads = [threading.Thread(target=stream) for _ in range(64)]
-    for thread in threads:
-        thread.start()
-    begun.wait(PATIENCE)
-    gate.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert bodies == [b"beginend"] * 64
-    assert server.accepts == 64
 
 
 # More answers than requests

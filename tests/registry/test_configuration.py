@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -183,23 +181,6 @@ def test_configuration_shows_itself_without_a_secret() -> None:
     shown = repr(kernai.config)
     assert "debug=False" in shown
     assert "hunter2" not in shown
-
-
-def test_many_threads_configure_one_object() -> None:
-    start = threading.Barrier(8)
-
-    def change(name: str) -> None:
-        start.wait()
-        for _ in range(50):
-            kernai.configure(allowed_skills=[name])
-
-    threads = [threading.Thread(target=change, args=(str(at),)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert kernai.config.allowed_skills in [(str(at),) for at in range(8)]
-    assert "PATH" in os.environ
 
 
 @pytest.mark.parametrize("name, value, error, says", [

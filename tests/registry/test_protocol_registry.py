@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from functools import partial
 from typing import Any
 
@@ -121,25 +120,6 @@ def test_every_change_is_a_new_version() -> None:
     registry.reset()
     versions.append(registry.version)
     assert len(set(versions)) == 4
-
-
-def test_many_threads_may_register_and_look_at_once() -> None:
-    registry = ProtocolRegistry()
-    barrier = threading.Barrier(8)
-
-    def work(number: int) -> None:
-        barrier.wait()
-        for count in range(50):
-            registry.register(f"p{number}.{count}", answer)
-            assert registry.find(f"p{number}.{count}")
-            assert len(registry.all()) <= 400
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(registry) == 400
 
 
 def test_isolation_and_reset_cover_the_process_wide_registry() -> None:

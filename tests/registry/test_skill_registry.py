@@ -201,19 +201,3 @@ def test_nothing_is_lost_when_many_threads_register_and_unregister() -> None:
     in_threads(8, work)
     assert len(registry.all()) == 8 * 25
     assert registry.version == 8 * 75
-
-
-def test_the_listing_can_be_read_while_skills_change() -> None:
-    registry = SkillRegistry()
-    registry.register(make("always"))
-
-    def work(number: int) -> None:
-        for index in range(40):
-            if number % 2:
-                registry.register(make(f"{number}.{index % 5}"))
-                registry.unregister(f"{number}.{index % 5}")
-            else:
-                assert "### always" in registry.listing()
-
-    in_threads(6, work)
-    assert names(registry) == ["always"]

@@ -79,8 +79,8 @@ def folder_with(folder: Path, *names: str) -> Path:
     return folder
 
 
-def command(*arguments: str | Path, python: tuple[str, ...] = ()) -> list[str]:
-    return [sys.executable, *python, str(MATRIX), *map(str, arguments)]
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, str(MATRIX), *map(str, arguments)]
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -244,11 +244,11 @@ def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line:
 # ---------------------------------------------------------------------------------------------------- terminals
 
 
-def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = (), **settings: str) -> str:
+def on_a_terminal(*arguments: str | Path, **settings: str) -> str:
     """What a terminal is sent."""
     master, slave = pty.openpty()
     environment = ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "100"} | settings
-    with subprocess.Popen(command(*arguments, python=python), env=environment, stdout=slave, stdin=slave) as process:
+    with subprocess.Popen(command(*arguments), env=environment, stdout=slave, stdin=slave) as process:
         os.close(slave)
         pieces = []
         with open(master, "rb", buffering=0) as terminal:
@@ -280,21 +280,6 @@ def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
     shown = on_a_terminal("--folder", folder, "--pair", PAIR, COLUMNS="50")
     rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
     assert [row.split()[-5:-1] for row in rows if " pass " in row and "$" in row] == [["pass", "1", "100", "$0.1000"]]
-
-
-@pytest.mark.process
-def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path / "scenarios", "passes")
-    assert "\x1b" not in on_a_terminal("--folder", folder, "--pair", PAIR, TERM="dumb")
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("more", [(("-S",), ()), ((), ("--plain",))], ids=["without rich", "--plain"])
-def test_without_rich_or_when_asked_for_the_text_is_plain(tmp_path: Path, more: tuple[tuple[str, ...], ...]) -> None:
-    folder = folder_with(tmp_path / "scenarios", "passes")
-    shown = on_a_terminal("--folder", folder, "--pair", PAIR, *more[1], python=more[0])
-    assert "[1/1] pass  passes  played/mock-1" in shown
-    assert "\x1b" not in shown
 
 
 # ------------------------------------------------------------------------------------------- listing and usage
