@@ -129,6 +129,48 @@ def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> 
     expect(page.locator(".target")).to_have_attribute("aria-label", "Task compare")
 
 
+def nested() -> list[dict[str, Any]]:
+    """Two tasks of 40 steps, begun by step 0."""
+    script = Script().add("run_start", {"agent": "boss"})
+    for task in ("north", "south"):
+        script.add("task_start", {"task_id": task})
+        for step in range(40):
+            script.add("llm_response", {"content": "x"}, step, f"0.{task}")
+    return script.entries
+
+
+IS_UNCOVERED = """(row) => {
+  const { x, top, bottom } = row.getBoundingClientRect();
+  return [top + 2, bottom - 2].every((y) => row.contains(document.elementFromPoint(x + 60, y)));
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_the_first_visible_row_is_in_stays_in_sight_and_leads_there(show: Show, width: int) -> None:
+    page = show(nested(), viewport={"width": width, "height": 844})
+    page.keyboard.press("l")
+    pane, path = page.locator("#panel-timeline"), page.get_by_role("group", name="What the first visible row is in")
+    expect(path).to_be_hidden()  # the first row is the run
+    for share, parents in ((0.3, ["boss", "Step 0", "north"]), (0.8, ["boss", "Step 0", "south"])):
+        pane.evaluate("(pane, share) => { pane.scrollTop = share * pane.scrollHeight; }", share)
+        expect(path.get_by_role("button")).to_have_text(parents)
+    path.get_by_role("button", name="south").click()
+    expect(page.locator(".row:focus .name")).to_have_text("south")
+    assert page.locator(".row:focus").evaluate(IS_UNCOVERED)
+    expect(path.get_by_role("button")).to_have_text(["boss", "Step 0"])
+    page.keyboard.press("Home")
+    expect(path).to_be_hidden()
+
+
+def test_a_row_reached_by_keyboard_is_covered_by_nothing(show: Show) -> None:
+    page = show(nested(), viewport={"width": 1280, "height": 500})
+    page.keyboard.press("l")
+    focused = page.locator(".row:focus")
+    for key in [*["ArrowDown"] * 25, "End", *["ArrowUp"] * 25, "Home"]:
+        page.keyboard.press(key)
+        assert focused.evaluate(IS_UNCOVERED)
+
+
 def test_a_row_leads_to_its_item(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.locator(".row", has=page.get_by_text("Step 2", exact=True)).click()

@@ -154,9 +154,8 @@ class List {
     this.reveal(index).classList.add("current");
   }
 
-  /** The index of the first item that is on screen. */
-  top() {
-    const edge = this.scroller.getBoundingClientRect().top + 4;
+  /** The index of the first item that reaches below an edge: by default, that is on screen. */
+  top(edge = this.scroller.getBoundingClientRect().top + 4) {
     for (const chunk of this.chunks) {
       if (chunk.element.getBoundingClientRect().bottom <= edge) continue;
       const inside = [...chunk.element.children].findIndex((one) => one.getBoundingClientRect().bottom > edge);

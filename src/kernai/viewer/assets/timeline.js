@@ -11,6 +11,9 @@ const LETTER = 7.8; // pixels of one in a name, about
 const MARK = 16; // pixels of a sign behind a name
 const BESIDE_NAME = 46; // pixels around it
 
+const PATH = 28; // pixels of the line that names what the first visible row is in
+const MOST_CRUMBS = 6; // in it
+
 const COLUMNS = ["tokens", "cost", "time"];
 
 class Timeline {
@@ -22,6 +25,9 @@ class Timeline {
     this.selected = null;
     this.zoom = null; // {run, from, to}, milliseconds from the run's start
     this.rows = [];
+    this.lasts = []; // the last row of each level
+    this.path = document.getElementById("path");
+    scroller.addEventListener("scroll", () => this.drawPath(), { passive: true });
     host.addEventListener("keydown", (event) => this.onKey(event));
     host.addEventListener("click", (event) => this.onClick(event));
     addEventListener("resize", () => this.drawAxis());
@@ -42,6 +48,25 @@ class Timeline {
     this.measure();
     this.list.set(this.rows);
     this.drawAxis();
+    this.drawPath();
+  }
+
+  /** Keeps in sight what the first visible row is in. */
+  drawPath() {
+    const edge = this.axis.getBoundingClientRect().bottom + 4;
+    const path = [];
+    if ((this.rows[this.list.top(edge)]?.up ?? null) !== null) { // a run's row is in nothing, and stays uncovered
+      for (let { up } = this.rows[this.list.top(edge + PATH)]; up !== null; up = this.rows[up].up) path.unshift(this.rows[up]);
+    }
+    const near = path.slice(-MOST_CRUMBS).map((row) => [row.key, visible(nameOf(row).name)]);
+    const shown = JSON.stringify(near);
+    if (shown === this.path.dataset.shown) return;
+    this.path.dataset.shown = shown;
+    this.path.hidden = near.length === 0;
+    this.path.replaceChildren(...near.flatMap(([key, name], at) => [
+      at > 0 ? "›" : path.length > near.length ? "… ›" : "",
+      button(name, `To ${name}`, () => this.select({ key }, true)),
+    ]));
   }
 
   versionOf({ of, open, key, size }) {
@@ -64,7 +89,8 @@ class Timeline {
 
   add(key, of, kind, level, place, children) {
     const open = children.length > 0 ? !this.closed.has(key) : null;
-    this.rows.push({ key, of, kind, level, at: place[0], size: place[1], open });
+    this.lasts[level] = this.rows.length;
+    this.rows.push({ key, of, kind, level, up: this.lasts[level - 1] ?? null, at: place[0], size: place[1], open });
     if (open) children.forEach((child, at) => child(level + 1, at + 1, children.length));
   }
 
@@ -245,15 +271,11 @@ class Timeline {
     const row = this.rows[at];
     if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
     const go = (to) => this.rows[to] && this.select(this.rows[to], true);
-    const parent = () => {
-      for (let up = at - 1; up >= 0; up--) if (this.rows[up].level < row.level) return up;
-      return at;
-    };
     const act = {
       ArrowDown: () => go(at + 1), ArrowUp: () => go(at - 1), Home: () => go(0), End: () => go(this.rows.length - 1),
       PageDown: () => go(Math.min(this.rows.length - 1, at + 15)), PageUp: () => go(Math.max(0, at - 15)),
       ArrowRight: () => (row.open === false ? this.toggle(row) : go(row.open ? at + 1 : at)),
-      ArrowLeft: () => (row.open ? this.toggle(row) : go(parent())),
+      ArrowLeft: () => (row.open ? this.toggle(row) : go(row.up ?? at)),
       Enter: () => view.show(row), " ": () => view.show(row),
       z: () => (this.zoom ? this.setZoom(null) : this.setZoom(row)),
     }[event.key];

@@ -84,6 +84,7 @@ const view = {
       one.setAttribute("aria-selected", String(on));
       one.tabIndex = on ? 0 : -1;
     }
+    if (tab === "timeline") this.timeline.drawPath(); // while it was hidden it had no place
     this.refreshLists();
   },
 
