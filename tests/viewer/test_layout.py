@@ -179,7 +179,7 @@ def test_the_splitter_goes_by_keyboard_and_leaves_room_on_both_sides(wide: Page)
     assert before + 20 < width_of(wide) < before + 40
     expect(splitter).to_have_attribute("aria-valuenow", "51")
     wide.keyboard.press("End")
-    assert width_of(wide, "main") == 333
+    assert width_of(wide, "#main") == 333
     wide.keyboard.press("Home")
     assert width_of(wide) == 300
     wide.keyboard.press("ArrowLeft")
@@ -187,4 +187,4 @@ def test_the_splitter_goes_by_keyboard_and_leaves_room_on_both_sides(wide: Page)
     assert width_of(wide) == 300
     wide.set_viewport_size(window(800))
     expect(splitter).to_be_hidden()
-    assert width_of(wide, "main") == 800
+    assert width_of(wide, "#main") == 800

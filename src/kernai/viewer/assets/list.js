@@ -28,6 +28,7 @@ class List {
   set(items, redraw = false) {
     const old = this.items;
     this.items = items;
+    this.host.hidden = items.length === 0; // a feed must have articles
     this.index = new Map(items.map((item, at) => [item.key, at]));
     const needed = Math.ceil(items.length / CHUNK);
     while (this.chunks.length > needed) this.drop(this.chunks.pop());

@@ -1,0 +1,101 @@
+"""axe, which checks a page against WCAG and good practice, finds nothing to complain about in any state of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, ViewportSize, expect
+
+from tests.viewer.recordings import PNG, Script, small
+
+Show = Callable[..., Page]
+#: so high that all is in sight: axe judges no contrast elsewhere
+WINDOWS = {"desk": ViewportSize(width=1440, height=6000), "phone": ViewportSize(width=390, height=9000)}
+MARKDOWN = "# Found\n\n- **north**, `open`: [prices](https://x.example/a)\n\n> 40 euros\n\n| | price |\n|-|-:|\n| tea | 4 |\n\n```\ncode\n```\n"
+PICTURE = {"id": "media_0123456789ab", "kind": "image", "mime_type": "image/png", "size": 70}
+
+
+def kept() -> list[dict[str, Any]]:
+    """A run that waited, was broken off and resumed, with pictures, Markdown and JSON."""
+    script = Script("run-2").add("run_start", {"agent": "clerk", "input": [MARKDOWN, PICTURE, {**PICTURE, "id": "media_0123456789ac"}]})
+    script.add("messages_sent", [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [MARKDOWN, PICTURE]}])
+    script.turn(0, 'Well.\n<command name="refund">5</command>', ("command", "refund", "5"), prompt_tokens=9, completion_tokens=7, cost=0.1)
+    call = {"call_id": "0.0", "skill": "refund"}
+    script.add("skill_execute", {**call, "params": {"order": 5}}).add("approval_requested", {**call, "reason": "over 4"})
+    script.add("approval_given", {**call, "decision": "too much", "by": "ada"}).add("skill_error", {**call, "error": "cancelled"})
+    script.add("run_resumed", {"from_seq": 7, "dropped": [7]}).add("in_flight", {**call, "decision": "retry"})
+    script.add("approval_given", {**call, "decision": True, "by": "ada"}).add("progress", {**call, "data": "half"})
+    script.add("skill_result", {**call, "result": [{"list": list(range(40))}, PICTURE], "duration_ms": 12}).add("kind", {"x": 1})
+    return script.add("result", {"text": MARKDOWN, "stop_reason": "final"}).entries
+
+
+def click_all(page: Page, name: str) -> None:
+    for button in page.get_by_role("button", name=name).all()[::-1]:
+        button.click()
+
+
+def search(page: Page) -> None:
+    page.locator("#search").fill("run")  # of one character, axe does not judge the contrast
+    page.locator("#search").press("Enter")
+    expect(page.locator("#found")).to_contain_text("1 of")
+
+
+def press(*keys: str) -> Callable[[Page], None]:
+    def reach(page: Page) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+
+    return reach
+
+
+def picture(page: Page) -> None:
+    press("Escape", "1")(page)
+    page.locator(".thumbnail").first.click()
+
+
+#: what is done to the page, one after the other
+STATES: dict[str, Callable[[Page], None]] = {
+    "conversation": press("1"),
+    "rendered Markdown": lambda page: click_all(page, "Render Markdown"),
+    "laid out JSON": lambda page: click_all(page, "Lay out"),
+    "what the model reads": lambda page: click_all(page, "What"),
+    "search": search,
+    "events": press("Escape", "2"),
+    "an event's JSON": press("j", "o"),
+    "search in events": search,
+    "errors only": press("Escape", "e"),
+    "types": lambda page: page.get_by_text("Types", exact=True).click(),
+    "errors only in the conversation": press("Escape", "1"),
+    "time line": press("e", "3"),
+    "a row of the time line": press("l", "ArrowDown", "ArrowDown"),
+    "keys": press("?"),
+    "a picture": picture,
+}
+
+
+def faults(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{fault['id']}: {node['html'][:200]} {node['failureSummary']}" for fault in found for node in fault["nodes"]]
+
+
+@pytest.mark.parametrize("window, scheme", [("desk", "light"), ("desk", "dark"), ("phone", "light")])
+def test_axe_finds_nothing(show: Show, bought: list[dict[str, Any]], tmp_path: Path, window: str, scheme: str) -> None:
+    (tmp_path / "media_0123456789ab.png").write_bytes(PNG)
+    page = show([*kept(), *bought], media_folder=tmp_path, viewport=WINDOWS[window], color_scheme=scheme)
+    found = {}
+    for state, reach in STATES.items():
+        reach(page)
+        found[state] = faults(page)
+    assert found == {state: [] for state in STATES}
+
+
+@pytest.mark.parametrize("entries", [[], small().entries], ids=["nothing", "one run"])
+def test_axe_finds_nothing_in_a_short_recording(show: Show, entries: list[dict[str, Any]]) -> None:
+    page = show(entries)
+    assert faults(page) == []
+    page.keyboard.press("2")
+    assert faults(page) == []
