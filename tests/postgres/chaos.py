@@ -254,10 +254,10 @@ class Chaos:
         self.counts["seconds of the longest outage"] = round(self.longest_outage)
         survived = self.longest_outage + 3 < self.options.lease  # and 3 to connect again
         thrown = {one: made[one] - kept[one] for one in made}
-        self.counts["of these, made beside a task that a SIGTERM ended"] = sum(thrown.get(one, 0) for one in self.ended)
-        for one in made.keys() - self.harmed - self.ended if survived else ():
+        for one in made.keys() - self.harmed if survived else ():
             if thrown[one]:
-                self.faults.append(f"a worker that was not harmed threw {thrown[one]} answers away")
+                how = "ended by SIGTERM" if one in self.ended else "not harmed"
+                self.faults.append(f"a worker that was {how} threw {thrown[one]} answers away")
 
     def check_run(self, run_id: str, entries: list[Entry], performed: Counter[str], names: dict[str, str]) -> None:
         """One run's record; `names` gets its calls and their skills."""

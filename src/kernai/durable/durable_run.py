@@ -27,7 +27,16 @@ from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, Stop, StoreNeededError, error_text
+from kernai.errors import (
+    InFlightError,
+    Pause,
+    RunConflictError,
+    RunStoppedError,
+    SkillInputError,
+    Stop,
+    StoreNeededError,
+    error_text,
+)
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.loop import corrections
@@ -88,6 +97,8 @@ class DurableRun:
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
         #: whether scopes end at their frontier, because the run was closed
         self.closes = False
+        #: whether work was parked because another worker is to continue the run
+        self.is_left = False
         self.history = History()
         self._state = HostState({})
         self._in_flight: InFlight = "fail"
@@ -115,6 +126,11 @@ class DurableRun:
     def holds(self) -> bool:
         """Whether the run has not been given back yet."""
         return self.journal is not None and self.journal.holds
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether nothing more is to begin here, because another worker is to continue the run."""
+        return self.journal is not None and self.journal.is_unwanted
 
     def commit(self) -> None:
         """Appends the new rows."""
@@ -392,7 +408,11 @@ class DurableRun:
             error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
             run.finish(StopReason.ERROR, error=error)
             raise error
-        result = self.parked_result(run)
+        if self.is_left:
+            yield Commit()
+            why = f"run {run.root.run_id!r} is left to another worker: this one is stopping"
+            self.journal.fail(RunConflictError(why))
+        result = None if self.is_left else self.parked_result(run)
         yield Commit()
         return result
 

@@ -10,17 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.store import RunInfo
-from kernai.errors import RunConflictError
-from kernai.events import (
-    ApprovalRequestedRow,
-    CallBegunRow,
-    CallEndedRow,
-    ContextSavedRow,
-    InFlightRow,
-    MessagesSentRow,
-    RunStartRow,
-    row_of,
-)
+from kernai.events import ContextSavedRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
@@ -96,6 +86,11 @@ class Journal:
         return self.run_id if self._held is None else self._held.key
 
     @property
+    def is_unwanted(self) -> bool:
+        """Whether the run is to be left to another worker."""
+        return self._held is not None and self._held.is_unwanted
+
+    @property
     def holds(self) -> bool:
         """Whether the run has not been given back yet."""
         return self._held is not None and self._held.may_hold
@@ -117,33 +112,11 @@ class Journal:
                 raise self._failure
             try:
                 self.look()
-                if self._held is not None and self._held.is_unwanted:
-                    self._leave()
                 if self._waiting:
                     self._append(len(self._waiting))
             except BaseException as failure:
                 self._failure = failure
                 raise
-
-    def _leave(self) -> None:
-        """Appends what has happened and raises, so that another worker continues. Does nothing while calls are in
-        progress, whose outcomes would be lost.
-        """
-        under_way: set[str] = set()
-        ended = [row for row in self._waiting if not isinstance(row, CallBegunRow)]
-        for row in [*map(row_of, self._store.load(self.run_id)), *ended]:
-            if isinstance(row, CallBegunRow):
-                under_way.add(row.call_id)
-            elif isinstance(row, (CallEndedRow, ApprovalRequestedRow, InFlightRow)):
-                under_way.discard(row.call_id)
-            elif isinstance(row, RunStartRow):
-                under_way.discard(row.place[3])  # the call of an agent, which can be resumed
-        if under_way:
-            return
-        self._waiting[:] = _without_announced(self._waiting)
-        if self._waiting:
-            self._append(len(self._waiting))
-        raise RunConflictError(f"run {self.run_id!r} is left to another worker: this one is stopping")
 
     def _append(self, count: int) -> None:
         """Appends the first `count` waiting events."""
@@ -174,16 +147,3 @@ class Journal:
             return []
         text = dumps_data(entries)
         return [one for one in new if one.id in text]
-
-
-def _without_announced(rows: Iterable[Row]) -> list[Row]:
-    """Without the calls that are about to be made, and what follows them in their scope."""
-    kept: list[Row] = []
-    ended: set[str] = set()
-    for row in rows:
-        scope = row.place[3]
-        if isinstance(row, (CallBegunRow, MessagesSentRow)):
-            ended.add(scope)
-        if not any(one in ("", scope) or scope.startswith(f"{one}/") for one in ended):
-            kept.append(row)
-    return kept

@@ -19,7 +19,9 @@ from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.events import (
     ApprovalRequestedRow,
     BuiltinResultRow,
+    CallBegunRow,
     LlmResponseRow,
+    MessagesSentRow,
     ModelFailedRow,
     ModelRestartedRow,
     ProtocolErrorRow,
@@ -341,13 +343,18 @@ class DurableScope:
         return changed
 
     def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
-        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            return (yield from self._called(effect))
         if isinstance(effect, Spawn):
             self._to_spawn.append(effect)
             return Completion(None)
         if isinstance(effect, Join):
             return (yield from self._joined())
+        if self._durable.is_unwanted:
+            failed = yield from self._left()
+            if failed is None:
+                raise Parked
+            return failed
+        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            return (yield from self._called(effect))
         asks = isinstance(effect, SubRun) and self._durable.waits_to_begin(effect)
         approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
         outcome = (yield from attempted(approved)) if isinstance(approved, Effect) else approved
@@ -386,12 +393,27 @@ class DurableScope:
         outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome
 
+    def _left(self) -> Generator[Effect, Any, Completion | None]:
+        """Has what has happened appended, without the calls that were about to begin: another worker makes them. The
+        work is then parked. Returns an outcome only if that failed.
+        """
+        waiting = self.run.outbox.waiting
+        announced = (at for at, row in enumerate(waiting) if isinstance(row, (CallBegunRow, MessagesSentRow)))
+        for _ in range(next(announced, len(waiting)), len(waiting)):
+            waiting.pop()
+        self._durable.is_left = True
+        outcome = yield from attempted(Commit())
+        return None if outcome.error is None else outcome
+
     def _begin_spawned(self) -> Generator[Effect, Any, Completion | None]:
         """Begins all that is to run at once; returns an outcome only if that failed.
 
         Approvals are asked for first, so that what waits for a decision is on record before anything is performed.
         """
         asked, self._to_spawn = self._to_spawn, []
+        if self._durable.is_unwanted:
+            self._parked.update(spawn.key for spawn in asked)
+            return (yield from self._left())
         ready: list[Spawn] = []
         failed: Completion | None = None
         for spawn in asked:

@@ -55,8 +55,8 @@ class Workers:
     `concurrency` is how many runs this process works on at once. A process takes the runs of its `queue` only.
     `options` is called with a run's `RunInfo` and returns the options of `resume` for it, such as its context and
     limits. A run is blocked if its agent protects less than when it was recorded, except for the keys in `accept`; the
-    reason names them. `lease` is for how many seconds a silent worker keeps a run; `grace`, how long `run`
-    waits for runs to reach a point where another worker can continue when it is stopped.
+    reason names them. `lease` is for how many seconds a silent worker keeps a run; `grace`, how many seconds `run`
+    waits for calls that are under way when it is stopped.
     """
 
     def __init__(
@@ -111,8 +111,9 @@ class Workers:
     def run(self, *, wait: bool = True) -> None:
         """Works on runs until `stop`, SIGTERM or Ctrl-C; without `wait`, until no job is left.
 
-        When it is stopped, its runs end at their next effect, for another worker to continue. It starts again where
-        Procrastinate's worker fails, for example because the database was away. Once stopped, it stays so.
+        When it is stopped, its runs begin nothing more. Once what is under way has ended and is on record, other
+        workers continue them. It starts again where Procrastinate's worker fails, for example because the database was
+        away. Once stopped, it stays so.
         """
         done = threading.Event()
         reaper = threading.Thread(target=self._reap_until, args=(done,), name="kernai-reaper", daemon=True)
