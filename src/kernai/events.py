@@ -45,7 +45,8 @@ Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
-_IS: dict[str, Callable[[Any], bool]] = {
+#: by annotation, whether a value fits it
+_FITS: dict[str, Callable[[Any], bool]] = {
     "Any": lambda value: True,  # noqa: ARG005 - anything is data
     "str": lambda value: isinstance(value, str),
     "str | None": lambda value: isinstance(value, str | None),
@@ -60,6 +61,11 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "Sequence[Any] | None": lambda value: isinstance(value, (list, tuple, _NONE)),
     "str | Sequence[Any]": lambda value: isinstance(value, (str, list, tuple)),
     "Decided": lambda value: isinstance(value, (bool, str, Mapping)),
+}
+#: likewise, of the types that JSON has, those whose values do: most values need no call
+_TYPES = {
+    kind: frozenset({type(one) for one in (None, True, 0, 0.0, "", [], {}) if fits(one)})
+    for kind, fits in _FITS.items()
 }
 Decided = bool | str | Mapping[str, Any]
 _DURATION = frozenset({"duration_ms"})
@@ -88,9 +94,9 @@ class Row:
     _always: ClassVar[Mapping[str, str]] = {}
     _perhaps: ClassVar[Mapping[str, str]] = {}
     _open: ClassVar[tuple[str, ...]] = ()
-    #: all these names; and for each the slot, and whether a value is of its type
+    #: all these names; and for each the slot, and what fits it
     _names: ClassVar[frozenset[str]] = frozenset()
-    _checks: ClassVar[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = ()
+    _checks: ClassVar[tuple[tuple[str, str, frozenset[type], Callable[[Any], bool]], ...]] = ()
     _read_always: ClassVar[Any]
     _read_perhaps: ClassVar[Any]
 
@@ -109,7 +115,9 @@ class Row:
         slots, types = {**cls._always, **cls._perhaps}, cls.__init__.__annotations__
         cls._names = frozenset(slots)
         if "read" not in vars(cls):
-            cls._checks = tuple([(name, slot, _IS[types[slot]]) for name, slot in slots.items()])
+            cls._checks = tuple([
+                (name, slot, _TYPES[types[slot]], _FITS[types[slot]]) for name, slot in slots.items()
+            ])
         # with two more names there are always several, which are read into a tuple
         cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
                                                for slots in (cls._always, cls._perhaps))
@@ -175,9 +183,9 @@ class Row:
             unknown = [name for name in data if name not in cls._names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given: dict[str, Any] = {}
-        for name, slot, fits in cls._checks:
+        for name, slot, types, fits in cls._checks:
             given[slot] = value = data.get(name)
-            if not fits(value):
+            if type(value) not in types and not fits(value):
                 raise ValueError(f"its {name!r} is a {_kind(value)}")
         return cls(**given)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -73,7 +74,7 @@ class Head:
 
     def to_data(self) -> list[Any]:
         """As JSON data."""
-        return [self.info.to_dict(), *[getattr(self, name) for name in self.__slots__[1:-1]]]
+        return [self.info.to_dict(), *_KEPT(self)]
 
     @classmethod
     def from_data(cls, data: Sequence[Any]) -> Head:
@@ -173,6 +174,9 @@ class Head:
         for name in self.__slots__:
             setattr(self, name, getattr(run, name))
         return True
+
+
+_KEPT = attrgetter(*Head.__slots__[1:-1])
 
 
 class LeasedStore(NotCopied):

@@ -44,7 +44,11 @@ PATIENCE = 10.0
 APPLICATION = 0x6B726E69  # "krni", by which a file of ours is known
 FORMAT = 2
 _ADDED = "status TEXT NOT NULL DEFAULT ''", "updated_at TEXT NOT NULL DEFAULT ''"
-_INDEX = "CREATE INDEX runs_by_status ON runs (status, updated_at DESC, run_id)"
+# each append changes when the run was updated: as long as it is running, no index holds that
+_INDEXES = """
+CREATE INDEX runs_under_way ON runs (run_id) WHERE status = 'running';
+CREATE INDEX other_runs ON runs (status, updated_at DESC, run_id) WHERE status != 'running'
+"""
 # a tenant's run has the id TENANT/RUN in the first columns: neither may hold a slash
 _SCHEMA = f"""
 CREATE TABLE runs (
@@ -55,7 +59,7 @@ CREATE TABLE entries (
 CREATE TABLE media (
     run_id TEXT NOT NULL, id TEXT NOT NULL, about TEXT NOT NULL, payload BLOB, checksum INTEGER NOT NULL,
     PRIMARY KEY (run_id, id));
-{_INDEX};
+{_INDEXES.strip()};
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT}
 """
@@ -91,6 +95,8 @@ SET about = excluded.about, payload = excluded.payload, checksum = excluded.chec
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # as `first_read`
 _RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
+_UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE status = ? AND run_id = ?"
+_REPLACE_RUN = "REPLACE INTO runs (summary, checksum, updated_at, status, run_id) VALUES (?, ?, ?, ?, ?)"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
 # SQLite changes the number when another connection has written, and never for this one
 _NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragma_data_version"
@@ -238,9 +244,12 @@ class SqliteStore(OpenedStore):
         def work(connection: sqlite3.Connection) -> list[RunInfo]:
             _, now = connection.execute(_NOW).fetchone()
             # without the index: damage to it would hide runs
-            where, given = f"{_RUNS} NOT INDEXED WHERE status != ''", []
-            if status is not None:
-                where, given = f"{_RUNS} WHERE status = ?", [status]
+            given: list[Any] = []
+            where = f"{_RUNS} NOT INDEXED WHERE status != ''"
+            if status == RUNNING:
+                where = f"{_RUNS} WHERE status = 'running'"
+            elif status is not None:
+                where, given = f"{_RUNS} WHERE status != 'running' AND status = ?", [status]
             if self._tenant:
                 where, given = f"{where} AND run_id BETWEEN ? AND ?", [*given, f"{self._tenant}/", f"{self._tenant}/~"]
             else:
@@ -335,8 +344,9 @@ class _File:
     def keep(self, connection: sqlite3.Connection, key: str, head: Head) -> None:
         """Writes the run's head. Of a run that was deleted, `runs` lists nothing."""
         status = head.info.status if head.entries else ""
-        row = (key, *_summed(dumps_data(head.to_data())), status, head.info.updated_at)
-        connection.execute("REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", row)
+        row = (*_summed(dumps_data(head.to_data())), head.info.updated_at, status, key)
+        if connection.execute(_UPDATE_RUN, row).rowcount == 0:  # it is new, or its status has changed
+            connection.execute(_REPLACE_RUN, row)
         self._last = key, head
 
     def disconnect(self) -> None:
@@ -535,11 +545,16 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
         raise KernaiError(f"cannot keep runs in {path!r}: its file system does not support SQLite's write-ahead log")
     connection.execute("BEGIN IMMEDIATE" if new or _format(connection) < FORMAT else "BEGIN")
     if _is_new(connection, path):  # another process may have been faster
-        for statement in _SCHEMA.strip().split(";\n"):
-            connection.execute(statement)
+        _execute(connection, _SCHEMA)
     elif _format(connection) < FORMAT:
         _migrate(connection)
     connection.execute("COMMIT")
+
+
+def _execute(connection: sqlite3.Connection, script: str) -> None:
+    """Statement by statement: `executescript` would commit before the first one."""
+    for statement in script.strip().split(";\n"):
+        connection.execute(statement)
 
 
 def _format(connection: sqlite3.Connection) -> int:
@@ -553,7 +568,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
     """
     for column in _ADDED:
         connection.execute(f"ALTER TABLE runs ADD COLUMN {column}")
-    connection.execute(_INDEX)
+    _execute(connection, _INDEXES)
     for key, text, checksum, *_ in connection.execute(_RUNS).fetchall():
         try:
             info = _head_of(key, text, checksum).info

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.callables import is_async
@@ -131,17 +132,17 @@ class RunInfo(Value):
         """What is to be listed once these entries have been appended. A store keeps it beside the run, so that `runs`
         need not read every entry.
         """
-        changes: dict[str, Any] = {"updated_at": self.updated_at, "created_at": self.created_at}
+        changes: dict[str, Any] = {}
         for entry in entries:
-            changes["updated_at"] = at = entry.get("timestamp") or changes["updated_at"]
-            changes["created_at"] = changes["created_at"] or at
+            changes["updated_at"] = at = entry.get("timestamp") or changes.get("updated_at", self.updated_at)
+            if not self.created_at:
+                changes["created_at"] = changes.get("created_at") or at
             if entry.get("event") in _FOLLOWED:
                 try:
                     self._follow(entry, changes)
                 except (TypeError, ValueError, LookupError, AttributeError):  # not as kernai writes it
                     continue
-        now = {name: getattr(self, name) for name in self.__slots__} | changes  # `replace` takes twice as long
-        return RunInfo(**now)
+        return RunInfo(**dict(zip(self.__slots__, _ALL(self), strict=True)) | changes)  # `replace` takes twice as long
 
     def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
         data, of_root = entry["data"], not entry.get("scope")
@@ -199,6 +200,7 @@ class RunInfo(Value):
         return cls(**{**data, "usage": Usage(**data["usage"]), "pending": pending})
 
 
+_ALL = attrgetter(*RunInfo.__slots__)
 #: what changes what is listed of a run
 _FOLLOWED = frozenset(
     row.type for row in (

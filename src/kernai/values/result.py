@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai._util.close_matches import likely
@@ -65,8 +66,7 @@ class Usage(Value):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        sums: list[Any] = list(map(sum_known, self._values(), other._values()))
-        return Usage(*sums)
+        return Usage(*map(sum_known, _NUMBERS(self), _NUMBERS(other)))
 
     @classmethod
     def of_failed(cls, data: Mapping[str, Any]) -> Usage | None:
@@ -91,6 +91,7 @@ class Usage(Value):
         return made
 
 
+_NUMBERS = attrgetter(*Usage.__slots__)
 _Number = TypeVar("_Number", int, float)
 
 
