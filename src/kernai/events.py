@@ -63,10 +63,9 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "Decided": lambda value: isinstance(value, (bool, str, Mapping)),
 }
 #: likewise, of the types that JSON has, those whose values do: most values need no call
-_TYPES = {
-    kind: frozenset({type(one) for one in (None, True, 0, 0.0, "", [], {}) if fits(one)})
-    for kind, fits in _FITS.items()
-}
+_JSON: tuple[Any, ...] = (None, True, 0, 0.0, "", [], {})
+_TYPES = {kind: frozenset({type(one) for one in _JSON if fits(one)}) for kind, fits in _FITS.items()}
+_Check = tuple[str, str, frozenset[type], Callable[[Any], bool]]
 Decided = bool | str | Mapping[str, Any]
 _DURATION = frozenset({"duration_ms"})
 #: a smaller integer is JSON as it is
@@ -96,7 +95,7 @@ class Row:
     _open: ClassVar[tuple[str, ...]] = ()
     #: all these names; and for each the slot, and what fits it
     _names: ClassVar[frozenset[str]] = frozenset()
-    _checks: ClassVar[tuple[tuple[str, str, frozenset[type], Callable[[Any], bool]], ...]] = ()
+    _checks: ClassVar[tuple[_Check, ...]] = ()
     _read_always: ClassVar[Any]
     _read_perhaps: ClassVar[Any]
 

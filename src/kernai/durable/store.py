@@ -147,20 +147,20 @@ class RunInfo(Value):
     def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
         data, of_root = entry["data"], not entry.get("scope")
         match entry["event"]:
+            case MessagesSentRow.type if of_root:
+                changes["steps"] = entry["step"] + 1
+            case LlmResponseRow.type | ModelFailedRow.type:
+                used = KINDS[entry["event"]].read(data).usage()
+                changes["usage"] = changes.get("usage", self.usage) + (used or Usage())
             case RunStartRow.type if of_root:
                 changes.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
             case RunResumedRow.type if of_root:
                 changes.update(status=RUNNING, why=None, pending=self.without_in_flight().pending)
-            case MessagesSentRow.type if of_root:
-                changes["steps"] = entry["step"] + 1
             case ResultRow.type if of_root:
                 changes["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
                 changes.update(usage=Usage(**data["usage"]), steps=data["steps"])
                 if data["stop_reason"] == StopReason.CLOSED:
                     changes["pending"] = ()
-            case LlmResponseRow.type | ModelFailedRow.type:
-                used = KINDS[entry["event"]].read(data).usage()
-                changes["usage"] = changes.get("usage", self.usage) + (used or Usage())
             case ApprovalRequestedRow.type | ApprovalGivenRow.type | InFlightRow.type:
                 others = [one for one in changes.get("pending", self.pending) if one.call_id != data["call_id"]]
                 asked = [PendingCall(**data)] if entry["event"] == ApprovalRequestedRow.type else []

@@ -13,9 +13,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks the first
 from typing import Any, NoReturn
 
 from kernai.errors import KernaiError
@@ -133,7 +134,15 @@ def _text(value: object) -> str:
 
 def jsonable(value: object) -> Any:
     """Any `value` as JSON data: objects through their `to_dict`, dataclasses as objects, the rest as text."""
-    return value if type(value) in _PLAIN else Conversion().of(value)
+    if type(value) in _PLAIN:
+        return value
+    if type(value) is dict:
+        for key, one in value.items():
+            if type(one) not in _PLAIN or type(key) is not str:
+                break
+        else:
+            return value.copy()  # most parameters are flat
+    return Conversion().of(value)
 
 
 def copied(value: Any) -> Any:
@@ -164,8 +173,16 @@ def _copy(value: Any) -> Any:
     return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
-# `json.dumps` would make an encoder for each call
-_ENCODE = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+def _encoder() -> Callable[[object], str]:
+    """`json.dumps` with the options of recordings, without the encoder in C that it makes for each call."""
+    plain = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    if c_make_encoder is None:
+        return plain.encode
+    pieces = c_make_encoder(None, plain.default, encode_basestring_ascii, None, ":", ",", False, False, False)
+    return lambda data: "".join(pieces(data, 0))
+
+
+_ENCODE = _encoder()
 
 
 def dumps(value: object) -> str:

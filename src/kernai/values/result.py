@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -66,7 +66,8 @@ class Usage(Value):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        return Usage(*map(sum_known, _NUMBERS(self), _NUMBERS(other)))
+        sums: Iterable[Any] = map(sum_known, _NUMBERS(self), _NUMBERS(other))
+        return Usage(*sums)
 
     @classmethod
     def of_failed(cls, data: Mapping[str, Any]) -> Usage | None:
