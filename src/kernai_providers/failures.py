@@ -35,7 +35,8 @@ LARGEST_NUMBER = 10**9
 
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _RATE_LIMITED = 400, 401, 403, 429
 _OWN_REASONS = {520: "Unknown Origin Error", 522: "Origin Timed Out", 524: "Origin Timed Out", 529: "Overloaded"}
-_REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
+#: headers with the vendor's id of a request
+REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
 
 # a 429 that waiting does not cure, whatever its code
 _MONEY = re.compile(
@@ -109,7 +110,7 @@ def failure(
     if code and code != str(status):
         what.append(f" {code}")
     what.append(f": {message}" if message else f" {_reason(status)}" if len(what) == 1 else f": {_reason(status)}")
-    request_id = next(filter(None, map(given.get, _REQUEST_IDS)), said.request_id)
+    request_id = next(filter(None, map(given.get, REQUEST_IDS)), said.request_id)
     return ProviderError(
         f"{''.join(what)}{_numbered(request_id, redact)}{_advice(status, said, key_hint)}",
         status=status,

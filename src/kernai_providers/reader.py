@@ -15,7 +15,7 @@ from typing import Any
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
-from kernai_providers.failures import failure_in_stream, one_line, redactor
+from kernai_providers.failures import REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 from kernai_providers.stream_decoders import LineDecoder, ServerEvent, SseDecoder
 
@@ -119,10 +119,8 @@ class Reader(ABC):
 
     def begin(self, headers: Mapping[str, str]) -> None:
         """The answer's head has come."""
-        for name in ("x-request-id", "request-id", "x-goog-request-id"):
-            if headers.get(name):
-                self.metadata["request_id"] = headers[name]
-                break
+        if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
+            self.metadata["request_id"] = request_id
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page and no stream: check base_url", "not_a_stream")
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from kernai.command_line import output
 from kernai.command_line.errors import OK, CommandError
-from kernai.command_line.runs_command import RunStore, call_line, command, login_name
+from kernai.command_line.runs_command import RunStore, call_line, command, login_name, not_waiting
 from kernai.durable.approvals import Decision
 
 DESCRIPTION = """\
@@ -31,9 +31,7 @@ def run(options: Namespace) -> int:
         waiting = {} if info is None else {one.call_id: one for one in info.pending}
         if options.call not in waiting:
             store.entries(options.run)  # says if there is no such run
-            listed = "; ".join(f"{one.call_id} {call_line(one)}" for one in waiting.values())
-            hint = f"those that wait: {listed}" if listed else "no call of this run waits"
-            raise CommandError(f"call {options.call!r} of run {options.run!r} waits for no decision", hint)
+            raise not_waiting(options.call, options.run, waiting)
         by = login_name() if options.by is None else options.by
         try:
             store.store.decide(options.run, options.call, Decision(True if options.no is None else options.no, by=by))

@@ -12,7 +12,7 @@ from kernai.command_line.agents import INSTRUCTIONS, prepared
 from kernai.command_line.errors import CommandError
 from kernai.command_line.narrator import Narrator
 from kernai.command_line.run_command import carried_out
-from kernai.command_line.runs_command import RunStore, call_line, command, login_name
+from kernai.command_line.runs_command import RunStore, call_lines, command, login_name, not_waiting
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
@@ -74,7 +74,8 @@ def run(options: Namespace) -> int:
             if not text.strip():
                 raise CommandError("--input is empty", "say something, or leave it out")
             if waiting.keys() - decisions.keys():
-                raise CommandError("--input: the run waits for a decision first", _listed(waiting))
+                hint = f"those that wait: {call_lines(waiting.values())}"
+                raise CommandError("--input: the run waits for a decision first", hint)
             given["input"] = text
         with prepared(options, "run") as (agent, limits):
             return _resume(agent, limits, options, store, given)
@@ -112,11 +113,6 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         if call not in waiting:
-            raise CommandError(f"call {call!r} of run {options.run!r} waits for no decision", _listed(waiting))
+            raise not_waiting(call, options.run, waiting)
         decisions[call] = Decision(value, by=who)
     return decisions
-
-
-def _listed(waiting: dict[str, PendingCall]) -> str:
-    listed = "; ".join(f"{call.call_id} {call_line(call)}" for call in waiting.values())
-    return f"those that wait: {listed}" if listed else "no call of this run waits"

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -134,6 +134,17 @@ def call_line(call: PendingCall) -> str:
     return f"{what} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else what
 
 
+def call_lines(calls: Iterable[PendingCall]) -> str:
+    """The same of several, each with its id."""
+    return "; ".join(f"{call.call_id} {call_line(call)}" for call in calls)
+
+
+def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
+    """The error for a decision on a call that needs none."""
+    hint = f"those that wait: {call_lines(waiting.values())}" if waiting else "no call of this run waits"
+    return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
+
+
 def login_name() -> str | None:
     """Who the user is on this machine, if that is known."""
     try:
@@ -157,9 +168,8 @@ def continuing(
     except InFlightError as error:
         if again is None:
             raise  # the caller asks the user
-        calls = "; ".join(f"{call.call_id} {call_line(call)}" for call in error.calls)
         raise CommandError(
-            f"the run was interrupted during calls that may have taken effect: {calls}",
+            f"the run was interrupted during calls that may have taken effect: {call_lines(error.calls)}",
             f"find out whether they did; then `{again} --in-flight skip` tells the model that the outcome is unknown, "
             "and `--in-flight retry` calls again", NO,
         ) from error

@@ -14,7 +14,7 @@ from kernai.inputs.constraints import underlying, without_constraints
 from kernai.inputs.containers import ModelType, UnionType
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, input_error, shown
 from kernai.inputs.params import Repair, read_json
-from kernai.inputs.schema import Schema, outline_of, published, sample_of
+from kernai.inputs.schema import Schema, json_in_block, outline_of, published, sample_of
 from kernai.inputs.types import ANY, PLAIN, InputType
 from kernai.jsonio.json_data import JsonSyntaxError
 from kernai.jsonio.tolerant_json import FENCED
@@ -111,9 +111,7 @@ class AnswerType:
         sample = sample_of(self._type.schema)
         if sample is NO_VALUE:
             return ""
-        # a "<" inside a JSON string could end a block; its escape means the same
-        text = json.dumps(sample, ensure_ascii=False).replace("<", "\\u003c")
-        for shown_text in ("ANSWER", str(sample)) if self.is_text else (text,):
+        for shown_text in ("ANSWER", str(sample)) if self.is_text else (json_in_block(sample),):
             if self._has_media or self._is_right(shown_text):
                 return str(Block("final", None, shown_text))
         return ""

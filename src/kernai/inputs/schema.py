@@ -189,8 +189,12 @@ def _conditions(found: Schema) -> Iterator[str]:
 
 def condition(keyword: str, value: Any) -> str:
     """How a model reads one keyword that bounds a value."""
-    shown = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c") if keyword == "pattern" else value
-    return CONDITIONS[keyword].format(shown)
+    return CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
+
+
+def json_in_block(value: Any) -> str:
+    """JSON that cannot end the block it is in: the escape of a ``<`` in a string means the same."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def outline_of(schema: Any, path: str, seen: set[Definition] | None = None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from kernai.errors import SkillInputError
 from kernai.inputs.containers import Field, object_schema
 from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, input_error
 from kernai.inputs.params import RepairedParams, TextParams, read_params
-from kernai.inputs.schema import Schema, line_of, outline_of, published, sample_of
+from kernai.inputs.schema import Schema, json_in_block, line_of, outline_of, published, sample_of
 from kernai.inputs.types import InputType, copied
 from kernai.jsonio.json_data import loads, loads_flat, quoted
 from kernai.values.media_store import MediaStore
@@ -218,9 +218,7 @@ class InputTable:
 
     def _call_of(self, params: Mapping[str, object]) -> str:
         """A call with these parameters, as a block."""
-        # a "<" inside a JSON string could end a block; its escape means the same
-        shown = json.dumps(params, ensure_ascii=False).replace("<", "\\u003c") if params else ""
-        return str(Block("command", self.skill_name, shown))
+        return str(Block("command", self.skill_name, json_in_block(params) if params else ""))
 
     def _notes(self, params: Mapping[str, object]) -> Iterator[str]:
         hint = getattr(params, "hint", "")
