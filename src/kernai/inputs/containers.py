@@ -9,7 +9,8 @@ from typing import Any
 
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
 from kernai.inputs.schema import WORDS, Definition, Schema, adopted, tags_of
-from kernai.inputs.types import FloatType, InputType, copied
+from kernai.inputs.types import FloatType, InputType
+from kernai.jsonio.json_data import copy_of
 from kernai.values.skill_result import plain
 
 _READ_AS = "read as"
@@ -319,7 +320,7 @@ class ModelType(InputType):
         if isinstance(value, self.model):
             return value
         try:
-            return self.model.model_validate(copied(value))
+            return self.model.model_validate(copy_of(value))
         except Exception as error:  # noqa: BLE001 - a model's own validators may raise anything
             validation.faults.extend(_faults_of(error, value))
             return None

@@ -18,8 +18,8 @@ from kernai.inputs.containers import Field, object_schema
 from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, input_error
 from kernai.inputs.params import RepairedParams, TextParams, read_params
 from kernai.inputs.schema import Schema, json_in_block, line_of, outline_of, published, sample_of
-from kernai.inputs.types import InputType, copied
-from kernai.jsonio.json_data import loads, loads_flat, quoted
+from kernai.inputs.types import InputType
+from kernai.jsonio.json_data import copy_of, loads, loads_flat, quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.value import Value
 
@@ -202,7 +202,7 @@ class InputTable:
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
                 yield {name: value}, f"the JSON object names no input; this call gives it as {quoted(name)}"
         with suppress(LookupError, TypeError, ValueError, RecursionError):  # something else is wrong
-            given: Any = copied({name: value for name, value in params.items() if name in self.inputs})
+            given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
             for fault in faults:
                 *path, last = fault.path
                 holder = reduce(getitem, path, given)

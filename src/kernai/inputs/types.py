@@ -22,6 +22,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.schema import WORDS, Schema, label_of
+from kernai.jsonio.json_data import copy_of
 from kernai.values.media import Media
 
 MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
@@ -82,7 +83,7 @@ class AnyType(InputType):
         self.schema = {}
 
     def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - everything fits
-        return copied(value)
+        return copy_of(value)  # a skill must not be able to change the recording
 
 
 class PlainType(InputType):
@@ -284,12 +285,3 @@ def _parsed(make: Callable[[Any], Any], value: object) -> Any:
         return make(value)
     except (ValueError, OverflowError):
         return NO_VALUE
-
-
-def copied(value: Any) -> Any:
-    """A copy of `value`, lists and dicts at every depth, since a skill must not be able to change the recording."""
-    if type(value) is dict:
-        return {key: copied(one) for key, one in value.items()}
-    if type(value) is list:
-        return [copied(one) for one in value]
-    return value

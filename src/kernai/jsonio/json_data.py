@@ -157,20 +157,21 @@ def copied(value: Any) -> Any:
         else:
             return value.copy()  # most parameters are flat
     try:
-        return _copy(value)
+        return copy_of(value)
     except Exception:  # noqa: BLE001 - it contains itself, nests too deeply, or a foreign class fails
         return jsonable(value)
 
 
-def _copy(value: Any) -> Any:
+def copy_of(value: Any) -> Any:
+    """The same for data that is known to end: `RecursionError` for any other."""
     kind = type(value)
     if kind is dict:
-        return {key: one if type(one) in _PLAIN else _copy(one) for key, one in value.items()}
+        return {key: one if type(one) in _PLAIN else copy_of(one) for key, one in value.items()}
     if kind is list or kind is tuple or kind is set or kind is frozenset:
-        return kind(one if type(one) in _PLAIN else _copy(one) for one in value)
+        return kind(one if type(one) in _PLAIN else copy_of(one) for one in value)
     if isinstance(value, Mapping):
-        return {key: _copy(one) for key, one in value.items()}
-    return [_copy(one) for one in value] if isinstance(value, list) else value
+        return {key: copy_of(one) for key, one in value.items()}
+    return [copy_of(one) for one in value] if isinstance(value, list) else value
 
 
 def _encoder() -> Callable[[object], str]:

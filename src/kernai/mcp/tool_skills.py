@@ -20,7 +20,8 @@ from kernai.inputs.params import Repair, TextParams
 from kernai.inputs.schema import WORDS, Schema, label_of, published, sample_of
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.trusted import marked
-from kernai.inputs.types import PLAIN, InputType, copied
+from kernai.inputs.types import PLAIN, InputType
+from kernai.jsonio.json_data import copy_of
 from kernai.mcp.arguments import found_faults
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
@@ -52,7 +53,7 @@ class SchemaType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         faults = found_faults({"properties": {"": self._schema}}, {"": value})
         validation.faults.extend(Fault(path[1:], message) for path, message in faults)
-        return copied(value)
+        return copy_of(value)
 
     def from_text(self, text: str) -> Any:
         return NO_VALUE if self._literal is None else self._literal.from_text(text)
@@ -87,7 +88,7 @@ class SchemaTable(InputTable):
         faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
         if faults:
             raise self._error(faults, params)
-        return {name: copied(value) for name, value in given.items()}
+        return {name: copy_of(value) for name, value in given.items()}
 
     def schema(self) -> Schema:
         return published({"type": "object", **self._written_out})
