@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from mcp import Client, MCPError
-from mcp_types import HEADER_MISMATCH, InputResponses, Tool
+from mcp_types import HEADER_MISMATCH, Tool
 
 from kernai.mcp import rendering
 from kernai.mcp.arguments import example, faults
@@ -18,10 +18,13 @@ from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.lookup import Finder, call
 from kernai.mcp.rendering import Returned
-from kernai.mcp.request_context import RequestContext, listing_of
+from kernai.mcp.request_context import AskEach, RequestContext, listing_of
 from kernai.mcp.requests import Request, read_request, written
 from kernai.mcp.validation import first_error
 from kernai.registry.skill_context import SkillContext
+
+#: sends a request, with the options that carry the answers to what the server has asked for
+Send = Callable[[Client, Attempt, dict[str, Any]], Awaitable[Any]]
 
 
 class Turn:
@@ -66,16 +69,26 @@ class Turn:
         async def ask(connection: Connection, exchange: Exchange) -> None:
             await connection.refresh(exchange, force=True)
 
-        sections = []
-        for connection, outcome in self._context.any(self._finder.servers(request), ask):
-            if isinstance(outcome, McpError):
-                sections.append(str(outcome))
-                continue
+        def shown(connection: Connection, _: None) -> str:
             catalogue = connection.catalogue
             self._context.emit_changes(connection, catalogue.tools)
             lines = map(rendering.tool_line, catalogue.tools.values())
-            sections.append(rendering.section(connection.name, "tool", lines, is_cut=catalogue.listing.is_cut))
-        return "\n\n".join(sections)
+            return rendering.section(connection.name, "tool", lines, is_cut=catalogue.listing.is_cut)
+
+        return self._sections(request, ask, shown)
+
+    def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
+        return self._sections(request, listing_of(kind), lambda connection, found: rendering.section(
+            connection.name, what, map(line, found), is_cut=found.is_cut
+        ))
+
+    def _sections(self, request: Request, ask: AskEach, shown: Callable[[Connection, Any], str]) -> str:
+        """What each server answers, or why it does not."""
+        outcomes = self._context.any(self._finder.servers(request), ask)
+        return "\n\n".join(
+            str(outcome) if isinstance(outcome, McpError) else shown(connection, outcome)
+            for connection, outcome in outcomes
+        )
 
     def _call_tool(self, request: Request) -> Returned:
         connection, tool = self._finder.tool(request)
@@ -108,31 +121,26 @@ class Turn:
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
         self._context.emit_changes(connection, [tool.name])
 
-        async def ask(client: Client, attempt: Attempt) -> Any:
+        async def send(client: Client, attempt: Attempt, options: dict[str, Any]) -> Any:
             async def on_progress(progress: float, total: float | None, message: str | None) -> None:
                 attempt.emit({
                     "mcp": "progress", "server": connection.name, "tool": tool.name, "progress": progress,
                     "total": total, "message": message,
                 })
 
-            async def send(responses: InputResponses | None, state: str | None) -> Any:
-                call = partial(
-                    client.session.call_tool, tool.name, dict(arguments), progress_callback=on_progress,
-                    input_responses=responses, request_state=state, allow_input_required=True, allow_claimed=True,
-                )
-                try:
-                    return await call()
-                except MCPError as error:
-                    if error.code != HEADER_MISMATCH:
-                        raise
-                await every_page(client, "tools")  # from which the SDK learns which arguments are headers too
+            call = partial(
+                client.session.call_tool, tool.name, dict(arguments), progress_callback=on_progress,
+                allow_claimed=True, **options,
+            )
+            try:
                 return await call()
+            except MCPError as error:
+                if error.code != HEADER_MISMATCH:
+                    raise
+            await every_page(client, "tools")  # from which the SDK learns which arguments are headers too
+            return await call()
 
-            return await interaction.result(client, attempt, send)
-
-        what = f"tools/call of {tool.name!r}"
-        interaction = self._interaction(connection, what)
-        result = self._context.one(connection, ask, what, repeatable=is_repeatable(tool))
+        result = self._result(connection, f"tools/call of {tool.name!r}", send, repeatable=is_repeatable(tool))
         if result.is_error:
             raise McpError(connection.redactor.text(rendering.error_text(result)))
         if tool.output_schema is not None:
@@ -147,30 +155,16 @@ class Turn:
                 )
         return rendering.tool_answer(result)
 
-    def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
-        sections = []
-        for connection, outcome in self._context.any(self._finder.servers(request), listing_of(kind)):
-            failed = isinstance(outcome, McpError)
-            sections.append(str(outcome) if failed else rendering.section(
-                connection.name, what, map(line, outcome), is_cut=outcome.is_cut
-            ))
-        return "\n\n".join(sections)
-
     def _read_resource(self, request: Request) -> Returned:
         uri = str(request.params["uri"])
         connection = self._finder.server_of_resource(request, uri)
 
-        what = f"resources/read of {uri!r}"
-        interaction = self._interaction(connection, what)
-
-        async def ask(client: Client, attempt: Attempt) -> Any:
+        async def send(client: Client, _: Attempt, options: dict[str, Any]) -> Any:
             if client.server_capabilities.resources is None:
                 raise McpError(f"server {connection.name!r} has no resources")
-            return await interaction.result(client, attempt, lambda responses, state: client.session.read_resource(
-                uri, input_responses=responses, request_state=state, allow_input_required=True
-            ))
+            return await client.session.read_resource(uri, **options)
 
-        return rendering.resource_answer(self._context.one(connection, ask, what, repeatable=True))
+        return rendering.resource_answer(self._result(connection, f"resources/read of {uri!r}", send, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
         connection, prompt = self._finder.prompt(request)
@@ -185,18 +179,22 @@ class Turn:
             right = written("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
             raise McpError(f"the prompt {prompt.name!r} needs {', '.join(lacking)}. Write: {right}")
 
+        async def send(client: Client, _: Attempt, options: dict[str, Any]) -> Any:
+            return await client.session.get_prompt(prompt.name, arguments, **options)
+
         what = f"prompts/get of {prompt.name!r}"
-        interaction = self._interaction(connection, what)
+        return rendering.prompt_answer(self._result(connection, what, send, repeatable=True))
+
+    def _result(self, connection: Connection, what: str, send: Send, *, repeatable: bool) -> Any:
+        """The server's final result: what it needs before is asked for."""
+        interaction = Interaction(connection, what, pauses=self._pauses, approval=self._context.skill_context.approval)
 
         async def ask(client: Client, attempt: Attempt) -> Any:
-            return await interaction.result(client, attempt, lambda responses, state: client.session.get_prompt(
-                prompt.name, arguments, input_responses=responses, request_state=state, allow_input_required=True
-            ))
+            return await interaction.result(client, attempt, lambda responses, state: send(client, attempt, {
+                "input_responses": responses, "request_state": state, "allow_input_required": True,
+            }))
 
-        return rendering.prompt_answer(self._context.one(connection, ask, what, repeatable=True))
-
-    def _interaction(self, connection: Connection, what: str) -> Interaction:
-        return Interaction(connection, what, pauses=self._pauses, approval=self._context.skill_context.approval)
+        return self._context.one(connection, ask, what, repeatable=repeatable)
 
 
 def is_repeatable(tool: Tool) -> bool:
