@@ -77,14 +77,26 @@ class RunStoreRules:
         """The same runs as another process would open them. By default the store itself."""
         return store
 
+    def _begun(self) -> RunStore:
+        """A store with a run that nobody works on."""
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        return store
+
+    def _claimed(self) -> tuple[RunStore, Lease]:
+        """A store with a run that "first" works on, and its lease."""
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        assert lease is not None
+        return store, lease
+
     def _waiting(self, store: RunStore, run_id: str = "r", **more: Any) -> None:
         store.append(run_id, 0, [started(), asked(**more), ended("interrupt")], [])
 
     # -------------------------------------------------------------------------------------------------- leases
 
     def test_a_run_that_somebody_has_claimed_cannot_be_claimed(self) -> None:
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
         lease = store.claim("r", "first", AN_HOUR)
         _same((lease.run_id, lease.worker, lease.seconds, lease.cancel), ("r", "first", AN_HOUR, None), "the lease")
         busy = _busy(partial(self.reopen(store).claim, "r", "second", AN_HOUR))
@@ -95,8 +107,7 @@ class RunStoreRules:
         _raises(KernaiError, partial(store.claim, "never-there", "first", 1.0), "a claim of a run that is not there")
 
     def test_an_append_under_an_older_lease_writes_nothing(self) -> None:
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
         old = store.claim("r", "first", AN_HOUR)
         store.release(old)
         append = partial(store.append, "r", 1, [ended()], [_media("x")], lease=old)
@@ -110,17 +121,14 @@ class RunStoreRules:
         _same(self.reopen(store).load("r"), [started(), ended()], "the run")
 
     def test_a_lease_that_is_over_can_be_claimed(self) -> None:
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
         old = store.claim("r", "first", 0.01)
         new = _eventually(partial(self.reopen(store).claim, "r", "second", AN_HOUR))
         _raises(RunConflictError, partial(store.append, "r", 1, [ended()], [], lease=old), "the one who had it")
         store.append("r", 1, [ended()], [], lease=new)
 
     def test_the_first_append_claims_and_the_last_gives_back(self) -> None:
-        store = self.make()
-        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
-        assert lease is not None
+        store, lease = self._claimed()
         _same((lease.worker, lease.seconds), ("first", AN_HOUR), "the lease that the first append has taken")
         _busy(partial(store.claim, "r", "second", AN_HOUR))
         again = store.append("r", 1, [entry()], [], lease=lease)
@@ -137,8 +145,7 @@ class RunStoreRules:
         store.append("r", 1, [ended()], [], lease=held)
 
     def test_who_gives_back_an_older_lease_leaves_the_new_one_alone(self) -> None:
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
         old = store.claim("r", "first", 0.01)
         _eventually(partial(store.claim, "r", "second", AN_HOUR))
         store.release(old)
@@ -157,8 +164,7 @@ class RunStoreRules:
             _busy(partial(store.claim, run_id, "second", AN_HOUR))
 
     def test_a_wrong_clock_of_the_client_ends_no_lease(self) -> None:
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
         right = time.time
         for wrong in (-2 * AN_HOUR, 2 * AN_HOUR):
             try:
@@ -186,16 +192,14 @@ class RunStoreRules:
     def test_the_lease_of_a_process_that_died_is_over(self) -> None:
         if not self.processes:
             return
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
         (lease,) = self._forked(store, lambda own, _: own.claim("r", new_worker(), AN_HOUR).token, 1)
         _true(store.claim("r", "second", AN_HOUR).token > lease, "a claim after the process has died")
 
     def test_of_processes_that_claim_at_once_one_wins(self) -> None:
         if not self.processes:
             return
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
 
         def work(own: RunStore, number: int) -> bool:
             try:
@@ -209,8 +213,7 @@ class RunStoreRules:
     def test_processes_that_append_lose_and_double_nothing(self) -> None:
         if not self.processes:
             return
-        store = self.make()
-        store.append("r", 0, [started()], [])
+        store = self._begun()
 
         def work(own: RunStore, number: int) -> int:
             done = 0
@@ -346,11 +349,10 @@ class RunStoreRules:
         _same(listed, ("a", "queued", "9", {"x": "y"}), "the list")
 
     def test_the_status_says_whether_somebody_works_on_the_run(self) -> None:
-        store = self.make()
-        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        store, lease = self._claimed()
         info = _info(self.reopen(store))
         _same((info.status, info.lease and info.lease.holder), ("running", "first"), "a run that is worked on")
-        store.release(lease or Lease("", "", 0, 0))
+        store.release(lease)
         _same((_info(store).status, _info(store).lease), ("abandoned", None), "a run that nobody works on")
         self._waiting(store, "s")
         store.claim("s", "first", AN_HOUR)
@@ -395,10 +397,9 @@ class RunStoreRules:
         _same((dict(_info(store).decisions), _info(store).why), ({}, "because"), "the run when it was dropped")
 
     def test_a_run_can_be_blocked_until_somebody_decides(self) -> None:
-        store = self.make()
-        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        store, lease = self._claimed()
         _busy(partial(store.block, "r", "no agent"))
-        store.release(lease or Lease("", "", 0, 0))
+        store.release(lease)
         store.block("r", "the call was under way", [PendingCall("0.0", "pay", {})])
         info = _info(self.reopen(store))
         _same((info.status, info.why), ("blocked", "the call was under way"), "the run")
@@ -409,9 +410,7 @@ class RunStoreRules:
         _same((info.status, info.why, info.pending), ("running", None, ()), "the run when it was resumed")
 
     def test_a_request_to_cancel_reaches_the_worker(self) -> None:
-        store = self.make()
-        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
-        assert lease is not None
+        store, lease = self._claimed()
         _same(dict(store.cancel_requests(["r", "never-there"])), {}, "the requests")
         self.reopen(store).request_cancel("r", "enough")
         _same(dict(store.cancel_requests(["r"])), {"r": "enough"}, "the requests")
@@ -422,10 +421,9 @@ class RunStoreRules:
         _same(store.claim("r", "second", AN_HOUR).cancel, None, "what is left of it when the run has ended")
 
     def test_a_run_is_closed_unless_somebody_works_on_it(self) -> None:
-        store = self.make()
-        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        store, lease = self._claimed()
         _busy(partial(store.close, "r", "old"))
-        store.release(lease or Lease("", "", 0, 0))
+        store.release(lease)
         store.close("r", "old")
         _same((_info(store).status, _info(store).lease, len(store.load("r"))), ("closed", None, 2), "the run")
 
@@ -440,11 +438,10 @@ class RunStoreRules:
     # ---------------------------------------------------------------------------------------------- the end of runs
 
     def test_a_run_that_somebody_works_on_is_not_deleted(self) -> None:
-        store = self.make()
-        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        store, lease = self._claimed()
         _busy(partial(store.delete, "r"))
         _same(store.delete(updated_before="2027"), 0, "how many were deleted")
-        store.release(lease or Lease("", "", 0, 0))
+        store.release(lease)
         _same((store.delete("r"), store.delete("r")), (1, 0), "how many were deleted")
         _same((store.load("r"), list(store.runs())), ([], []), "what is left")
 
@@ -461,9 +458,8 @@ class RunStoreRules:
         _same((store.load_media("a"), store.load_media("c")), ([], [_media("c")]), "the media")
 
     def test_a_worker_of_a_deleted_run_cannot_write_into_a_new_one(self) -> None:
-        store = self.make()
-        old = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
-        store.release(old or Lease("", "", 0, 0))
+        store, old = self._claimed()
+        store.release(old)
         store.delete("r")
         new = self.reopen(store).append("r", 0, [started("other")], [], claim=("second", AN_HOUR))
         assert new is not None
