@@ -41,16 +41,17 @@ TAPE = (system("Be brief."), user("Hello"), assistant("Hi."), user("Weather", " 
 SAID = [("user", "Hello"), ("assistant", "Hi."), ("user", "Weather", " today"), ("user", "in Oslo?")]
 OPTIONS = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7}
 
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hi."},
+    {"role": "user", "content": "Weather today"},
+    {"role": "user", "content": "in Oslo?"},
+]
 BODIES: dict[str, dict[str, Any]] = {
     "openai": {
         "model": "model-1",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hello"},
-            {"role": "assistant", "content": "Hi."},
-            {"role": "user", "content": "Weather today"},
-            {"role": "user", "content": "in Oslo?"},
-        ],
+        "messages": CHAT,
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": 0.5, "top_p": 0.9, "max_tokens": 7,
@@ -58,12 +59,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "openai-responses": {
         "model": "model-1",
         "instructions": "Be brief.",
-        "input": [
-            {"role": "user", "content": "Hello"},
-            {"role": "assistant", "content": "Hi."},
-            {"role": "user", "content": "Weather today"},
-            {"role": "user", "content": "in Oslo?"},
-        ],
+        "input": CHAT[1:],
         "stream": True,
         "store": False,
         "temperature": 0.5, "top_p": 0.9, "max_output_tokens": 7,
@@ -90,13 +86,7 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "ollama": {
         "model": "model-1",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hello"},
-            {"role": "assistant", "content": "Hi."},
-            {"role": "user", "content": "Weather today"},
-            {"role": "user", "content": "in Oslo?"},
-        ],
+        "messages": CHAT,
         "stream": True,
         "options": {"temperature": 0.5, "top_p": 0.9, "num_predict": 7},
     },
