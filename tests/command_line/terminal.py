@@ -33,7 +33,7 @@ os.execv(sys.executable, [sys.executable, "-m", "kernai", *sys.argv[2:]])
 
 
 class Terminal:
-    """`kernai` in a terminal of its own. `until` waits for a text, `type` presses keys, `end` gives the exit status."""
+    """`kernai` in a terminal of its own. `until` waits for a text, `type` presses keys, `talk` does both, `end` gives the exit status."""
 
     def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
         self._screen, slave = pty.openpty()
@@ -71,6 +71,11 @@ class Terminal:
         shown = self.shown[self._seen : at + len(text)]
         self._seen = at + len(text)
         return shown
+
+    def talk(self, *script: str) -> None:
+        """What to wait for and what to type, in turn."""
+        for at, text in enumerate(script):
+            (self.type if at % 2 else self.until)(text)
 
     def insist(self, keys: str, text: str) -> None:
         """Types until this is shown: for when a Ctrl-C that is still on its way may clear what was typed."""

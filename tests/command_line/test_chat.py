@@ -154,14 +154,11 @@ def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
         WireServer([OLLAMA.answer("first ", "second ", "third").trickle(gate)]) as server,
         Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal,
     ):
-        terminal.until("> ")
-        terminal.type("go\r")
-        terminal.until("first")
+        terminal.talk("> ", "go\r", "first")
         gate.allow()
         terminal.until(" second")
         gate.set()
-        terminal.until(" third\n> ")
-        terminal.type(CTRL_D)
+        terminal.talk(" third\n> ", CTRL_D)
         assert terminal.end() == 0
 
 
@@ -179,14 +176,10 @@ def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate)
     answers = [OLLAMA.answer("This ", "never ends").trickle(gate), OLLAMA.answer("Fine.")]
     with WireServer(answers) as server:
         with Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal:
-            terminal.until("> ")
-            terminal.type("never stop\r")
-            terminal.until("This")
-            terminal.type(CTRL_C)
-            terminal.until("(cancelled; as if you had not asked)\n> ")
-            terminal.type("and now?\r")
-            terminal.until("Fine.\n> ")
-            terminal.type("/quit\r")
+            terminal.talk(
+                "> ", "never stop\r", "This", CTRL_C, "(cancelled; as if you had not asked)\n> ", "and now?\r",
+                "Fine.\n> ", "/quit\r",
+            )
             assert terminal.end() == 0
         assert [text for _, text in OLLAMA.text_of(server.requests[1])[1:]] == ["and now?"]
 
@@ -195,14 +188,10 @@ def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate)
 def test_ctrl_c_before_the_first_word_does_not_wait_for_the_vendor(tmp_path: Path, gate: Gate) -> None:
     with WireServer([OLLAMA.answer("late").stall(gate), OLLAMA.answer("Fine.")]) as server:
         with Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal:
-            terminal.until("> ")
-            terminal.type("hello?\r")
+            terminal.talk("> ", "hello?\r")
             server.until(lambda: len(server.requests) == 1)
             terminal.type(CTRL_C)
-            terminal.until("(cancelled; as if you had not asked)\n> ")
-            terminal.type("again\r")
-            terminal.until("Fine.\n> ")
-            terminal.type(CTRL_D)
+            terminal.talk("(cancelled; as if you had not asked)\n> ", "again\r", "Fine.\n> ", CTRL_D)
             assert terminal.end() == 0
         gate.set()
 
@@ -227,8 +216,7 @@ def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
     plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "x"}]}</plan>'
     write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", f"TURNS = iter(['{plan}', \"<command name='wait'></command>\", "))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("both\r")
+        terminal.talk("> ", "both\r")
         for _ in range(2):
             terminal.until("] call wait")
         terminal.type(CTRL_C)
@@ -242,16 +230,10 @@ def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", WAITING)
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("wait for it\r")
-        terminal.until("call wait")
-        terminal.type(CTRL_C)
-        terminal.until("(cancelled)\n> ")
-        terminal.type("/save talk.json\r")
-        terminal.until("messages in talk.json)\n> ")
-        terminal.type("well?\r")
-        terminal.until("Fine.\n> ")
-        terminal.type(CTRL_D)
+        terminal.talk(
+            "> ", "wait for it\r", "call wait", CTRL_C, "(cancelled)\n> ", "/save talk.json\r",
+            "messages in talk.json)\n> ", "well?\r", "Fine.\n> ", CTRL_D,
+        )
         assert terminal.end() == 0
     saved = json.loads((tmp_path / "talk.json").read_text())
     assert [message["role"] for message in saved][:2] == ["user", "assistant"]
@@ -261,16 +243,10 @@ def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> 
 def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_leaves(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("half a line")
-        terminal.until("half a line")
-        terminal.type(CTRL_C)
-        terminal.until("(Ctrl-C again, Ctrl-D or /quit leaves)\n> ")
-        terminal.type("whole\r")
-        terminal.until("You said: whole\n> ")
-        terminal.type(CTRL_C)
-        terminal.until("leaves)\n> ")
-        terminal.type(CTRL_C)
+        terminal.talk(
+            "> ", "half a line", "half a line", CTRL_C, "(Ctrl-C again, Ctrl-D or /quit leaves)\n> ", "whole\r",
+            "You said: whole\n> ", CTRL_C, "leaves)\n> ", CTRL_C,
+        )
         assert terminal.end() == 130
     assert "half" not in terminal.shown.partition("You said")[2]
 
@@ -314,9 +290,6 @@ def test_a_signal_ends_a_session_that_waits_for_a_pipe(tmp_path: Path, number: i
 def test_hostile_text_reaches_a_terminal_without_control_characters(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jcleared\\x07 \\u202egnp</final>"'))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("x\r")
-        terminal.until("[2Jcleared \ufffdgnp\n> ")
-        terminal.type(CTRL_D)
+        terminal.talk("> ", "x\r", "[2Jcleared \ufffdgnp\n> ", CTRL_D)
         assert terminal.end() == 0
     assert "\x1b[2J" not in terminal.shown

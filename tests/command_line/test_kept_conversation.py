@@ -89,20 +89,14 @@ def test_where_nobody_can_be_asked_a_pause_ends_the_program_and_stays(here: Here
 def test_a_pause_asks_in_the_terminal(tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("Refund order 42\n")
-        terminal.until("any other text refuses and says why)")
-        terminal.type("\n")
-        terminal.until("any other text refuses and says why)")
-        terminal.type("it was never paid\n")
-        terminal.until("it was never paid</block>")
-        terminal.type("Refund order 42\n")
-        terminal.until("any other text refuses and says why)")
+        terminal.talk(
+            "> ", "Refund order 42\n", "any other text refuses and says why)", "\n",
+            "any other text refuses and says why)", "it was never paid\n", "it was never paid</block>",
+            "Refund order 42\n", "any other text refuses and says why)",
+        )
         leave(terminal)
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
-        terminal.until("any other text refuses and says why)")
-        terminal.type("y\n")
-        terminal.until("Order 42 is refunded.")
+        terminal.talk("any other text refuses and says why)", "y\n", "Order 42 is refunded.")
         leave(terminal)
     assert (tmp_path / "paid.txt").read_text() == "30 "
 
@@ -114,19 +108,15 @@ def test_a_conversation_that_was_killed_continues_where_it_was(tmp_path: Path) -
     write(tmp_path, "clerk.py", CLERK.replace(", approval=True", "").replace("os._exit(9)", hanging))
     write(tmp_path, "die", "")
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("Refund order 42\n")
+        terminal.talk("> ", "Refund order 42\n")
         terminal.until("moved")  # and with SIGKILL, as every terminal here that is left before its end
     (tmp_path / "die").unlink()
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
         terminal.until("may have taken effect")
-        terminal.until("retry: it is called again)")
-        terminal.type("perhaps\n")
-        terminal.until("retry: it is called again)")
-        terminal.type("skip\n")
-        terminal.until("the outcome of this call is unknown")
-        terminal.type("hello\n")
-        terminal.until("I read: hello")
+        terminal.talk(
+            "retry: it is called again)", "perhaps\n", "retry: it is called again)", "skip\n",
+            "the outcome of this call is unknown", "hello\n", "I read: hello",
+        )
         leave(terminal)
     assert (tmp_path / "paid.txt").read_text() == "30 "
     assert lines_of("m", tmp_path).count("in_flight") == 1
@@ -144,16 +134,10 @@ SLOW_ECHO = ECHO.replace("    return f", """\
 def test_a_turn_that_was_cancelled_is_not_resumed(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", SLOW_ECHO)
     with Terminal(["chat", "agent.py", *TALK], tmp_path, environment()) as terminal:
-        terminal.until("> ")
-        terminal.type("wait\n")
-        terminal.until("asked")
-        terminal.type(CTRL_C)
-        terminal.until("(cancelled)")
+        terminal.talk("> ", "wait\n", "asked", CTRL_C, "(cancelled)")
         terminal.insist("two\n", "You said: two")
         leave(terminal)
     with Terminal(["chat", "agent.py", *TALK], tmp_path, environment()) as terminal:
-        terminal.until("messages so far)")
-        terminal.type("three\n")
-        terminal.until("You said: three")
+        terminal.talk("messages so far)", "three\n", "You said: three")
         leave(terminal)
     assert "asked" not in terminal.shown
