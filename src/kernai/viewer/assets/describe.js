@@ -171,8 +171,8 @@ const DESCRIBE = {
   }),
   approval_given: (data) => ({ title: `Call ${asText(data.call_id)} ${decided(data)}`, text: why(data.decision) }),
   in_flight: (data) => ({
-    title: `Call ${asText(data.call_id)} had begun when the run was broken off`, facts: [asText(data.decision)],
-    text: data.decision === "retry" ? "It is made again." : data.decision === "skip" ? "The model reads that its outcome is unknown." : "",
+    title: `Call ${asText(data.call_id)} was running when the run was interrupted`, facts: [asText(data.decision)],
+    text: data.decision === "retry" ? "It is called again." : data.decision === "skip" ? "It is not called again; the model reads that its outcome is unknown." : "",
   }),
   run_resumed: (data, event) => ({
     title: "The run continues here", facts: [gapBefore(event), leftOut(data)].filter(Boolean),

@@ -93,25 +93,28 @@ function previewRange(text, limit, lines) {
     if (at === 0 || at >= end) break;
     if (line === lines) end = at - 1;
   }
-  // a few characters more cost less room than the button that would show them
-  if (start === 0 && text.length - end < 80 && text.indexOf("\n", end + 1) < 0) end = text.length;
+  // a few lines more cost hardly more room than the button that would show them
+  if (start === 0 && text.length - end < 80 && text.slice(end).trimEnd().split("\n").length <= 4) end = text.length;
   return [start, end < text.length ? boundary(text, end) : end];
 }
 
 /** A text as a block: cut where it is long, whole on demand; JSON is laid out and Markdown rendered on demand. */
 function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LINES) {
-  const recorded = () => cutBlock(text, className, limit, lines);
   const other = className.includes("json") ? null : otherForm(text, className);
-  if (other === null) return recorded();
-  const holder = el("div", null, recorded());
-  let on = false;
-  const toggle = button(other.label, other.title, () => {
-    on = !on;
+  if (other === null) return cutBlock(text, className, limit, lines);
+  const holder = el("div");
+  const show = (on) => {
+    holder.replaceChildren(on ? other.draw() : cutBlock(text, className, limit, lines));
     toggle.textContent = on ? "As recorded" : other.label;
-    holder.firstChild.replaceWith(on ? other.draw() : recorded());
+    const buttons = holder.querySelector(".buttons") ?? holder.appendChild(el("div", { class: "buttons" }));
+    buttons.append(toggle, copyButton(text, "Copy this text as it is recorded", "more"));
+  };
+  const toggle = button("", other.title, () => {
     holder.dataset.open = "";
+    show(toggle.textContent === other.label);
+    toggle.focus({ preventScroll: true });
   }, "more");
-  holder.append(el("div", { class: "forms" }, toggle, copyButton(text, "Copy this text as it is recorded", "more")));
+  show(false);
   return holder;
 }
 
@@ -161,7 +164,7 @@ function cutBlock(text, className, limit, lines) {
     whole.replaceWith(el("span", { class: "cut", role: "status" }, `${count(text.length)} characters`));
     showWhole(block, text);
   }, "more");
-  return el("div", null, block, whole);
+  return el("div", null, block, el("div", { class: "buttons" }, whole));
 }
 
 /** Puts a text of any size into a block, a piece a frame; pieces out of sight cost no layout. */

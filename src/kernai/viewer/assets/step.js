@@ -165,7 +165,7 @@ function decision(event) {
   const refused = event.type === "approval_given" && isRefusal(data?.decision);
   const given = event.type === "approval_given" && !refused;
   const shown = {
-    approval_requested: "waits for a decision", in_flight: "had begun when the run was broken off",
+    approval_requested: "waits for a decision", in_flight: "was running when the run was interrupted",
     approval_given: decided(isObject(data) ? data : {}),
   };
   const text = event.type === "approval_requested" ? asText(data?.reason) : describe(event).text;
