@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from kernai import Media, Skill
-from kernai.inputs.trusted import Said, Trusted, Words, contacts, folded, leaves
+from kernai.inputs.schema import Schema
+from kernai.inputs.trusted import MARK, Said, Trusted, Words, contacts, folded, leaves
 
 
 def words(*texts: str) -> Words:
@@ -161,6 +162,26 @@ def test_the_leaves_that_the_model_sent_are_found_with_what_must_be_trusted(
     annotation: Any, value: Any, wanted: dict[str, tuple[Any, bool]]
 ) -> None:
     assert found(annotation, value) == wanted
+
+
+PAYEE = {"properties": {"iban": {"type": "string", MARK: True}}}
+MIXED = {
+    "a list of types": {"properties": {"payee": {"type": ["object", "null"], **PAYEE}}},
+    "a list of types, with items": {"properties": {"payee": {"type": ["array", "null"], "items": PAYEE}}},
+    "alternatives beside": {"properties": {"payee": PAYEE}, "anyOf": [{"required": ["payee"]}, {"required": ["name"]}]},
+    "one of several beside": {"properties": {"payee": {**PAYEE, "oneOf": [{"required": ["iban"]}]}}},
+    "all of several": {"allOf": [{"properties": {"payee": PAYEE}}]},
+    "all of several, within": {"properties": {"payee": {"allOf": [{"type": "object"}, PAYEE]}}},
+    "a condition": {"if": {"required": ["payee"]}, "then": {"properties": {"payee": PAYEE}}},
+    "keys by pattern": {"patternProperties": {"^pay": PAYEE}},
+}
+
+
+@pytest.mark.parametrize("schema", MIXED.values(), ids=MIXED)
+def test_a_mark_counts_wherever_a_foreign_schema_has_it(schema: Schema) -> None:
+    payee: Any = {"iban": "DE89"}
+    params = {"payee": [payee] if "items" in str(schema) else payee}
+    assert [one.trusted for one in leaves(schema, params, params) if one.value == "DE89"] == [True]
 
 
 CONTACTS = [

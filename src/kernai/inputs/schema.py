@@ -123,7 +123,7 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
     if "oneOf" in found:
         found = {**found, "anyOf": found["oneOf"]}
     if isinstance(kinds := found.get("type"), list):
-        found = {**found, "anyOf": [{"type": kind} for kind in kinds], "type": None}
+        found = {"anyOf": [{**found, "type": kind} for kind in kinds]}
     return first, found
 
 
@@ -261,7 +261,7 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
         if found.get(key):
             return found[key][0]
     if found.get("anyOf"):
-        members = sorted(found["anyOf"], key=lambda one: one == {"type": "null"})
+        members = sorted(found["anyOf"], key=lambda one: one.get("type") == "null")
         return next((one for member in members if (one := sample_of(member, inside)) is not NO_VALUE), NO_VALUE)
     if found.get("type") == "object" or "properties" in found:
         return _object(found, inside)

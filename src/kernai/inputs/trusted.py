@@ -121,7 +121,7 @@ def leaves(schema: Schema, params: object, arguments: object) -> Iterator[Leaf]:
 
 def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: bool) -> Iterator[Leaf]:
     found = resolved(schema)[1]
-    trusted = trusted or MARK in found
+    trusted = trusted or MARK in found or any(True for _ in marks_of(_not_followed(found)))
     value = _opened(value)
     if isinstance(value, (bool, Enum, Media)) or value is None or _is_closed(found, value):
         return
@@ -144,6 +144,16 @@ def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: 
             yield from _leaves(item, given, one, f"{path}[{at}]", trusted=trusted)
     elif value != "" or found.get("default") != "":  # an optional text that was left empty
         yield Leaf(path, value, trusted)
+
+
+#: the parts of a schema that `_leaves` follows, each to the values that it is about
+_FOLLOWED = frozenset({"properties", "additionalProperties", "items", "prefixItems"})
+
+
+def _not_followed(schema: Schema) -> Schema:
+    """The other parts: a mark in one of them counts for the whole value, since it may be about any part of that."""
+    apart = {"anyOf", "oneOf"} if "anyOf" in schema else _FOLLOWED
+    return {key: one for key, one in schema.items() if key not in apart}
 
 
 def _in_object(schema: Schema, sent: object, value: dict[Any, Any], path: str, *, trusted: bool) -> Iterator[Leaf]:
