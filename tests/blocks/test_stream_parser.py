@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import threading
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Block, StreamParser
+from kernai.testing.contracts import at_once
 from tests.blocks.parser_cases import (
     CASES,
     EVENTS,
@@ -366,16 +366,10 @@ def test_parsers_in_many_threads_share_what_the_grammar_learns() -> None:
     text = "".join(case.text for case in CASES if case.incomplete is None)
     whole = streamed([text])
     found: list[Found] = []
-    barrier = threading.Barrier(8)
 
     def read(seed: int) -> None:
         cuts = sorted(random.Random(seed).sample(range(len(text)), len(text) // 3))
-        barrier.wait()
         found.append(streamed(text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)))
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(read, 8) == []
     assert found == [whole] * 8

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kernai.drivers.background_loop import BackgroundLoop
+from kernai.testing.contracts import at_once
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -64,11 +65,7 @@ def test_it_costs_no_thread_until_it_is_used() -> None:
 
 def test_all_awaitables_share_the_loop_whoever_waits(loop: BackgroundLoop) -> None:
     seen = [loop.run(current()), loop.run(current())]
-    threads = [threading.Thread(target=lambda: seen.append(loop.run(current()))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    assert at_once(lambda _: seen.append(loop.run(current())), 8) == []
     assert len(seen) == 10
     assert len(set(map(id, seen))) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 import kernai
 from kernai import Agent, MockProvider
 from kernai.mcp import Adapter, setup
+from kernai.testing.contracts import at_once
 from tests.mcp.support import RAW_SERVER, ask, call
 
 
@@ -197,7 +197,6 @@ def test_a_request_on_the_thread_that_serves_is_refused_and_does_not_hang() -> N
 
 def test_many_threads_open_a_server_once() -> None:
     made: list[int] = []
-    start = threading.Barrier(8)
 
     def server() -> MCPServer:
         made.append(1)
@@ -205,15 +204,10 @@ def test_many_threads_open_a_server_once() -> None:
 
     with setup({}, {"counter": server}, register=False) as adapter:
 
-        def work() -> None:
-            start.wait()
+        def work(_: int) -> None:
             assert call(adapter, "count", to=0).text == "counted to 0"
 
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert at_once(work, 8) == []
     assert made == [1]
 
 

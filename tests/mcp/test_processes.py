@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernai.mcp import setup
+from kernai.testing.contracts import at_once
 from tests.mcp.support import RAW_SERVER, call, processes_with, raw_adapter, wait_until_ended
 from tests.warm_python import WarmProcess, WarmPython
 
@@ -155,11 +156,7 @@ def test_a_thousand_calls_from_sixteen_threads_each_get_their_own_answer() -> No
                 if answer.text != text:
                     wrong.append(f"{text}: {answer}")
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert at_once(work, 16) == []
     assert wrong == []
 
 

@@ -19,6 +19,7 @@ import pytest
 from adapter_calls import ASYNC_WAYS, KEY, TIMEOUT, WAYS, Caller, Way, close
 from asking import ADAPTERS
 from kernai import GenerationOptions, Message, Model
+from kernai.testing.contracts import at_once
 from kernai_providers import HttpProvider, Transport
 from vendor_wires import WIRES, Wire
 from wire_server import Gate, Reply, WireRequest, WireServer
@@ -95,25 +96,6 @@ def answer(request: WireRequest, gate: Gate | None = None) -> Reply:
     return reply.hold(gate, first + 1)
 
 
-def in_threads(jobs: int, job: Callable[[int], None]) -> None:
-    """Runs ``job(0)``, ``job(1)``, … in threads of their own, and raises what the first of them raised."""
-    errors: list[BaseException] = []
-
-    def work(number: int) -> None:
-        try:
-            job(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 def open_files() -> int | None:
     """How many file descriptors this process has open; None where the system does not say."""
     try:
@@ -172,7 +154,7 @@ def test_64_threads_stream_at_once_and_each_gets_its_own_answer(way: Way) -> Non
         def job(number: int) -> None:
             answers[number] = crowd.call(number, meeting.watcher())
 
-        in_threads(STREAMS, job)
+        assert at_once(job, STREAMS) == []
         assert server.accepts == STREAMS
     assert answers == {number: "".join(words(number)) for number in range(STREAMS)}
 
@@ -218,7 +200,7 @@ def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
                 else:
                     right.append(crowd.call(number, str) == "".join(words(number)))
 
-        in_threads(AT_ONCE, job)
+        assert at_once(job, AT_ONCE) == []
         assert len(server.requests) == CALLS
         # each call that was given up has cost a connection; the others shared theirs
         assert CALLS // 2 <= server.accepts < CALLS * 3 // 4

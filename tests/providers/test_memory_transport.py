@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
+from kernai.testing.contracts import at_once
 from kernai_providers.memory_transport import MemoryReply, MemoryTransport
 from kernai_providers.transport import Request, TransportError
 from transport_clients import read
@@ -86,18 +86,12 @@ def test_answers_that_were_neither_finished_nor_closed_are_counted() -> None:
 
 def test_many_threads_lose_no_request() -> None:
     transport = MemoryTransport(MemoryReply(pieces=b"x"))
-    ready = threading.Barrier(16)
 
-    def work() -> None:
-        ready.wait()
+    def work(_: int) -> None:
         for _ in range(50):
             assert read(transport, REQUEST) == (200, b"x")
 
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(work, 16) == []
     assert (len(transport.requests), transport.open_responses) == (800, 0)
 
 

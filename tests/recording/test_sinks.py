@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 import kernai
 from kernai import Agent, CompositeSink, Event, JsonlSink, KernaiError, MemorySink, MockProvider, Recorder
 from kernai.recording.recorder import expand
+from kernai.testing.contracts import at_once
 from tests.loop.loop_cases import command, echo, plan, task
 
 TURNS = st.sampled_from([
@@ -371,19 +371,13 @@ def test_a_closed_sink_says_so_and_closing_twice_is_fine(tmp_path: Path) -> None
 
 
 def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
-    start = threading.Barrier(8)
     with JsonlSink(tmp_path / "run.jsonl") as sink:
 
         def write(number: int) -> None:
-            start.wait()
             for at in range(50):
                 sink.record(Event("final", "x" * 500, at, run_id=str(number)))
 
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert at_once(write, 8) == []
     entries = JsonlSink.read(tmp_path / "run.jsonl")
     for number in range(8):
         assert [one["step"] for one in entries if one["run_id"] == str(number)] == list(range(50))

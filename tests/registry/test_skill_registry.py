@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 import kernai
 from kernai import Model, Models, Skill, SkillRegistry, skill, skills
+from kernai.testing.contracts import at_once
 
 
 def make(name: str, **options: Any) -> Skill:
@@ -168,25 +168,6 @@ def test_the_listing_shows_every_skill_and_says_when_there_is_none(registry: Ski
 # -------------------------------------------------------------------------------------------------------- threads
 
 
-def in_threads(count: int, work: Any) -> None:
-    barrier = threading.Barrier(count)
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:  # reported by the assertion below
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-
-
 def test_nothing_is_lost_when_many_threads_register_and_unregister() -> None:
     registry = SkillRegistry()
 
@@ -198,6 +179,6 @@ def test_nothing_is_lost_when_many_threads_register_and_unregister() -> None:
             if index % 2:
                 registry.unregister(f"{number}.{index}")
 
-    in_threads(8, work)
+    assert at_once(work, 8) == []
     assert len(registry.all()) == 8 * 25
     assert registry.version == 8 * 75

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 import kernai
 from kernai import GenerationOptions, LlmResponse, Media, Message, MockProvider, Models, ProviderError
+from kernai.testing.contracts import at_once
 from kit.outcome import UsageError
 from kit.tape import Conversation, Tape, Turn
 from kit.tape_making import tape_of
@@ -88,18 +88,12 @@ def test_equal_conversations_are_played_once_each_also_from_many_threads() -> No
     count = 30
     provider = provider_of(*(conversation("same", "first", f"second {number}") for number in range(count)))
     found: list[str] = []
-    gate = threading.Barrier(count)
 
-    def converse() -> None:
-        gate.wait()
+    def converse(_: int) -> None:
         first = ask(provider, "same").content
         found.append(ask(provider, "same", first, "go on").content)
 
-    threads = [threading.Thread(target=converse) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(converse, count) == []
     assert sorted(found) == sorted(f"second {number}" for number in range(count))
     assert provider.unplayed == provider.left == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import kernai
 from kernai import Agent, GenerationOptions, LlmResponse, Message, MockProvider, Models, ProviderError, Recorder, Usage
 from kernai.middleware import fallback, retry
+from kernai.testing.contracts import at_once
 from tests.loop.loop_cases import command, echo, plan, task
 
 GO = [Message("user", "Go.")]
@@ -184,17 +184,12 @@ def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exceptio
 
 def test_parallel_calls_each_get_a_turn_of_their_own() -> None:
     provider = MockProvider(*map(str, range(40)), chunk_size=9)
-    start, got = threading.Barrier(8), []
+    got: list[str] = []
 
-    def work() -> None:
-        start.wait()
+    def work(_: int) -> None:
         got.extend(answers(provider, 5))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(work, 8) == []
     assert sorted(got, key=int) == list(map(str, range(40)))
     assert provider.call_count == 40
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from kernai import KernaiError, Media, MediaStore
+from kernai.testing.contracts import at_once
 
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
 SOUND = Media.from_bytes(b"sound", mime_type="audio/wav")
@@ -73,20 +73,14 @@ def test_only_media_is_kept(value: Any) -> None:
 def test_many_threads_may_put_and_look_at_once() -> None:
     store = MediaStore()
     media = [Media.from_bytes(bytes([number]), mime_type="image/png") for number in range(50)]
-    barrier = threading.Barrier(8)
     seen: list[int] = []
 
-    def work() -> None:
-        barrier.wait()
+    def work(_: int) -> None:
         for one in media:
             store.put(one)
             assert store.fetch(one.id).data == one.data
             seen.append(len(list(store)))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(work, 8) == []
     assert len(seen) == 8 * 50
     assert list(store) == media
