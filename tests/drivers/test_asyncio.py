@@ -35,6 +35,7 @@ from kernai import (
     run,
     skill,
 )
+from kernai.testing.contracts import at_once
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -542,11 +543,7 @@ def test_one_agent_serves_several_event_loops_at_once() -> None:
         instructions="x", skills=[native], provider=MockProvider().on_call(first_then_done(command("native")))
     )
     answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(asyncio.run(arun(agent, "go")))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    assert at_once(lambda _: answers.append(asyncio.run(arun(agent, "go"))), 4) == []
     assert answers == ["done"] * 4
 
 

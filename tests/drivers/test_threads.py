@@ -34,6 +34,7 @@ from kernai import (
     skill,
     stream,
 )
+from kernai.testing.contracts import at_once
 from tests.written import command, final
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -582,11 +583,7 @@ def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() 
     def one(at: int) -> None:
         answers[at] = run(agent, f"input {at}", recorder=recorders[at], run_id=f"run-{at}")
 
-    threads = [threading.Thread(target=one, args=(at,)) for at in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    assert at_once(one, 50) == []
     assert answers == {at: f"input {at}" for at in range(50)}
     for at, recorder in enumerate(recorders):
         assert {event.run_id for event in recorder.entries} == {f"run-{at}"}
@@ -598,14 +595,7 @@ def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() 
 def test_one_recorder_separates_concurrent_runs_by_run_id() -> None:
     recorder = Recorder()
     agent = Agent(instructions="x", provider=MockProvider(final("done"), chunk_size=64))
-    threads = [
-        threading.Thread(target=run, args=(agent, "go"), kwargs={"recorder": recorder, "run_id": f"run-{at}"})
-        for at in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    assert at_once(lambda at: run(agent, "go", recorder=recorder, run_id=f"run-{at}"), 20) == []
     for at in range(20):
         mine = [event.type for event in recorder.entries if event.run_id == f"run-{at}"]
         assert mine == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kernai import KernaiError, Skill, SkillRegistry, skills
+from kernai.testing.contracts import at_once
 
 HEAD = "from __future__ import annotations\nfrom kernai import skill\n"
 
@@ -305,7 +306,6 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     count = 6
     barrier = threading.Barrier(count)
     registries = [SkillRegistry() for _ in range(count)]
-    errors: list[BaseException] = []
     for number in range(count):
         # the barrier is between two skills of each file, so all loads are half done at the same moment
         (tmp_path / f"{number}.py").write_text(
@@ -313,23 +313,12 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
             f"@skill\ndef own_{number}(): ...\n", encoding="utf-8",
         )
 
-    def load(number: int) -> None:
-        try:
-            registries[number].load_from(tmp_path / f"{number}.py")
-        except BaseException as error:  # reported by the assertion below
-            errors.append(error)
-
     module: Any = sys
     module.kernai_test_barrier = barrier
     try:
-        threads = [threading.Thread(target=load, args=(number,)) for number in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert at_once(lambda number: registries[number].load_from(tmp_path / f"{number}.py"), count) == []
     finally:
         del module.kernai_test_barrier
-    assert errors == []
     assert [names(one) for one in registries] == [["first", f"own_{number}"] for number in range(count)]
     assert skills.all() == []
 
