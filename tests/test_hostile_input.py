@@ -21,14 +21,12 @@ from kernai import (
     Agent,
     Block,
     CompositeSink,
-    GenerationOptions,
     JsonlSink,
     Limits,
     LlmResponse,
     MemorySink,
     Message,
     MockProvider,
-    Model,
     Provider,
     ProviderError,
     Recorder,
@@ -521,13 +519,7 @@ class Giving(Provider):
         self.answer = answer
         self.pieces = pieces
 
-    def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[Any], object],
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         for piece in self.pieces:
             on_chunk(piece)
         answer: LlmResponse = self.answer() if callable(self.answer) else self.answer

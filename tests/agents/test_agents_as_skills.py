@@ -15,7 +15,6 @@ from kernai import (
     Agent,
     Block,
     Context,
-    GenerationOptions,
     Limits,
     LlmResponse,
     Media,
@@ -38,7 +37,6 @@ from tests.written import command, final
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
-OnChunk = Callable[[str], Any]
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -199,9 +197,7 @@ def test_a_sub_run_takes_its_own_provider_and_model_and_else_the_callers(way: Wa
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def call(
-            self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-        ) -> LlmResponse:
+        def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             seen.append((self.name, model.id, generation.temperature, generation.max_tokens))
             if speaker(messages) == "boss" and len(messages) == 2:
                 return LlmResponse(command("own", "x") + command("heir", "x"))

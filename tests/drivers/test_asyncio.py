@@ -19,7 +19,6 @@ from kernai import (
     Agent,
     Block,
     Event,
-    GenerationOptions,
     LlmResponse,
     Message,
     MockProvider,
@@ -63,9 +62,7 @@ class Native(Provider):
     def call(self, *_: Any) -> LlmResponse:
         raise AssertionError("acall is there")
 
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         return LlmResponse(await self.answer(messages, on_chunk))
 
 
@@ -118,9 +115,7 @@ async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on
 
 async def test_an_acall_that_falls_back_on_the_default_streams_from_a_thread() -> None:
     class Counting(MockProvider):
-        async def acall(
-            self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-        ) -> LlmResponse:
+        async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             response = await super().acall(messages, model, generation, on_chunk)
             return LlmResponse(response.content, metadata={"counted": True})
 

@@ -14,7 +14,6 @@ import pytest
 from kernai import (
     Agent,
     Event,
-    GenerationOptions,
     KernaiError,
     LimitReachedError,
     Limits,
@@ -56,9 +55,7 @@ class Scripted(Provider):
         self.script = script
         self.calls = 0
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.calls += 1
         return LlmResponse(self.script(messages, on_chunk))
 
@@ -66,9 +63,7 @@ class Scripted(Provider):
 class NativeScripted(Scripted):
     """The same on the event loop."""
 
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         await asyncio.sleep(0)
         return self.call(messages, model, generation, on_chunk)
 
@@ -363,9 +358,7 @@ async def test_an_asyncio_event_cancels_a_run() -> None:
         def call(self, *_: Any) -> LlmResponse:
             raise AssertionError("acall is there")
 
-        async def acall(
-            self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-        ) -> LlmResponse:
+        async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             while True:
                 await on_chunk(".")
                 streaming.set()
@@ -664,9 +657,7 @@ class _Waiting(Provider):
         self.under_way = threading.Semaphore(0)
         self.release = threading.Event()
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         if messages[-1].text == "go":
             return LlmResponse(plan(*self.tasks))
         on_chunk("begun")
@@ -677,9 +668,7 @@ class _Waiting(Provider):
 
 
 class _NativeWaiting(_Waiting):
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         if messages[-1].text == "go":
             return LlmResponse(plan(*self.tasks))
         await on_chunk("begun")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kernai import (
     Agent,
-    GenerationOptions,
     KernaiError,
     LimitReachedError,
     LlmResponse,
@@ -38,9 +37,7 @@ class Raising(Provider):
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], object]
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         raise self.error
 
 

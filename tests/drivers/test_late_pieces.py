@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernai import Agent, GenerationOptions, LlmResponse, Message, Model, Provider, RunCancelledError, Skill
+from kernai import Agent, LlmResponse, Message, Provider, RunCancelledError, Skill
 from tests.loop.loop_cases import command
 from tests.ways import WAYS, Way
 
@@ -20,9 +20,7 @@ class Chatty(Provider):
         self.channels: list[Any] = []
         self.refused: list[BaseException] = []
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions | None, on_chunk: Any
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         if self.channels:
             late = self.channels[0]
             for say in (partial(late, "LATE"), partial(late.block, 0, "command", "look", "LATE")):

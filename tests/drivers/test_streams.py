@@ -14,7 +14,6 @@ from kernai import (
     Agent,
     Block,
     Event,
-    GenerationOptions,
     KernaiError,
     LlmResponse,
     Message,
@@ -68,13 +67,7 @@ class Pieces(Provider):
         self.closed = threading.Semaphore(0)
         self._lock = threading.Lock()
 
-    def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         with self._lock:
             self.opened += 1
         content = ""
@@ -92,13 +85,7 @@ class Pieces(Provider):
 class AsyncPieces(Pieces):
     """The same without a thread; `waits` says whether it awaits what `on_chunk` gives."""
 
-    async def acall(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], Any],
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.opened += 1
         content = ""
         try:

@@ -10,11 +10,9 @@ import pytest
 
 from kernai import (
     Agent,
-    GenerationOptions,
     LlmResponse,
     Message,
     MockProvider,
-    Model,
     Protocol,
     Provider,
     ProviderError,
@@ -101,9 +99,7 @@ class Hedged(Provider):
     def call(self, *given: Any) -> LlmResponse:
         return asyncio.run(self.acall(*given))
 
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions | None, on_chunk: Any
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         try:
             await group()
         except* ValueError as group_error:

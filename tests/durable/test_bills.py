@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import pytest
 import kernai
 from kernai import (
     Agent,
-    GenerationOptions,
     Limits,
     LlmResponse,
     MemoryStore,
@@ -39,13 +38,11 @@ class Script(Provider):
         self.answers = list(answers)
         self.asked = 0
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer == DOWN:
-            on_chunk.report_usage(Usage(prompt_tokens=100, completion_tokens=7))  # type: ignore[attr-defined]
+            on_chunk.report_usage(Usage(prompt_tokens=100, completion_tokens=7))
             raise ProviderError("down", retryable=True)
         return LlmResponse(answer, prompt_tokens=10, completion_tokens=1, total_tokens=12)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,12 +17,10 @@ from kernai import (
     Agent,
     Context,
     Event,
-    GenerationOptions,
     Limits,
     LlmResponse,
     MemoryStore,
     Message,
-    Model,
     Pause,
     Provider,
     ProviderError,
@@ -64,13 +62,11 @@ class Scripted(Provider):
     def __init__(self, scripts: dict[str, list[str]], failing: float, seed: float) -> None:
         self._scripts, self._failing, self._draw = scripts, failing, random.Random(seed)
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         first = next(message.text for message in messages if message.role == "user").rpartition("\n")[2]
         said = sum(message.role == "assistant" for message in messages)
         if self._draw.random() < self._failing:
-            on_chunk.report_usage(Usage(prompt_tokens=100, completion_tokens=1))  # type: ignore[attr-defined]
+            on_chunk.report_usage(Usage(prompt_tokens=100, completion_tokens=1))
             raise ProviderError("down", retryable=self._draw.random() < 0.5)
         lines = self._scripts[first]
         content = lines[said] if said < len(lines) else "<final>enough</final>"

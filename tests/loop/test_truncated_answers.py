@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
@@ -10,11 +10,9 @@ import pytest
 import kernai
 from kernai import (
     Agent,
-    GenerationOptions,
     LlmResponse,
     MemoryStore,
     Message,
-    Model,
     Provider,
     ProviderError,
     Recorder,
@@ -30,9 +28,7 @@ class Script(Provider):
         self.answers = list(answers)
         self.asked: list[Sequence[Message]] = []
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], object]
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.asked.append(list(messages))
         text, reason = self.answers[min(len(self.asked), len(self.answers)) - 1]
         on_chunk(text)

@@ -58,9 +58,7 @@ class Model_(Provider):  # noqa: N801 - `Model` is taken
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         content = self.answer(messages[-1].text, messages)
         on_chunk(content)
         return LlmResponse(content, prompt_tokens=1, completion_tokens=2)
@@ -69,9 +67,7 @@ class Model_(Provider):  # noqa: N801 - `Model` is taken
 class NativeModel(Model_):
     """A model on the event loop; `answer` gives an awaitable or a text."""
 
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         content: Any = self.answer(messages[-1].text, messages)
         content = content if isinstance(content, str) else await content
         await on_chunk(content)

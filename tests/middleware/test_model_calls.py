@@ -14,7 +14,6 @@ import pytest
 from kernai import (
     Agent,
     Event,
-    GenerationOptions,
     Limits,
     LlmResponse,
     MemoryStore,
@@ -231,9 +230,7 @@ class Waits(Provider):
     def __init__(self) -> None:
         self.deadlines: list[float | None] = []
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Any
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.deadlines.append(on_chunk.deadline)
         pause = threading.Event()
         while True:
@@ -242,9 +239,7 @@ class Waits(Provider):
 
 
 class AsyncWaits(Waits):
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Any
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.deadlines.append(on_chunk.deadline)
         await asyncio.sleep(1000)
         raise AssertionError
@@ -305,9 +300,7 @@ class Foreign(Provider):
         self.entered, self.leave = threading.Event(), threading.Event()
         self.refused: BaseException | None = None
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.entered.set()
         self.leave.wait(PATIENCE)
         try:
@@ -354,9 +347,7 @@ class Late(Provider):
     def __init__(self, answer: LlmResponse | Exception) -> None:
         self.answer = answer
 
-    def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Any
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         while time.monotonic() <= on_chunk.deadline:
             pass
         if isinstance(self.answer, Exception):
