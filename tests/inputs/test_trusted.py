@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Literal, NotRequired, TypedDict
+from enum import Enum
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, StringConstraints, field_serializer
 
 from kernai import Media, Skill
 from kernai.inputs.schema import Schema
@@ -40,6 +41,9 @@ HELD = [
     (Decimal("1234.5"), "1.234,50 €"),
     (12.5, "12,50 Euro"),
     (-3, "set it to -3."),
+    (-3, "set it to \u22123."),
+    (1000, "1e3"),
+    ("bob@x.org", "to \u202abob@x.org\u202c"),
     (50, "支付50元"),
     (date(2026, 11, 24), "on 2026-11-24"),
     (date(2026, 11, 24), "on 24.11.2026"),
@@ -67,6 +71,11 @@ NOT_HELD = [
     ("", "anything"),
     (" ", "two words"),
     (50, "-50"),
+    (50, "\u221250"),
+    ("bob@x.org", "bob@x.org\u200b.evil"),
+    ("bob", "bob\u00adby"),
+    ("by", "bob\u00adby"),
+    ("\u200b", "a \u200b b"),
     (5, "50"),
     (1, "1,000"),
     (1000, "1.000"),
@@ -121,6 +130,68 @@ class Letter(BaseModel):
     body: str = Field(default="hello", alias="text")
 
 
+class Renamed(BaseModel):
+    """What a model makes of its values for others is not what the skill gets."""
+
+    to: Trusted[str] = Field(alias="recipient")
+    chosen: Trusted[str] = Field(default="", validation_alias=AliasChoices("account", "iban"))
+    deep: Trusted[str] = Field(default="", validation_alias=AliasPath("way", 0))
+    hidden: Trusted[str] = Field(default="", exclude=True)
+    shown: Trusted[str] = ""
+
+    @field_serializer("shown")
+    def masked(self, value: str) -> str:
+        return f"{value[:2]}…"
+
+
+class Card(BaseModel):
+    kind: Literal["card"] = "card"
+    to: Trusted[str]
+
+
+class Note(BaseModel):
+    kind: Literal["note"] = "note"
+    to: str
+
+
+class Named(BaseModel):
+    by_name: dict[Annotated[str, StringConstraints(pattern="^[a-z]+$")], Card] = {}
+
+
+class Kind(Enum):
+    CARD = "card"
+    NOTE = "note"
+
+
+class EnumCard(BaseModel):
+    kind: Literal[Kind.CARD]
+    to: Trusted[str]
+
+
+class Free(BaseModel):
+    kind: Kind
+    to: str
+
+
+class Opaque:
+    """Has what kernai asks of a class, and no more."""
+
+    def __init__(self, to: str) -> None:
+        self._to = to
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return {"type": "object", "properties": {"to": {"type": "string", "x-trusted": True}}, "required": ["to"]}
+
+    @classmethod
+    def model_validate(cls, data: Any) -> Opaque:
+        return cls(data["to"])
+
+
+class Several(RootModel[list[Trusted[str]]]):
+    pass
+
+
 @dataclass
 class Tree:
     name: Trusted[str]
@@ -147,8 +218,19 @@ LEAVES = [
      {"it.recipient": ("a", True), "it.note": ("n", True)}),
     (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),
     (Letter, {"address": "a"}, {"it.address": ("a", True)}),
-    # whether the alias or the name was sent is unknown, so the default counts as sent
-    (Letter, {"address": "a", "text": "b"}, {"it.address": ("a", True), "it.body": ("b", False)}),
+    (Letter, {"address": "a", "text": "b"}, {"it.address": ("a", True), "it.text": ("b", False)}),
+    (Renamed, {"recipient": "a"}, {"it.recipient": ("a", True)}),
+    (Renamed, {"recipient": "a", "account": "b"}, {"it.recipient": ("a", True), "it.chosen": ("b", True)}),
+    (Renamed, {"recipient": "a", "hidden": "b"}, {"it.recipient": ("a", True), "it.hidden": ("b", True)}),
+    (Renamed, {"recipient": "a", "shown": "bcd"}, {"it.recipient": ("a", True), "it.shown": ("bcd", True)}),
+    (Several, ["a"], {"it[0]": ("a", True)}),
+    (Opaque, {"to": "a"}, {"it.to": ("a", True)}),
+    (EnumCard | Free, {"kind": "card", "to": "a"}, {"it.to": ("a", True)}),
+    (Named, {"by_name": {"k": {"to": "a"}}}, {"it.by_name.k": ("k", False), "it.by_name.k.to": ("a", True)}),
+    (Card | Note, {"kind": "card", "to": "a"}, {"it.to": ("a", True)}),
+    (Card | Note, {"kind": "note", "to": "a"}, {"it.to": ("a", False)}),
+    (Payment, {"recipient": "a", "note": "rent"}, {"it.recipient": ("a", True)}),
+    (Trusted[Payment], {"recipient": "a", "note": "rent"}, {"it.recipient": ("a", True)}),
     (Payment | Letter, {"address": "a"}, {"it.address": ("a", True)}),
     (Tree, {"name": "a", "below": [{"name": "b"}]}, {"it.name": ("a", True), "it.below[0].name": ("b", True)}),
     (Trusted[dict[str, int]], {"k": 1}, {"it.k": (1, True)}),
@@ -182,6 +264,25 @@ def test_a_mark_counts_wherever_a_foreign_schema_has_it(schema: Schema) -> None:
     payee: Any = {"iban": "DE89"}
     params = {"payee": [payee] if "items" in str(schema) else payee}
     assert [one.trusted for one in leaves(schema, params, params) if one.value == "DE89"] == [True]
+
+
+def test_a_field_under_a_name_that_the_schema_does_not_list_is_trusted_where_any_field_is() -> None:
+    """A model may take a field by other names than its schema gives."""
+    found = {}
+    for by in ({"account": "b"}, {"iban": "b"}, {"way": ["b"]}):
+        skill = Skill("one", execute=lambda it: None, inputs={"it": Renamed})
+        params = {"it": {"recipient": "a", **by}}
+        found[next(iter(by))] = {one.value for one in leaves(skill.table.whole, params, skill.bind(params)) if one.trusted}
+    assert all(values >= {"a", "b"} for values in found.values()), found
+
+
+def test_all_parts_of_a_schema_say_what_is_trusted() -> None:
+    marked: Any = {"properties": {"to": {"type": "string", "x-trusted": True}}}
+    free: Any = {"properties": {"to": {"type": "string"}, "note": {"type": "string"}}}
+    for schema in ({"allOf": [marked, free]}, {**marked, "anyOf": [{"required": ["to"]}, free]}, {"oneOf": [marked], "anyOf": [free]},
+                   {"type": ["object", "null"], "anyOf": [free, marked]}):
+        found = {one.path: one.trusted for one in leaves(schema, {"to": "a", "note": "b"}, {"to": "a", "note": "b"})}
+        assert found == {"to": True, "note": False}
 
 
 CONTACTS = [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -267,6 +268,44 @@ def test_what_the_context_trusts_when_a_run_is_resumed_is_on_record_from_then_on
     assert PAID == ["acc-77", "acc-77"]
 
 
+@pytest.mark.parametrize("value, sent", [(1e16, "10000000000000000"), (Decimal("1E+3"), "1000"), (1e-7, "0.0000001")])
+def test_a_number_that_the_host_trusts_counts_in_each_of_its_forms(value: Any, sent: str) -> None:
+    @skill(register=False)
+    def transfer(amount: Trusted[Decimal]) -> str:
+        """Move money."""
+        PAID.append(amount)
+        return "moved"
+
+    context = Context()
+    context.trust(value)
+    execute(agent(call("transfer", amount=sent), skills=[transfer]), "Pay.", context=context)
+    assert [str(one) for one in PAID] == [sent]
+
+
+def test_what_a_function_writes_into_the_task_of_a_sub_agent_counts_in_it() -> None:
+    def correct(asked: PendingCall) -> Any:
+        return Decision({"params": {"input": "pay bob@x.org"}}, trusted=True) if asked.skill == "clerk" else True
+
+    clerk = agent(call("pay", recipient="bob@x.org")).as_skill("clerk", "Pays.")
+    boss = agent(call("clerk", input=f"pay {EVIL}"), skills=[clerk], approve=correct)
+    assert execute(boss, "Pay him.").text == "done"
+    assert PAID == ["bob@x.org"]
+
+
+def test_in_a_sub_agent_that_is_called_after_the_first_guarded_skill_appeared_outside_text_counts_as_read() -> None:
+    @skill(name="grow", register=False)
+    def grow() -> str:
+        """Adds agents."""
+        made.skills = (grow, read_mail, first, second)
+        return "grown"
+
+    first = agent(call("pay", recipient="bob@x.org")).as_skill("first", "Pays.")
+    second = agent(call("post", text="hi"), skills=[post]).as_skill("second", "Posts.")
+    made = agent(call("read_mail"), call("grow"), call("first", input="x"), call("second", input="x"), skills=[grow, read_mail])
+    execute(made, "Go.")
+    assert PAID == []
+
+
 def test_instructions_that_were_replaced_count_no_longer_also_after_a_resume() -> None:
     store = MemoryStore()
     made = agent("<final>Whom?</final>", "<final>Hm.</final>", call("pay", recipient=EVIL), instructions=f"Only {EVIL} is paid.")
@@ -348,6 +387,9 @@ OUTSIDE: list[tuple[list[str], Any, dict[str, Any], bool]] = [
     ([], "Post.", {}, True),
     ([call("read_mail")], "Post.", {}, False),
     ([call("nothing")], "Post.", {}, True),
+    ([call("/skills")], "Post.", {}, True),
+    ([call("/workflow") + call("/skills")], "Post.", {"parallel_skills": True}, True),
+    ([call("/tasks")], "Post.", {}, False),
     ([call("post", wrong="x")], "Post.", {}, True),
     ([], ["Post.", outside("x")], {}, False),
     ([], "Post.", {"instructions": ["Serve.", outside("x")]}, False),

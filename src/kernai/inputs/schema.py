@@ -121,7 +121,7 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
         first = first or target
         found = {**target, **{key: one for key, one in found.items() if key != "$ref"}}
     if "oneOf" in found:
-        found = {**found, "anyOf": found["oneOf"]}
+        found = {**found, "anyOf": [*found.get("anyOf", ()), *found["oneOf"]]}
     if isinstance(kinds := found.get("type"), list):
         found = {"anyOf": [{**found, "type": kind} for kind in kinds]}
     return first, found

@@ -8,10 +8,10 @@ is judged by values, not by how a model wrote them. docs/security.md has the rul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
@@ -114,60 +114,81 @@ class Leaf(NamedTuple):
 def leaves(schema: Schema, params: object, arguments: object) -> Iterator[Leaf]:
     """The leaves of `arguments`, the converted `params` of a call, that the model has sent.
 
-    Defaults are left out, and so are members of closed sets: enums, booleans, None.
+    Defaults are left out, also where the model has sent one, and so are members of closed sets: enums, booleans, None.
     """
-    yield from _leaves(schema, params, arguments, "", trusted=False)
+    yield from _leaves([schema], params, arguments, "", trusted=False)
 
 
-def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: bool) -> Iterator[Leaf]:
-    found = resolved(schema)[1]
-    trusted = trusted or MARK in found or any(True for _ in marks_of(_not_followed(found)))
+def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *, trusted: bool) -> Iterator[Leaf]:
+    """`schemas` all describe the value; what one of them marks is trusted, whatever the others say."""
     value = _opened(value)
-    if isinstance(value, (bool, Enum, Media)) or value is None or _is_closed(found, value):
+    found = _all_of(schemas, value)
+    trusted = trusted or any(True for one in found for _ in marks_of(_not_followed(one)))
+    if isinstance(value, (bool, Enum, Media)) or value is None or any(_is_closed(one, value) for one in found):
         return
-    members = [resolved(one)[1] for one in found.get("anyOf") or ()]
-    if members:
-        fitting = [one for one in members if _fits(one, value)] or members
-        if any(_is_closed(one, value) for one in fitting):
-            return
-        every = [list(_leaves(one, sent, value, path, trusted=trusted)) for one in fitting]
-        # of members that fit alike, the strictest
-        yield from max(every, key=lambda one: sum(leaf.trusted for leaf in one))
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
         yield from _in_object(found, sent, value, path, trusted=trusted)
     elif isinstance(value, list):
         alike = isinstance(sent, (list, tuple)) and len(sent) == len(value)
-        prefix = found.get("prefixItems", ())
         for at, one in enumerate(value):
-            item = prefix[at] if at < len(prefix) else found.get("items")
+            places = [(each.get("prefixItems", ()), each.get("items")) for each in found]
+            items = [prefix[at] if at < len(prefix) else rest for prefix, rest in places]
             given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
-            yield from _leaves(item, given, one, f"{path}[{at}]", trusted=trusted)
-    elif value != "" or found.get("default") != "":  # an optional text that was left empty
+            yield from _leaves(items, given, one, f"{path}[{at}]", trusted=trusted)
+    elif isinstance(sent, (dict, list)) and not isinstance(value, str):  # of a class that cannot be looked into
+        yield from _leaves(schemas, sent, sent, path, trusted=trusted)
+    else:
         yield Leaf(path, value, trusted)
 
 
-#: the parts of a schema that `_leaves` follows, each to the values that it is about
-_FOLLOWED = frozenset({"properties", "additionalProperties", "items", "prefixItems"})
-
-
-def _not_followed(schema: Schema) -> Schema:
-    """The other parts: a mark in one of them counts for the whole value, since it may be about any part of that."""
-    apart = {"anyOf", "oneOf"} if "anyOf" in schema else _FOLLOWED
-    return {key: one for key, one in schema.items() if key not in apart}
-
-
-def _in_object(schema: Schema, sent: object, value: dict[Any, Any], path: str, *, trusted: bool) -> Iterator[Leaf]:
-    properties = schema.get("properties", {})
-    # if names differ (an alias, say), defaults cannot be recognised: everything counts as sent
+def _in_object(
+    schemas: Sequence[Schema], sent: object, value: dict[Any, Any], path: str, *, trusted: bool
+) -> Iterator[Leaf]:
+    # if names differ, defaults cannot be recognised: everything counts as sent
     given = sent if isinstance(sent, Mapping) and sent.keys() <= value.keys() else value
+    listed = {key for each in schemas for key in each.get("properties", ())}
+    # a field that the schema does not list may be any of those that it marks
+    hides_marks = not value.keys() <= listed and any(True for each in schemas for _ in marks_of(each))
     for key, one in value.items():
         if key not in given:
             continue
         here = f"{path}.{key}" if path else str(key)
-        if key not in properties:
+        inside = [each["properties"][key] for each in schemas if key in each.get("properties", ())]
+        if key not in listed:
             yield Leaf(here, key, trusted)  # the model has written this key
-        inside = properties.get(key, schema.get("additionalProperties"))
-        yield from _leaves(inside, given[key], one, here, trusted=trusted)
+            inside = [one for each in schemas for one in each.get("patternProperties", {}).values()]
+            inside += [each["additionalProperties"] for each in schemas if each.get("additionalProperties")]
+        if any("default" in found and found["default"] == given[key] for found in _all_of(inside, one)):
+            continue
+        yield from _leaves(inside, given[key], one, here, trusted=trusted or (hides_marks and not inside))
+
+
+def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:
+    """The schemas that describe a value, with those that they consist of: of alternatives, the ones that fit."""
+    found: list[Schema] = []
+    waiting, seen = list(schemas), set[int]()
+    while waiting:
+        given = waiting.pop()
+        if id(given) in seen:
+            continue
+        seen.add(id(given))
+        schema = resolved(given)[1]
+        found.append(schema)
+        waiting += schema.get("allOf", ())
+        members = schema.get("anyOf", [])
+        waiting += [one for one in members if _fits(resolved(one)[1], value)] or members
+    return found
+
+
+#: the parts of a schema that are followed, each to the values that it is about
+_FOLLOWED = frozenset({
+    "properties", "additionalProperties", "patternProperties", "items", "prefixItems", "allOf", "anyOf", "oneOf",
+})
+
+
+def _not_followed(schema: Schema) -> Schema:
+    """The other parts: a mark in one of them counts for the whole value, since it may be about any part of that."""
+    return {key: one for key, one in schema.items() if key not in _FOLLOWED}
 
 
 def _is_closed(schema: Schema, value: object) -> bool:
@@ -178,6 +199,11 @@ _KINDS: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer
 
 
 def _fits(schema: Schema, value: object) -> bool:
+    if isinstance(value, dict):
+        for key, one in schema.get("properties", {}).items():
+            wanted, given = resolved(one)[1].get("const"), value.get(key)
+            if isinstance(wanted, str) and isinstance(given, str) and wanted != given:
+                return False  # it says of which alternative the value is
     kinds = schema.get("type")
     if kinds is None:
         return True
@@ -188,16 +214,27 @@ def _fits(schema: Schema, value: object) -> bool:
 
 
 def _opened(value: object) -> object:
-    """A record as a dict, anything that holds items as a list."""
+    """A record as a dict with the names that its schema has, anything that holds items as a list."""
     if isinstance(value, Mapping):
         return dict(value)
     if is_dataclass(value) and not isinstance(value, type):
         return value if isinstance(value, Media) else {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(of_model := getattr(type(value), "model_fields", None), Mapping):  # pydantic
+        if getattr(value, "__pydantic_root_model__", False):
+            return _opened(getattr(value, "root"))  # noqa: B009 - no type of ours has it
+        # a dump would lack what is excluded from it, and have what a serializer makes of the rest
+        own = {_name_in_schema(name, one): getattr(value, name) for name, one in of_model.items()}
+        return {**own, **(getattr(value, "model_extra", None) or {})}
     if hasattr(value, "model_dump"):
         return value.model_dump()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return dict(value._asdict())
     return list(value) if isinstance(value, (list, tuple, set, frozenset)) else value
+
+
+def _name_in_schema(name: str, field: Any) -> str:
+    """An alias takes the field's place in a model's schema."""
+    return next((one for one in (field.validation_alias, field.alias) if isinstance(one, str)), name)
 
 
 # ------------------------------------------------------------------------------------------ whether a text holds it
@@ -218,17 +255,34 @@ class Words:
 
     def source_of(self, value: object) -> str | None:
         """Where the text is from in which the whole `value` occurs; None if it is in none."""
+        if isinstance(value, (int, float, Decimal)):
+            number = Decimal(str(value))
+            return self._numbers.get(number) if number.is_finite() else None
         return next((source for text, source in self._texts if _holds(text, value)), None)
 
     def source_of_contact(self, contact: Contact) -> str | None:
         """The same for a contact from another text, even if its digits are grouped differently."""
-        for text, source in self._texts:
-            if contact.digits is None:
-                if _stands_in(contact.text, text):
-                    return source
-            elif any(contact.digits == one.digits for one in contacts(text)):
-                return source
-        return None
+        if contact.digits is not None:
+            return self._digits.get(contact.digits)
+        return next((source for text, source in self._texts if _stands_in(contact.text, text)), None)
+
+    @cached_property
+    def _numbers(self) -> dict[Decimal, str]:
+        runs = ((run[0], source) for text, source in self._texts for run in _RUN.finditer(text.replace("\u2212", "-")))
+        return _firsts((_number(run), source) for run, source in runs)
+
+    @cached_property
+    def _digits(self) -> dict[str, str]:
+        return _firsts((one.digits, source) for text, source in self._texts for one in contacts(text))
+
+
+def _firsts(pairs: Iterable[tuple[T | None, str]]) -> dict[T, str]:
+    """By what was found, the source of the first of several."""
+    found: dict[T, str] = {}
+    for key, source in pairs:
+        if key is not None:
+            found.setdefault(key, source)
+    return found
 
 
 def folded(text: str) -> str:
@@ -239,8 +293,6 @@ def folded(text: str) -> str:
 def _holds(text: str, value: object) -> bool:
     if isinstance(value, str) and not (value := folded(value)):
         return False  # nobody brings in an empty text
-    if isinstance(value, (int, float, Decimal)):
-        return _number_stands_in(value, text)
     if isinstance(value, datetime):
         return _moment_stands_in(value, text)
     if isinstance(value, date):
@@ -261,6 +313,8 @@ _WRITTEN_TOGETHER = re.compile(f"[{_TOGETHER}]")
 
 
 def _stands_in(value: str, text: str) -> bool:
+    if not value or _is_invisible(value[0]):
+        return False
     at = text.find(value)
     while at >= 0:
         if _begins_at(text, at, value[0]) and _ends_at(text, at + len(value), value[-1]):
@@ -271,21 +325,28 @@ def _stands_in(value: str, text: str) -> bool:
 
 def _begins_at(text: str, at: int, first: str) -> bool:
     """A word's end, or a connector, before a value belongs to it: `john@x.org` is not in ``mary-john@x.org``."""
+    while at and _is_invisible(text[at - 1]):
+        at -= 1
     before = text[at - 1 : at]
     return not before or not (before in CONNECTORS or _is_joined(before, first))
 
 
 def _ends_at(text: str, end: int, last: str) -> bool:
     """A connector after a value belongs to it only if a word continues there: ``Pay bob@x.org.`` has `bob@x.org`."""
-    rest = end
-    while text[rest : rest + 1] and text[rest] in CONNECTORS:
+    rest, is_connected = end, False
+    while (after := text[rest : rest + 1]) and (after in CONNECTORS or _is_invisible(after)):
+        is_connected = is_connected or after in CONNECTORS
         rest += 1
-    after = text[rest : rest + 1]
-    return not after or not (_is_joined(after, last) if rest == end else _is_of_a_word(after))
+    return not after or not (_is_of_a_word(after) if is_connected else _is_joined(after, last))
 
 
 def _is_joined(other: str, edge: str) -> bool:
     return _is_of_a_word(other) and not (edge.isascii() and _WRITTEN_TOGETHER.match(other))
+
+
+def _is_invisible(character: str) -> bool:
+    """Whether nobody sees it, so that no word ends there: a soft hyphen, a zero-width space, a direction mark."""
+    return not character.isascii() and category(character) == "Cf"
 
 
 def _is_of_a_word(character: str) -> bool:
@@ -293,17 +354,9 @@ def _is_of_a_word(character: str) -> bool:
 
 
 _RUN = re.compile(rf"(?:(?![{_TOGETHER}])[\w{re.escape(CONNECTORS)},'’])+")  # noqa: RUF001 - groups digits in Swiss amounts
-_PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+_PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,'’])[0-9]{3})(?:\1[0-9]{3})*(?:\.[0-9]+)?")  # noqa: RUF001 - likewise
 _EUROPEAN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]{1,2})")
-
-
-def _number_stands_in(value: float | Decimal, text: str) -> bool:
-    try:
-        wanted = Decimal(str(value))
-    except InvalidOperation:
-        return False
-    return any(_number(run[0]) == wanted for run in _RUN.finditer(text))
 
 
 def _number(run: str) -> Decimal | None:

@@ -86,4 +86,6 @@ BUILTINS: dict[str, Callable[[Run], str]] = {
     "/workflow": _explain_workflows,
     "/tasks": _list_tasks,
 }
+#: those whose output is the runtime's own text; descriptions that others wrote count as read without them
+LISTINGS = frozenset({"/skills", "/workflow"})
 

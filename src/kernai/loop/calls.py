@@ -29,7 +29,7 @@ from kernai.events import (
 )
 from kernai.jsonio.json_data import dumps
 from kernai.loop import corrections
-from kernai.loop.builtin_commands import builtin_command
+from kernai.loop.builtin_commands import LISTINGS, builtin_command
 from kernai.loop.effects import (
     CallBuiltin,
     CallProtocol,
@@ -71,7 +71,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
             if isinstance(prepared, _Call):
-                run.inject((yield from _performed(prepared)), block)
+                run.inject((yield from _performed(prepared)), block, by="runtime" if _lists(prepared) else None)
             else:
                 run.inject(prepared, block, by="runtime")
     if len(blocks) > MAX_CALLS:
@@ -133,7 +133,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
     calls: dict[int, _Call] = {}
     payloads: dict[int, Payload] = {}
     running: set[int] = set()
-    corrected: set[int] = set()
+    own: set[int] = set()  # what the runtime itself says
 
     def join_all() -> Generator[Effect, Any, None]:
         while running:
@@ -147,9 +147,10 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             prepared = _prepare(run, index, block)
             if not isinstance(prepared, _Call):
                 payloads[index] = prepared
-                corrected.add(index)
+                own.add(index)
             elif isinstance(prepared, _BuiltinCall):
                 payloads[index] = prepared.end((yield prepared.effect))
+                own.update({index} if _lists(prepared) else ())
             else:
                 calls[index] = prepared
         for index, call in calls.items():
@@ -173,7 +174,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index, block in enumerate(blocks):
-        run.inject(payloads[index], block, by="runtime" if index in corrected else None)
+        run.inject(payloads[index], block, by="runtime" if index in own else None)
     if stops:
         raise stops[0]
 
@@ -411,6 +412,10 @@ class _BuiltinCall(_Call):
         self.run.write(BuiltinResultRow(self.name, value))
         self.run.quoted.record_untrusted(self.name, passed_on(value))
         return result_block(self.name, value)
+
+
+def _lists(call: _Call) -> bool:
+    return isinstance(call, _BuiltinCall) and call.name in LISTINGS
 
 
 class _AgentCall(_Call):

@@ -344,15 +344,15 @@ class Run:
         `is_said`: the caller wrote the task.
         """
         child = self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
-        if self.trust is not None and child.trust is not None:
-            child.trust.begin_below(self.trust, task, is_said=is_said)
+        if child.trust is not None:
+            child.trust.begin_below(self.needs_trust(), task, is_said=is_said)
         return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
         """The run of an agent that is called as a skill."""
         child = self._child(agent, call_id, self.task_id)
-        if self.trust is not None and child.trust is not None:
-            child.trust.begin_below(self.trust)
+        if child.trust is not None:
+            child.trust.begin_below(self.needs_trust())
         return child
 
     def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:

@@ -50,12 +50,14 @@ class Trust:
     """What one scope may trust, on top of `outer`: what its parent had when this scope began."""
 
     __slots__ = (
-        "_added", "_decided", "_earlier", "_outer", "_outer_outside", "_run", "_vouched", "instructions", "of_tasks",
-        "sent",
+        "_added", "_below", "_decided", "_earlier", "_outer", "_outer_outside", "_run", "_vouched", "instructions",
+        "of_tasks", "sent",
     )
 
     def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
+        #: the caller's, the task that this is, and whether the host wrote it
+        self._below: tuple[Trust, Task | None, bool] | None = None
         self._outer: tuple[Said, ...] = ()
         self._outer_outside = has_read_outside
         #: texts with the step from whose end on they count
@@ -77,13 +79,16 @@ class Trust:
 
         `is_said`: the host wrote the task.
         """
-        own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_said else []
-        needed = () if task is None else task.depends_on
-        self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
-        self._outer_outside = bool(needed) or outer.has_read_outside()
+        self._below = outer, task, is_said
 
     def at_start(self) -> list[str]:
         """What the host trusts before the run has begun, for its `run_start`; of a run on record, that is there."""
+        if self._below is not None:  # only now, since somebody may have decided on it
+            outer, task, is_said = self._below
+            own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_said else []
+            needed = () if task is None else task.depends_on
+            self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
+            self._outer_outside = bool(needed) or outer.has_read_outside()
         self._earlier = len(self._run.conversation.messages)
         texts = [] if self._run.gate.is_on_record() else self._of_host()
         self._add_of_context(texts)
@@ -279,5 +284,9 @@ def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object
 
 
 def _holds_results(message: Message) -> bool:
-    """Whether a message that nobody has signed has blocks of the runtime in it."""
-    return message.by is None and any(one.type in FORGED for one in parse(message.text).blocks)
+    """Whether a message that nobody has signed has blocks of the runtime in it, or what was cut out of one."""
+    if message.by is not None:
+        return False
+    found = parse(message.text)
+    blocks = found.blocks if found.incomplete is None else [*found.blocks, found.incomplete]
+    return any(one.type in FORGED for one in blocks) or any("</block" in text for text in found.text_segments)
