@@ -279,7 +279,7 @@ def test_a_number_that_the_host_trusts_counts_in_each_of_its_forms(value: Any, s
     context = Context()
     context.trust(value)
     execute(agent(call("transfer", amount=sent), skills=[transfer]), "Pay.", context=context)
-    assert [str(one) for one in PAID] == [sent]
+    assert [Decimal(sent)] == PAID
 
 
 def test_what_a_function_writes_into_the_task_of_a_sub_agent_counts_in_it() -> None:

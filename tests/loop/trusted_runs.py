@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 import kernai
 from kernai import (
     Agent,
@@ -51,6 +53,16 @@ EVIL = [
     "bob&#64;x.org", "\uff42ob@x.org", "bob@x.org\u0301", "+4711", "-4711", "4711.5", "",
 ]  # fmt: skip
 PHRASES = ["Pay {}.", "{}", "I owe {}, so please settle it!", "Send it to <{}>", '"{}" is right', "an {}\nand more", "to:{}"]
+class Booking(BaseModel):
+    """A record that takes its field by another name, and shows it to nobody."""
+
+    to: Trusted[str] = Field(alias="recipient", exclude=True)
+
+
+class Memo(BaseModel):
+    text: str
+
+
 SEPARATORS = " \n\t,;:!?()<>\"'=&"
 
 
@@ -163,6 +175,13 @@ class Trial:
                 trial.paid(value)
             return "sent"
 
+        @skill(register=False, name="book")
+        def book(order: Booking | Memo) -> str:
+            """Make a booking, or a memo."""
+            if isinstance(order, Booking):
+                trial.paid(order.to)
+            return "booked"
+
         @skill(register=False, name="count")
         def count(amount: Trusted[int]) -> str:
             """Send an amount."""
@@ -208,7 +227,7 @@ class Trial:
             trial.said.append(own)
             return {"id": own, "title": title}
 
-        return [pay, pay_all, count, mail, fails, look_up, accounts, items, make]
+        return [pay, pay_all, book, count, mail, fails, look_up, accounts, items, make]
 
     def paid(self, value: str) -> None:
         self.counts["values that got through"] += 1
@@ -243,6 +262,7 @@ class Trial:
             ("pay", {"to": self._altered(self.value())}),
             ("pay_all", {"to": [self.value(), self.value()]}),
             ("pay_all", {"to": [], "orders": [{"to": self.value()}]}), ("pay_all", {"to": [], "by": {self.value(): self.value()}}),
+            ("book", {"order": {"recipient": self.value()}}), ("book", {"order": {"text": self.value()}}),
             ("count", {"amount": one.choice([4711, 47, -4711, 77, 47110, "4711", 0, 1])}),
             ("mail", {}), ("mail", {}), ("fails", {}), ("look_up", {}), ("accounts", {}), ("items", {}),
             ("make", {"title": self.value()}), ("clerk", {"input": self.by_attacker()}),
