@@ -31,7 +31,7 @@ from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 STYLES = ("page.css", "cards.css")
 SCRIPTS = (
     "dom.js", "markdown.js", "figures.js", "recording.js", "describe.js", "list.js", "cards.js", "conversation.js",
-    "step.js", "timeline.js", "splitter.js", "filters.js", "live.js", "view.js", "keys.js", "main.js",
+    "step.js", "timeline.js", "plot.js", "splitter.js", "filters.js", "live.js", "view.js", "keys.js", "main.js",
 )
 #: near the start of every page; a file without it was written by another program
 MARK = b"<!-- written by kernai view -->"

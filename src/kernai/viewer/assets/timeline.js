@@ -27,6 +27,7 @@ class Timeline {
     this.rows = [];
     this.lasts = []; // the last row of each level
     this.path = document.getElementById("path");
+    this.plot = new Plot(document.getElementById("plot"));
     scroller.addEventListener("scroll", () => this.drawPath(), { passive: true });
     host.addEventListener("keydown", (event) => this.onKey(event));
     host.addEventListener("click", (event) => this.onClick(event));
@@ -48,7 +49,14 @@ class Timeline {
     this.measure();
     this.list.set(this.rows);
     this.drawAxis();
+    this.plot.refresh(roots);
+    this.markInPlot();
     this.drawPath();
+  }
+
+  markInPlot() {
+    const of = this.rows[this.list.index.get(this.selected)]?.of;
+    this.plot.mark(of instanceof Call ? of.step : of);
   }
 
   /** Keeps in sight what the first visible row is in. */
@@ -232,6 +240,7 @@ class Timeline {
       const row = this.rows[index.get(one)];
       this.list.replace(index.get(one), { ...row, version: this.versionOf(row) });
     }
+    this.markInPlot();
     const element = this.list.reveal(index.get(key), "nearest");
     if (focus) element?.focus({ preventScroll: true });
   }
