@@ -23,7 +23,7 @@ from kernai import Agent, MockProvider, Skill
 from kernai.durable.store import RunInfo
 from kernai.jsonio.json_data import dumps_data
 from kernai.postgres import PostgresStore, Workers
-from kernai.values.result import PendingCall
+from kernai.values.pending_calls import PendingCall
 from support import emit
 from tests.postgres.server import Server
 

@@ -73,7 +73,7 @@ from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
 from kernai.values.model import Cost, Model, Models
 from kernai.values.outside_text import outside
-from kernai.values.result import Replay, Result, StopReason, Usage
+from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ if TYPE_CHECKING:
     from kernai.inputs.trusted import Trusted
     from kernai.loop.task_scheduler import TaskScheduler
     from kernai.runs.mapping import Progress, RunResults
+    from kernai.runs.resume_request import Replay
     from kernai.testing.mock_provider import MockProvider
-    from kernai.values.result import PendingCall, UntrustedValue
+    from kernai.values.pending_calls import PendingCall, UntrustedValue
     from kernai.values.tools import Tool, Tools
 
 __version__ = "0.2.0"
@@ -202,8 +203,9 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Decision": "durable.approvals",
         "MemoryStore": "durable.memory_store",
         "MockProvider": "testing.mock_provider",
-        "PendingCall": "values.result",
+        "PendingCall": "values.pending_calls",
         "Progress": "runs.mapping",
+        "Replay": "runs.resume_request",
         "RunInfo": "durable.store",
         "RunResults": "runs.mapping",
         "RunStore": "durable.store",
@@ -214,7 +216,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Tool": "values.tools",
         "Tools": "values.tools",
         "Trusted": "inputs.trusted",
-        "UntrustedValue": "values.result",
+        "UntrustedValue": "values.pending_calls",
         "fork": "durable.forking",
     }
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from kernai.values.media import Media
-    from kernai.values.result import PendingCall, Result
+    from kernai.values.pending_calls import PendingCall
+    from kernai.values.result import Result
 
 AnyError = TypeVar("AnyError", bound=Exception)
 

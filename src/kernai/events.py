@@ -19,7 +19,7 @@ None. A name that Python or this module needs itself ends in ``_``. Annotations 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -45,27 +45,24 @@ Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
-#: by annotation, whether a value fits it
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "Any": lambda value: True,  # noqa: ARG005 - anything is data
-    "str": lambda value: isinstance(value, str),
-    "str | None": lambda value: isinstance(value, str | None),
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "int | None": lambda value: isinstance(value, int | None) and not isinstance(value, bool),
-    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "float | None": lambda value: isinstance(value, int | float | None) and not isinstance(value, bool),
-    "bool | None": lambda value: isinstance(value, bool | None),
-    "Mapping[str, Any]": lambda value: isinstance(value, Mapping),
-    "Mapping[str, Any] | None": lambda value: isinstance(value, Mapping | None),
-    "Sequence[Any]": lambda value: isinstance(value, (list, tuple)),
-    "Sequence[Any] | None": lambda value: isinstance(value, (list, tuple, _NONE)),
-    "str | Sequence[Any]": lambda value: isinstance(value, (str, list, tuple)),
-    "Decided": lambda value: isinstance(value, (bool, str, Mapping)),
+_Types = tuple[type, ...]
+#: by annotation, the types of the values that fit: first those that JSON data has, which most values are
+_TYPES: dict[str, _Types] = {
+    "Any": (object,),
+    "str": (str,),
+    "str | None": (str, _NONE),
+    "int": (int,),
+    "int | None": (int, _NONE),
+    "float": (float, int),
+    "float | None": (float, int, _NONE),
+    "bool | None": (bool, _NONE),
+    "Mapping[str, Any]": (dict, Mapping),
+    "Mapping[str, Any] | None": (dict, _NONE, Mapping),
+    "Sequence[Any]": (list, tuple),
+    "Sequence[Any] | None": (list, tuple, _NONE),
+    "str | Sequence[Any]": (str, list, tuple),
+    "Decided": (bool, str, dict, Mapping),
 }
-#: likewise, of the types that JSON has, those whose values do: most values need no call
-_JSON: tuple[Any, ...] = (None, True, 0, 0.0, "", [], {})
-_TYPES = {kind: frozenset({type(one) for one in _JSON if fits(one)}) for kind, fits in _FITS.items()}
-_Check = tuple[str, str, frozenset[type], Callable[[Any], bool]]
 Decided = bool | str | Mapping[str, Any]
 _DURATION = frozenset({"duration_ms"})
 #: a smaller integer is JSON as it is
@@ -93,9 +90,9 @@ class Row:
     _always: ClassVar[Mapping[str, str]] = {}
     _perhaps: ClassVar[Mapping[str, str]] = {}
     _open: ClassVar[tuple[str, ...]] = ()
-    #: all these names; and for each the slot, and what fits it
+    #: all these names; and for each the slot, and the types that fit
     _names: ClassVar[frozenset[str]] = frozenset()
-    _checks: ClassVar[tuple[_Check, ...]] = ()
+    _checks: ClassVar[tuple[tuple[str, str, _Types], ...]] = ()
     _read_always: ClassVar[Any]
     _read_perhaps: ClassVar[Any]
 
@@ -114,9 +111,7 @@ class Row:
         slots, types = {**cls._always, **cls._perhaps}, cls.__init__.__annotations__
         cls._names = frozenset(slots)
         if "read" not in vars(cls):
-            cls._checks = tuple([
-                (name, slot, _TYPES[types[slot]], _FITS[types[slot]]) for name, slot in slots.items()
-            ])
+            cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in slots.items()])
         # with two more names there are always several, which are read into a tuple
         cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
                                                for slots in (cls._always, cls._perhaps))
@@ -182,14 +177,18 @@ class Row:
             unknown = [name for name in data if name not in cls._names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given: dict[str, Any] = {}
-        for name, slot, types, fits in cls._checks:
+        for name, slot, types in cls._checks:
             given[slot] = value = data.get(name)
-            if type(value) not in types and not fits(value):
+            if type(value) not in types and not _fits(value, types):
                 raise ValueError(f"its {name!r} is a {_kind(value)}")
         return cls(**given)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.fields()!r})"
+
+
+def _fits(value: object, types: _Types) -> bool:
+    return isinstance(value, types) and (type(value) is not bool or int not in types)  # a bool is an int for Python
 
 
 def _kind(value: object) -> str:

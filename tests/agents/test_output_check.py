@@ -10,7 +10,8 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, MemoryStore, MockProvider, Recorder, Task, execute_plan
-from kernai.agents.agent import OPTIONS, AgentChanges
+from kernai.agents.agent import OPTIONS
+from kernai.agents.agent_changes import AgentChanges
 from tests.loop.loop_cases import command
 
 

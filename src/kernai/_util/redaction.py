@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import threading
-from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -114,6 +113,8 @@ def _spelled(char: str, times: int) -> str:
 
 def _in_base64(octets: bytes) -> Iterator[str]:
     """Patterns for a secret inside base64 text, plain or URL-safe: one for each of the three offsets it can have."""
+    from binascii import b2a_base64  # most runs have no secrets
+
     for before in range(3):
         # only the digits that encode nothing but the secret: those at its ends depend on its neighbours
         digits = b2a_base64(b"\0" * before + octets, newline=False)

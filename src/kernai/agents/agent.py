@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
 from kernai._util.callables import is_async
 from kernai._util.close_matches import closest, likely
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from typing import Unpack
     from typing import _SpecialForm as SpecialForm
 
+    from kernai.agents.agent_changes import AgentChanges
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
-    from kernai.values.result import PendingCall, Result
+    from kernai.values.pending_calls import PendingCall
+    from kernai.values.result import Result
 
 Text = str | Sequence[str | Outside]
 Instructions = Text | Callable[[], Text] | Callable[[Context], Text]
@@ -496,31 +498,3 @@ OPTIONS = ("instructions", *_CHECKS)
 _DEFAULTS: dict[str, Any] = Agent.__init__.__kwdefaults__ or {}
 _CHECKED_DEFAULTS = {name: check(_DEFAULTS[name]) for name, check in _CHECKS.items()}
 _METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar", "options")
-
-
-class AgentChanges(TypedDict, total=False):
-    """What `Agent.replace` takes besides `output`, for type checkers and editors: the options of `Agent`."""
-
-    instructions: Instructions
-    provider: Provider | None
-    model: Model
-    max_steps: int
-    skills: Literal["all"] | Iterable[str | Skill] | None
-    protocols: Iterable[str | Protocol] | None
-    generation: GenerationOptions | Mapping[str, Any] | None
-    on_prose: OnProse
-    on_truncated: OnTruncated
-    parallel_skills: bool
-    list_skills: bool | None
-    workflows: bool
-    max_tasks: int
-    middleware: Iterable[Middleware] | None
-    approve: Callable[[PendingCall], Any] | None
-    constrain: bool
-    calls: Calls
-    quoted_calls: OnQuotedCalls
-    dialects: OnDialects
-    know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
-    name: str | None
-    output_check: Callable[[Any, Any], str | None] | None
-    output_retries: int

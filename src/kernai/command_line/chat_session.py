@@ -33,7 +33,8 @@ from kernai.values.limits import Limits
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
-from kernai.values.result import PendingCall, Result, StopReason
+from kernai.values.pending_calls import PendingCall
+from kernai.values.result import Result, StopReason
 
 HELP = """\
 /attach FILE|URL   send an image or another file with the next line

@@ -13,9 +13,9 @@ from kernai.command_line.options import AGENT_FORMS, add_agent_arguments, same_a
 from kernai.command_line.recording import FORMS, Source, source
 from kernai.command_line.runs_command import RunStore, command
 from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, error_text
+from kernai.runs.resume_request import Replay
 from kernai.runs.running import replay
 from kernai.values.model import Model
-from kernai.values.result import Replay
 
 DESCRIPTION = f"""\
 Run an agent on a recording, and compare everything it decides: which calls it makes, what it sends the model, how it

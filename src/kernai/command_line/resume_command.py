@@ -18,7 +18,8 @@ from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
 from kernai.runs.running import resume
 from kernai.values.limits import Limits
-from kernai.values.result import PendingCall, Result
+from kernai.values.pending_calls import PendingCall
+from kernai.values.result import Result
 
 DESCRIPTION = f"""\
 Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a call that

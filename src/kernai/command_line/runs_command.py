@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.postgres import PostgresStore
-    from kernai.values.result import PendingCall
+    from kernai.values.pending_calls import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200

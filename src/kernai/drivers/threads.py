@@ -18,7 +18,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kernai._util.worker_pool import WorkerPool
 from kernai.drivers.driver import GRACE, POLL, Driver, Stack, TakenOver
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS, calls_out
@@ -37,6 +36,7 @@ from kernai.loop.effects import (
 )
 
 if TYPE_CHECKING:
+    from kernai._util.worker_pool import WorkerPool
     from kernai.drivers.background_loop import BackgroundLoop
     from kernai.drivers.delivery import ThreadsDelivery
     from kernai.loop.root import Outbox, Root
@@ -189,6 +189,8 @@ class ThreadsDriver(Driver):
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
         from queue import SimpleQueue
+
+        from kernai._util.worker_pool import WorkerPool
 
         if stack.completions is None:
             stack.completions = SimpleQueue()

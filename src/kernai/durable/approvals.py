@@ -11,7 +11,8 @@ from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
-from kernai.values.result import PendingCall, StopReason, UntrustedValue
+from kernai.values.pending_calls import PendingCall, UntrustedValue
+from kernai.values.result import StopReason
 from kernai.values.value import Value
 
 if TYPE_CHECKING:

@@ -53,7 +53,8 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import run_loop
-from kernai.values.result import PendingCall, Result, StopReason
+from kernai.values.pending_calls import PendingCall
+from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.durable.journal import Journal
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from kernai.loop.root import Root
     from kernai.loop.run_state import Run
     from kernai.values.outside_text import InputPart
-    from kernai.values.result import UntrustedValue
+    from kernai.values.pending_calls import UntrustedValue
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")

@@ -19,7 +19,7 @@ from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.events import ApprovalGivenRow, ContextSavedRow, Row
-    from kernai.values.result import PendingCall
+    from kernai.values.pending_calls import PendingCall
 
 #: a run that is to stop no longer writes these
 _BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)

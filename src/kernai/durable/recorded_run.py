@@ -35,7 +35,8 @@ from kernai.events import (
 from kernai.loop.run_state import input_message
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message
-from kernai.values.result import PendingCall, Result, StopReason, UntrustedValue, Usage
+from kernai.values.pending_calls import PendingCall, UntrustedValue
+from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.inputs.params import Repair

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kernai.durable.approvals import Decision
-    from kernai.values.result import PendingCall
+    from kernai.values.pending_calls import PendingCall
 
 T = TypeVar("T")
 #: how often `watch` looks where the store says nothing, in seconds

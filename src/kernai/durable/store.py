@@ -33,7 +33,8 @@ from kernai.events import (
 )
 from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
-from kernai.values.result import PendingCall, StopReason, Usage
+from kernai.values.pending_calls import PendingCall
+from kernai.values.result import StopReason, Usage
 from kernai.values.value import Value
 
 if TYPE_CHECKING:

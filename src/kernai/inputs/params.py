@@ -89,14 +89,14 @@ def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[s
 
 
 _JSON_BEGINS = ("{", "[")
-_FIRST_KEY = re.compile(
+_FIRST_KEY = (  # compiled when a call is not JSON
     r"""\s*+(?:```\w*+\s*+)?\{\s*+(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+))\s*+:"""
 )
 
 
 def _begins_with(content: str, name: str) -> Literal["quoted", "bare", ""]:
     """How the first key of a JSON object is written, if the text begins like one and the key is `name`."""
-    first = _FIRST_KEY.match(content)
+    first = re.match(_FIRST_KEY, content)
     if first is None or first[first.lastindex or 0] != name:
         return ""
     return "bare" if first[3] is not None else "quoted"

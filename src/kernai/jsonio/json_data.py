@@ -199,14 +199,15 @@ def dumps_data(data: object) -> str:
         return dumps(data)
 
 
-_UNSAFE = re.compile("[<\ud800-\udfff]")
+# patterns of this module are compiled when a text is refused: most are not
+_UNSAFE = "[<\ud800-\udfff]"
 LONGEST_QUOTED = 80
 
 
 def quoted(text: str) -> str:
     """A text as a JSON string: shortened, with `<` and lone surrogates escaped."""
     short = json.dumps(text[:LONGEST_QUOTED], ensure_ascii=False)
-    short = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", short)
+    short = re.sub(_UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", short)
     return short if len(text) <= LONGEST_QUOTED else f'{short[:-1]}…" ({len(text)} characters)'
 
 
@@ -215,8 +216,8 @@ def quoted(text: str) -> str:
 JSON_SPACE = " \t\r\n"
 # A string without an end runs to the end of the text: retrying at each quote in it would make the search quadratic.
 _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-_NESTING = re.compile(_STRING + r"|([\[{])|[\]}]", re.DOTALL)
-_CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)
+_NESTING = _STRING + r"|([\[{])|[\]}]"
+_CONSTANT = _STRING + "|(-?Infinity|NaN)"
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
 _SHORT = 1000  # characters
@@ -301,7 +302,7 @@ def _check_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
-    for found in _NESTING.finditer(text):
+    for found in re.finditer(_NESTING, text, re.DOTALL):
         if found[1] is not None:
             depth += 1
             if depth > MAX_DEPTH:
@@ -317,7 +318,7 @@ def _check_syntax(text: str) -> None:
     except json.JSONDecodeError as error:
         raise JsonSyntaxError(error.msg, text, error.pos) from None
     except ValueError as error:  # a constant, whose place the decoder does not report
-        place = next((found.start() for found in _CONSTANT.finditer(text) if found[1]), 0)
+        place = next((found.start() for found in re.finditer(_CONSTANT, text, re.DOTALL) if found[1]), 0)
         raise JsonSyntaxError(str(error), text, place) from None
 
 

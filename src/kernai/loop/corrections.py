@@ -15,7 +15,7 @@ from kernai.values.message import Wording
 
 if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls
-    from kernai.values.result import UntrustedValue
+    from kernai.values.pending_calls import UntrustedValue
 
 _HOW_TO_GO_ON = (
     'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.llm_response import LlmResponse
     from kernai.values.model import Model
-    from kernai.values.result import PendingCall, UntrustedValue
+    from kernai.values.pending_calls import PendingCall, UntrustedValue
 
 
 NO_PROVIDER = (

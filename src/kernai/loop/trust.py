@@ -20,7 +20,7 @@ from kernai.blocks.parser import parse
 from kernai.events import ApprovalGivenRow, RunStartRow, SkillResultRow, TrustAddedRow
 from kernai.inputs.trusted import Leaf, Said, Words, contacts, folded, leaves
 from kernai.loop.decision import FORGED
-from kernai.values.result import UntrustedValue
+from kernai.values.pending_calls import UntrustedValue
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Task

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Message, Part, placeholder
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ class Provider(ABC):
         In a native version `on_chunk` returns an awaitable: awaiting it holds the stream until observers have caught
         up. It may be ignored.
         """
+        from kernai._util.worker_pool import WorkerPool, in_worker  # many providers have an `acall`
+
         return await in_worker(WorkerPool(1), lambda: self.call(messages, model, generation, on_chunk))
 
     def encode(self, parts: Iterable[Part], model: Model) -> list[Any]:

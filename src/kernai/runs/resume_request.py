@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
@@ -31,14 +31,15 @@ from kernai.runs.skill_checks import Same, SkillChecks
 from kernai.values.context import Context
 from kernai.values.message import as_parts
 from kernai.values.outside_text import INPUT_PARTS
-from kernai.values.result import Replay, Result, StopReason
+from kernai.values.result import Output_co, Result, StopReason
+from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import RunStore, Store
-    from kernai.values.result import PendingCall
+    from kernai.values.pending_calls import PendingCall
 
 Agents = Mapping[str, Agent[Any]] | None
 
@@ -192,6 +193,18 @@ class ResumeRequest(_RecordedRequest):
         if self._input is not None and waiting.keys() - approvals.keys():
             raise ValueError(f"input: the run waits for a decision on {', '.join(waiting)}; pass approvals=... first")
         return approvals
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Replay(Value, Generic[Output_co]):
+    """What a replay has found: the run's `result`, None if the recording stops in the middle of it, and `changes`.
+
+    Those say in words what of the agent's definition differs from the recorded one and protects no less; see
+    docs/replay.md.
+    """
+
+    result: Result[Output_co] | None
+    changes: tuple[str, ...] = ()
 
 
 class ReplayRequest(_RecordedRequest):

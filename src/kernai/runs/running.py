@@ -17,7 +17,7 @@ from kernai.events import Event
 from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
 from kernai.values.context import Context
 from kernai.values.model import Model
-from kernai.values.result import Output_co, Replay, Result
+from kernai.values.result import Output_co, Result
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
     from kernai.runs.mapping import Report, RunResults
     from kernai.runs.plan_request import GivenPlan
+    from kernai.runs.resume_request import Replay
     from kernai.runs.skill_checks import Same
 
 Agents = Mapping[str, Agent[Any]] | None

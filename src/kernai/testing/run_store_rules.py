@@ -36,7 +36,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.testing.store_rules import _media, _raises, _same, entry
-from kernai.values.result import PendingCall
+from kernai.values.pending_calls import PendingCall
 
 PROCESSES = 8
 PATIENCE = 20.0  # seconds

@@ -1,17 +1,15 @@
-"""How a run ended: `Result`, its `StopReason`, its `Usage`, and a `PendingCall` for each call that waits."""
+"""How a run ended: `Result`, its `StopReason` and its `Usage`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai._util.close_matches import likely
 from kernai.errors import RunStoppedError, error_text
-from kernai.jsonio.json_data import copied
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 
     from kernai.errors import KernaiError
     from kernai.values.message import Message
+    from kernai.values.pending_calls import PendingCall
 
 
 if TYPE_CHECKING:
@@ -101,73 +100,6 @@ def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
     if a is None:
         return b
     return a if b is None else a + b
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class UntrustedValue(Value):
-    """A value of a call that neither the user nor the host brought in.
-
-    `path` is the input, such as ``recipient`` or ``payments[0].to``; empty where the call as a whole is in doubt.
-    `source` says where the value comes from.
-    """
-
-    path: str
-    value: str
-    source: str
-
-    def __str__(self) -> str:
-        shown = json.dumps(self.value, ensure_ascii=False)
-        return f"{self.path} is {shown}, {self.source}" if self.path else self.source
-
-    def to_dict(self) -> dict[str, str]:
-        """As `approval_requested` records it."""
-        return {"path": self.path, "value": self.value, "source": self.source}
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PendingCall(Value):
-    """A call that waits for a decision. `skill` is the name of the skill or protocol; None for a call of the model.
-
-    `until` is when it is made again if nobody has decided, ISO 8601 in UTC; None if it waits for a person alone.
-    `untrusted` are values that only the user may bring in, and did not.
-    """
-
-    call_id: str
-    skill: str | None = None
-    params: Any = None
-    reason: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    until: str | None = None
-    untrusted: Sequence[UntrustedValue] = ()
-
-    def __post_init__(self) -> None:
-        # whoever made or was shown this one may change their data
-        object.__setattr__(self, "params", copied(self.params))
-        object.__setattr__(self, "metadata", copied(self.metadata))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As `approval_requested` records it."""
-        data: dict[str, Any] = {
-            "call_id": self.call_id, "skill": self.skill, "params": self.params, "reason": self.reason,
-            "metadata": dict(self.metadata),
-        }
-        if self.until is not None:
-            data["until"] = self.until
-        if self.untrusted:
-            data["untrusted"] = [one.to_dict() for one in self.untrusted]
-        return data
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Replay(Value, Generic[Output_co]):
-    """What a replay has found: the run's `result`, None if the recording stops in the middle of it, and `changes`.
-
-    Those say in words what of the agent's definition differs from the recorded one and protects no less; see
-    docs/replay.md.
-    """
-
-    result: Result[Output_co] | None
-    changes: tuple[str, ...] = ()
 
 
 _AS_TEXT: Any = ...  # the default of `output`: the text
