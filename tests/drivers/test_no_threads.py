@@ -115,4 +115,4 @@ def test_asyncio_calls_in_place_what_it_would_call_in_a_worker() -> None:
     assert asyncio.run(kernai.aexecute(it, "go", recorder=recorder)).text == "x"
     assert [one.data["result"] for one in recorder.for_event("skill_result")] == ["seen by nobody", "waited"]
     result = asyncio.run(kernai.aexecute(agent(middleware=[timeout(5)]), "go"))
-    assert "a timeout of a synchronous call needs a thread" in str(result.error)
+    assert "a synchronous call needs a thread here" in str(result.error)

@@ -16,6 +16,7 @@ import pytest
 
 from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext
 from kernai.postgres import PostgresStore, RunHandle, Workers, workers
+from kernai.postgres.jobs import submit_again
 from kernai.testing.contracts import at_once
 from tests.durable.durable_cases import command, provider
 from tests.postgres.server import Server
@@ -417,7 +418,7 @@ def test_a_job_that_failed_is_submitted_again(store: PostgresStore, monkeypatch:
     left, right = [2], PostgresStore.info
 
     def away(own: PostgresStore, run_id: str) -> Any:
-        if threading.current_thread().name.startswith("kernai run") and left[0]:
+        if threading.current_thread().name == "kernai-worker" and left[0]:
             left[0] -= 1
             raise KernaiError("the server is away") from psycopg.OperationalError()
         return right(own, run_id)
@@ -460,7 +461,7 @@ def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresSto
         assert begun.wait(PATIENCE)
         with store.transaction() as connection:
             connection.execute("UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'")
-        assert store.submit_again("kernai", 1.0) == 0
+        assert submit_again(store, "kernai", 1.0) == 0
         go.set()
         assert handle.result(PATIENCE).text == "done"
 
@@ -472,7 +473,7 @@ def test_one_reaper_at_a_time_submits_what_nobody_works_on(store: PostgresStore)
         store.claim(handle.run_id, "h:1:2:3", 0.001)
     with store.transaction() as connection:
         connection.execute("UPDATE procrastinate_jobs SET status = 'doing'")
-    assert at_once(lambda number: store.submit_again("kernai", 1.0), 6) == []
+    assert at_once(lambda number: submit_again(store, "kernai", 1.0), 6) == []
     found = jobs(store)
     assert sorted(args["run_id"] for _, args in found) == ["r0", "r1", "r2"]
     assert {status for status, _ in found} == {"todo"}

@@ -178,7 +178,7 @@ async def in_worker(
         pool.submit(handed.perform)
     except RuntimeError as error:
         if not in_place:
-            raise RuntimeError(f"a timeout of a synchronous call needs a thread, and {error}") from error
+            raise RuntimeError(f"a synchronous call needs a thread here, and {error}") from error
         handed.perform()
     cancelled: BaseException | None = None
     if not (hold and handed.ended.acquire(timeout=hold)):

@@ -8,11 +8,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from kernai.durable.lease import Lease
-from kernai.durable.run_head import Claim, Head, LeasedStore
-from kernai.durable.store import Entry, RunFilter, RunInfo, check_append, check_run_id, first_read, kept, newest_first
+from kernai.durable.run_head import Head, LeasedStore
+from kernai.durable.store import (
+    Entry,
+    RunFilter,
+    RunInfo,
+    Terms,
+    check_append,
+    check_run_id,
+    first_read,
+    kept,
+    newest_first,
+)
 from kernai.jsonio.json_data import dumps_data
 from kernai.values.media import Media
 
@@ -33,9 +43,7 @@ class MemoryStore(LeasedStore):
         self._runs: dict[tuple[str, str], _Run] = {}
 
     def append(
-        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
-        info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None, release: bool = False,
-        writer: str | None = None,
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
         check_append(run_id, entries)
         texts = list(map(dumps_data, entries))
@@ -43,15 +51,13 @@ class MemoryStore(LeasedStore):
         with self._lock:
             run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
             run.head.now = self._now()
-            if run.head.append(
-                first_seq, entries, info=info, lease=lease, claim=claim, release=release, writer=writer
-            ):
+            if run.head.append(first_seq, entries, **terms):
                 run.texts += texts
                 for one in brought:
                     run.media[one.id] = first_read(run.media.get(one.id), one)
                 self._runs[self._tenant, run_id] = run
                 self._news.notify_all()
-            return run.head.lease_after(lease, claim)
+            return run.head.lease_after(**terms)
 
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
         check_run_id(run_id)

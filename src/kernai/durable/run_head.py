@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from kernai._util.copies import NotCopied
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
@@ -24,13 +24,16 @@ from kernai.durable.store import (
     ABANDONED,
     BLOCKED,
     RUNNING,
+    Claim,
     Codec,
     Entry,
     RunFilter,
     RunInfo,
     RunPage,
+    Terms,
     check_next,
     check_run_id,
+    kept,
     utc,
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
@@ -49,8 +52,6 @@ T = TypeVar("T")
 #: how often `watch` looks where the store says nothing, in seconds
 POLL = 0.2
 LONGEST_WAIT = 60.0
-#: who claims, and for how many seconds
-Claim = tuple[str, float]
 
 
 @dataclass(slots=True)
@@ -121,8 +122,8 @@ class Head:
         self.holder, self.seconds, self.since, self.until = worker, seconds, self.now, self.now + seconds
 
     def append(
-        self, first_seq: int, entries: Sequence[Entry], *, info: RunInfo | None = None,
-        lease: Lease | None = None, claim: Claim | None = None, release: bool = False, writer: str | None = None,
+        self, first_seq: int, entries: Sequence[Entry], *, info: RunInfo | None = None, lease: Lease | None = None,
+        claim: Claim | None = None, release: bool = False, writer: str | None = None,
     ) -> bool:
         """Takes the entries into account. False where they are there already: this very append was made before.
 
@@ -148,7 +149,7 @@ class Head:
             self._use_up(entries)
         return True
 
-    def lease_after(self, lease: Lease | None, claim: Claim | None) -> Lease | None:
+    def lease_after(self, *, lease: Lease | None = None, claim: Claim | None = None, **_: object) -> Lease | None:
         """What an append returns: the lease that it was made under, with what its holder has to know."""
         return self.lease() if claim is not None or (lease is not None and self.cancel is not None) else lease
 
@@ -207,6 +208,7 @@ class LeasedStore(NotCopied):
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
         """What is stored of media: a text, which has the path or URL in it, and a payload."""
+        media = kept(media)
         data = None if isinstance(media.data, bytes) else media.data
         payload = media.data if isinstance(media.data, bytes) else media.payload
         about = self._sealed(dumps_data({
@@ -370,9 +372,7 @@ class LeasedStore(NotCopied):
                     wait(from_seq, left)
 
     def append(
-        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
-        info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None, release: bool = False,
-        writer: str | None = None,
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
         """See `RunStore.append`."""
         raise NotImplementedError

@@ -25,12 +25,22 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 from weakref import WeakSet, finalize
 
 from kernai.durable.lease import Lease
-from kernai.durable.run_head import Claim, Head, OpenedStore
-from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, RunInfo, check_append, check_run_id, kept
+from kernai.durable.run_head import Head, OpenedStore
+from kernai.durable.store import (
+    ABANDONED,
+    RUNNING,
+    Codec,
+    Entry,
+    RunFilter,
+    RunInfo,
+    Terms,
+    check_append,
+    check_run_id,
+)
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
@@ -125,9 +135,7 @@ class SqliteStore(OpenedStore):
         self._file.perform("open the store", lambda _: None, "BEGIN")
 
     def append(
-        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
-        info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None, release: bool = False,
-        writer: str | None = None,
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
         """See `RunStore.append`."""
         check_append(run_id, entries)
@@ -135,20 +143,18 @@ class SqliteStore(OpenedStore):
         rows = [(key, seq, *_summed(self._sealed(dumps_data(entry)))) for seq, entry in enumerate(entries, first_seq)]
         brought = []
         for one in media:
-            about, payload = self._sealed_media(kept(one))
+            about, payload = self._sealed_media(one)
             brought.append((key, one.id, about, payload, _media_checksum(about.encode("ascii"), payload)))
 
         def work(connection: sqlite3.Connection) -> Lease | None:
             head = self._file.latest(connection, key)
-            if head.append(
-                first_seq, entries, info=info, lease=lease, claim=claim, release=release, writer=writer
-            ):
+            if head.append(first_seq, entries, **terms):
                 connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
                 if brought:
                     connection.executemany(_KEEP_MEDIA, brought)
                     head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
                 self._file.keep(connection, key, head)
-            return head.lease_after(lease, claim)
+            return head.lease_after(**terms)
 
         return self._file.perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai._util.callables import is_async
 from kernai.errors import KernaiError, RunConflictError
@@ -299,6 +299,20 @@ class Store(Protocol):
         """Forgets the run, its entries and its media. The id may be used again."""
 
 
+#: who claims, and for how many seconds
+Claim = tuple[str, float]
+
+
+class Terms(TypedDict, total=False):
+    """What `RunStore.append` takes besides; see there."""
+
+    info: RunInfo | None
+    lease: Lease | None
+    claim: Claim | None
+    release: bool
+    writer: str | None
+
+
 class RunStore(Store, Protocol):
     """A `Store` whose runs have leases, and that can be asked more. The built-in stores are all of this kind.
 
@@ -312,7 +326,7 @@ class RunStore(Store, Protocol):
 
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
-        info: RunInfo | None = None, lease: Lease | None = None, claim: tuple[str, float] | None = None,
+        info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None,
         release: bool = False, writer: str | None = None,
     ) -> Lease | None:
         """`Store.append`, under a lease. Gives the lease, which the append has also renewed.

@@ -24,14 +24,16 @@ import procrastinate
 import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
-from psycopg_pool import PoolTimeout
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunInfo
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
-from kernai.postgres.store import RECONNECT, TASK, PostgresStore
+from kernai.postgres.connections import RECONNECT
+from kernai.postgres.jobs import TASK, submit, submit_again
+from kernai.postgres.store import PostgresStore
 from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kernai.workers")
 #: statuses of runs that have not ended
 _OPEN = frozenset({ABANDONED, QUEUED, RUNNING, WAITING, BLOCKED})
-#: seconds between two rounds of the reaper, and between two looks for jobs that nobody was notified of, such as those
-#: whose lock is free again
+#: seconds between two rounds of the reaper, and between two looks for what nobody was notified of, such as a job whose
+#: lock is free again
 ROUND, POLL = 2.0, 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -77,6 +79,7 @@ class Workers:
         self._accept = accepted_keys(accept)
         self._stopping = threading.Event()
         self._break_off: Callable[[], object] = lambda: None
+        self._threads = WorkerPool(concurrency)
 
     # ---------------------------------------------------------------------------------------------------- for callers
 
@@ -99,7 +102,7 @@ class Workers:
             "run_id": run_id or os.urandom(12).hex(), "metadata": metadata, "history": history, "store": store,
         })
         entry, media = request.first_entry()
-        store.submit(entry["run_id"], entry, media, queue=self._queue, lock=lock)
+        submit(store, entry["run_id"], entry, media, queue=self._queue, lock=lock)
         return RunHandle(store, entry["run_id"], self.agents)
 
     def handle(self, run_id: str, *, tenant: str = "") -> RunHandle:
@@ -145,7 +148,7 @@ class Workers:
             except asyncio.CancelledError:
                 if not self._stopping.is_set():
                     raise
-            except (psycopg.Error, ConnectorException, PoolTimeout) as error:
+            except (psycopg.Error, ConnectorException) as error:
                 _LOG.warning("the worker has failed and starts again: %s", error_text(error))
                 await asyncio.sleep(POLL)
             else:
@@ -166,7 +169,7 @@ class Workers:
 
         @app.task(name=TASK, queue=self._queue)
         async def work(tenant: str, run_id: str) -> None:
-            await _in_thread(lambda: self._continue(tenant, run_id), f"kernai run {run_id}")
+            await in_worker(self._threads, lambda: self._continue(tenant, run_id), in_place=False)
 
         async with app.open_async():
             await app.run_worker_async(
@@ -193,7 +196,7 @@ class Workers:
                 _block(store, run_id, error_text(error), error)
                 return
             except Exception as error:
-                if _is_away(error):
+                if isinstance(error.__cause__, psycopg.Error):  # it may pass
                     raise  # the job fails, and the reaper submits another
                 _LOG.warning("run %s is blocked: %s", run_id, error_text(error), exc_info=error)
                 _block(store, run_id, f"{type(error).__name__}: {error_text(error)}")
@@ -217,7 +220,7 @@ class Workers:
     def _reap_until(self, done: threading.Event) -> None:
         while True:
             try:
-                self._store.submit_again(self._queue, self._lease)
+                submit_again(self._store, self._queue, self._lease)
             except Exception as error:  # noqa: BLE001 - the next round tries again
                 _LOG.warning("the reaper: %s", error_text(error))
             if done.wait(ROUND):
@@ -253,18 +256,16 @@ class RunHandle:
         """
         until = None if timeout is None else time.monotonic() + timeout
         while (info := self.info()).status in (QUEUED, RUNNING, ABANDONED) or info.decisions or info.due:
-            left = LOOKS if until is None else min(until - time.monotonic(), LOOKS)
+            left = POLL if until is None else min(until - time.monotonic(), POLL)
             if left <= 0:
                 raise TimeoutError(f"run {self.run_id!r} has not ended after {timeout} s; it is {info.status}")
             next(self._store.watch(self.run_id, info.length, timeout=left), None)
         if info.status == BLOCKED:
             raise KernaiError(f"run {self.run_id!r} is blocked: {info.why}")
         agent = self._agents[info.agent or ""]
-        ended: Result[Any] | None
         if info.status in (StopReason.FINAL, StopReason.CLOSED):
-            ended = resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
-        else:
-            ended = recorded_result(agent, self.run_id, self._store)
+            return resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
+        ended = recorded_result(agent, self.run_id, self._store)
         assert ended is not None
         return ended
 
@@ -273,42 +274,8 @@ class RunHandle:
         end_run(self._store, self.run_id, reason)
 
 
-#: for how long a handle waits for news before it looks at the run's status, in seconds
-LOOKS = 1.0
-
-
 def _block(store: PostgresStore, run_id: str, why: str, calls: InFlightError | None = None) -> None:
     info = store.info(run_id)
     if info is not None and info.status in _OPEN:
         with suppress(RunBusyError):
             store.block(run_id, why, () if calls is None else calls.calls)
-
-
-def _is_away(error: Exception) -> bool:
-    """Whether it is the database's failure, which may pass."""
-    return isinstance(error.__cause__, (psycopg.Error, PoolTimeout))
-
-
-async def _in_thread(work: Callable[[], object], name: str) -> None:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def end(error: BaseException | None) -> None:
-        if done.done():
-            return  # nobody waits any more
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        error = None
-        try:
-            work()
-        except BaseException as raised:  # noqa: BLE001 - it is Procrastinate's to log
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(end, error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    await done

@@ -1,0 +1,223 @@
+"""`Server`: the connections of a `PostgresStore` and of its tenants' views.
+
+- Leases are renewed over a connection of their own: the pool may be used up.
+- One connection listens for all that watch in this process.
+- A forked child must not speak over its parent's connections: it closes its copies, and opens others.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from itertools import chain
+from typing import Any
+from weakref import WeakSet
+
+import psycopg
+from psycopg import sql
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from kernai.errors import KernaiError, error_text
+from kernai.interrupts import INTERRUPTS
+
+#: for how many seconds what fails because the server is away is tried again, and how long to wait in between
+PATIENCE = 10.0
+AGAIN = 0.05
+#: after how many seconds a pool begins a new series of attempts to connect: within one it waits longer each time
+RECONNECT = 2.0
+#: after how many milliseconds the server ends the transaction of a client that was stopped in it, with its locks
+IDLE = 15_000
+#: how often those who watch look besides, in seconds
+LOOKS = 2.0
+
+
+class Connection(psycopg.Connection[Any]):
+    """Appends share a cursor, which remembers how parameters are converted; else that is a third of their time."""
+
+    @cached_property
+    def appends(self) -> psycopg.Cursor[Any]:
+        return self.cursor()
+
+
+class Server:
+    """Where the database is, and the connections to it."""
+
+    def __init__(self, conninfo: str, schema: str, pool_size: int) -> None:
+        self.channel = f"kernai_{schema}"
+        self._conninfo, self._schema, self._pool_size = conninfo, schema, pool_size
+        self._begin()
+        _SERVERS.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._own = threading.local()  # the connection of this thread's transaction
+        self._pool: ConnectionPool[Connection] | None = None
+        self._aside: Connection | None = None
+        self._aside_lock = threading.Lock()
+        self._watchers: dict[str, list[threading.Event]] = {}
+        self._listener: threading.Thread | None = None
+        self._closed = False
+
+    def connect(self) -> Connection:
+        connection = Connection.connect(self._conninfo, autocommit=True)
+        self._configure(connection)
+        return connection
+
+    def _configure(self, connection: Connection) -> None:
+        _CONNECTIONS.add(connection)
+        settings = f"SET idle_in_transaction_session_timeout = {IDLE}; SET search_path TO {{}}, public"
+        connection.execute(sql.SQL(settings).format(sql.Identifier(self._schema)))
+
+    @property
+    def own(self) -> Connection | None:
+        """The connection of this thread's transaction."""
+        return getattr(self._own, "connection", None)
+
+    def take(self, until: float) -> Connection:
+        """The connection of this thread's transaction, or one of the pool, to be given back. `PoolTimeout` where none
+        is free until then.
+        """
+        if (own := self.own) is not None:
+            return own
+        with self._lock:
+            if self._closed:
+                raise KernaiError("the store is closed")
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self._conninfo, min_size=1, max_size=self._pool_size, open=True, num_workers=1,
+                    connection_class=Connection, kwargs={"autocommit": True}, configure=self._configure,
+                    reconnect_timeout=RECONNECT,
+                )
+            pool = self._pool
+        while True:
+            try:
+                return pool.getconn(timeout=min(max(until - time.monotonic(), AGAIN), 0.5))
+            except PoolTimeout:
+                INTERRUPTS.look()
+                if time.monotonic() >= until:
+                    raise
+
+    def give(self, connection: Connection) -> None:
+        """Gives back what `take` has given."""
+        if connection is self.own:
+            return
+        pool = self._pool
+        if pool is None:  # the store was closed meanwhile
+            connection.close()
+        else:
+            pool.putconn(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        connection = self.take(time.monotonic() + PATIENCE)
+        before, self._own.connection = self.own, connection
+        try:
+            with connection.transaction():
+                yield connection
+        finally:
+            self._own.connection = before
+            self.give(connection)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What this thread does meanwhile is done over a connection that nobody else waits for."""
+        with self._aside_lock:
+            try:
+                self._aside = self._own.connection = self._aside or self.connect()
+                yield
+            except (psycopg.Error, KernaiError) as error:
+                if self._aside is not None and self._aside.broken:
+                    self._aside = None
+                raise error if isinstance(error, KernaiError) else KernaiError(str(error)) from error
+            finally:
+                self._own.connection = None
+
+    def why_none(self) -> str:
+        """Why the pool has no connection."""
+        try:
+            self.connect().close()
+        except psycopg.Error as error:
+            return f"{error_text(error).strip()} (is the server running, and is this its address?)"
+        use = "pass a larger pool_size, or let fewer threads use the store"
+        return f"all {self._pool_size} connections are in use: {use}"
+
+    @contextmanager
+    def listening(self, note: str) -> Iterator[threading.Event]:
+        """An event that is set when the run is written to. One connection listens for all that watch in this
+        process.
+        """
+        news = threading.Event()
+        with self._lock:
+            self._watchers.setdefault(note, []).append(news)
+        self.listen()
+        try:
+            yield news
+        finally:
+            with self._lock:
+                self._watchers[note].remove(news)
+                if not self._watchers[note]:
+                    del self._watchers[note]
+
+    def listen(self) -> None:
+        """Begins to listen, unless that is so."""
+        with self._lock:
+            if self._listener is None:
+                self._listener = threading.Thread(target=self._listen, name="kernai-listen", daemon=True)
+                self._listener.start()
+
+    def _listen(self) -> None:
+        """Until nobody has watched for a while."""
+        try:
+            with self.connect() as connection:
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
+                with self._lock:
+                    for news in chain.from_iterable(self._watchers.values()):
+                        news.set()  # it may have been written to before
+                while True:
+                    for notify in connection.notifies(timeout=LOOKS, stop_after=1):
+                        with self._lock:
+                            for news in self._watchers.get(notify.payload, ()):
+                                news.set()
+                    with self._lock:
+                        if not self._watchers or self._closed:
+                            self._listener = None
+                            return
+        except psycopg.Error:  # whoever watches looks besides, and begins to listen again
+            with self._lock:
+                self._listener = None
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool, self._closed = self._pool, None, True
+        if pool is not None:
+            pool.close()
+        with self._aside_lock:
+            aside, self._aside = self._aside, None
+        if aside is not None:
+            aside.close()
+
+    def after_fork(self) -> None:
+        closed = self._closed
+        self._begin()
+        self._closed = closed
+
+
+_SERVERS: WeakSet[Server] = WeakSet()
+_CONNECTIONS: WeakSet[Connection] = WeakSet()
+
+
+def _in_child() -> None:
+    for connection in _CONNECTIONS:
+        with suppress(psycopg.Error, OSError):
+            os.close(connection.fileno())  # a copy: nothing is sent, and the parent goes on with its own
+    _CONNECTIONS.clear()
+    for server in _SERVERS:
+        server.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_in_child)
