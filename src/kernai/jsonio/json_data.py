@@ -10,13 +10,13 @@ For reading there is strict JSON with bounds, so that no text of a model can cra
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks the first
+from math import isfinite
 from typing import Any, NoReturn
 
 from kernai.errors import KernaiError
@@ -58,7 +58,7 @@ class Conversion:
                 return str.__str__(value)
             if isinstance(value, int) and -_LONG < value < _LONG:
                 return int(value)
-            if isinstance(value, float) and math.isfinite(value):
+            if isinstance(value, float) and isfinite(value):
                 return float(value)
             held = self.held(value)
             return self.leaf(value) if held is None else self._enter(value, held)
@@ -243,15 +243,13 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
     `JsonRefusedError` for data nested deeper than `MAX_DEPTH` levels and for numbers that Python cannot hold; with
     `unique_keys` also for a key that an object has twice; otherwise the last one counts.
     """
-    objects = text.count("{")
-    brackets = objects + text.count("[")
-    if brackets > _STACK and sys.getrecursionlimit() > _STACK:  # without a limit the decoder would exhaust the stack
+    if sys.getrecursionlimit() > _STACK and _brackets(text) > _STACK:  # else the decoder would exhaust the stack
         _check_depth(text)
     # a short object without others in it is decoded without the hook: its colons show whether a key came twice
-    hooked = unique_keys and objects > 0 and (objects > 1 or len(text) > _SHORT)
+    hooked = unique_keys and (len(text) > _SHORT or text.count("{") > 1)
     try:
         found = (_UNIQUE if hooked else _STRICT).decode(text)
-        if unique_keys and not hooked and objects and (type(found) is not dict or len(found) < text.count(":")):
+        if unique_keys and not hooked and "{" in text and (type(found) is not dict or len(found) < text.count(":")):
             found = _UNIQUE.decode(text)
     except (ValueError, RecursionError) as error:
         _check_depth(text)
@@ -263,7 +261,8 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
         if unique_keys:
             loads(text)  # a number out of bounds is reported before a duplicate key
         raise
-    if brackets > MAX_DEPTH and type(found) in _CONTAINERS and _depth(found, brackets) > MAX_DEPTH:
+    # each level takes two characters
+    if len(text) > 2 * MAX_DEPTH and type(found) in _CONTAINERS and _is_too_deep(found, text):
         raise JsonRefusedError(_TOO_DEEP)
     return found
 
@@ -277,29 +276,40 @@ def loads_flat(text: str) -> dict[str, Any] | None:
     return found if end == len(text) and type(found) is dict and len(found) == text.count(":") else None
 
 
-def _depth(data: Any, most: int) -> int:
-    """How many levels an object or list nests; it contains at most `most` of them, itself included.
+def _brackets(text: str) -> int:
+    return text.count("{") + text.count("[")
+
+
+def _is_too_deep(data: Any, text: str) -> bool:
+    """Whether the object or list that the text holds nests deeper than `MAX_DEPTH`.
 
     A level at a time, so that no stack is needed.
     """
-    depth, level = 0, [data]
-    while level:
+    if len(data) <= _SHORT and not _held([data]):
+        return False
+    depth, level, left = 0, [data], _brackets(text)
+    while left > 0 and level:
         depth += 1
-        most -= len(level)
-        if most <= 0:
-            break
-        level = [
-            inner
-            for one in level
-            for inner in (one.values() if type(one) is dict else one)
-            if type(inner) in _CONTAINERS
-        ]
-    return depth
+        left -= len(level)
+        if left + depth <= MAX_DEPTH:
+            return False
+        level = _held(level)
+    return depth > MAX_DEPTH
+
+
+def _held(level: list[Any]) -> list[Any]:
+    """The objects and lists inside these."""
+    return [
+        inner
+        for one in level
+        for inner in (one.values() if type(one) is dict else one)
+        if type(inner) in _CONTAINERS
+    ]
 
 
 def _check_depth(text: str) -> None:
     """`JsonRefusedError` if the text nests deeper than `MAX_DEPTH`; linear."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
+    if _brackets(text) <= MAX_DEPTH:
         return
     depth = 0
     for found in re.finditer(_NESTING, text, re.DOTALL):
@@ -345,7 +355,7 @@ def _no_constant(word: str) -> NoReturn:
 
 def _finite(text: str) -> float:
     number = float(text)
-    if math.isfinite(number):
+    if isfinite(number):
         return number
     raise JsonRefusedError(f"the number {text[:40]} is out of range")
 
