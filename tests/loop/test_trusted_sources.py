@@ -203,6 +203,17 @@ def test_a_recording_without_sources_resumes_and_replays_as_before() -> None:
     assert kernai.resume(made, "r", input="Thanks", store=old).text == "done"
 
 
+@pytest.mark.parametrize("amount, source", [
+    (1250, "which is in the result of `bill`"), (1250.5, "which the model made up"), (25, "which the model made up"),
+    (4711, "which is in the result of `bill`"),
+])
+def test_a_doubted_number_is_found_in_the_result_that_has_it_and_in_no_other(amount: float, source: str) -> None:
+    bill = returning("bill", "Please transfer 1,250.00 for RE-4711.")
+    made = agent(call("bill"), call("pay", to=[], amount=str(amount)), skills=[*SKILLS, bill])
+    (waiting,) = kernai.execute(made, "Pay it.", store=MemoryStore(), run_id="r").pending
+    assert [(one.path, one.source) for one in waiting.untrusted] == [("amount", source)]
+
+
 def test_calls_without_trusted_values_record_no_sources() -> None:
     store = MemoryStore()
     kernai.execute(agent(call("read"), call("pay", to=[])), "Read.", store=store, run_id="r")

@@ -228,17 +228,18 @@ class Trust:
             has_trusted = has_trusted or leaf.trusted
             for value, source in _looked_at(leaf, words, acts=acts):
                 if source is None:
-                    doubted[leaf.path, value] = UntrustedValue(leaf.path, value, self._source(value))
+                    found_in = self._source(leaf.value if leaf.trusted else value)
+                    doubted[leaf.path, value] = UntrustedValue(leaf.path, value, found_in)
                 else:
                     sources.setdefault(leaf.path, {})[source] = None
         if acts and not has_trusted and not skill.table.is_marked and not doubted:
             return [UntrustedValue("", "", "it acts on others, and text from outside has been read")], {}
         return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 
-    def _source(self, value: str) -> str:
-        wanted = folded(value)
+    def _source(self, value: object) -> str:
+        wanted = folded(str(value))
         for message in reversed(self._before()):
-            if message.role == "user" and wanted and wanted in folded(message.text):
+            if message.role == "user" and wanted and _mentions(message, value, wanted):
                 if message.by == "user":
                     return _PASSED_ON if message.outside else OWN
                 named = next((one.name for one in parse(message.text).blocks if one.name), None)
@@ -247,6 +248,8 @@ class Trust:
         return _OF_INSTRUCTIONS if system and system.outside and wanted in folded(system.text) else OWN
 
 
+#: characters of a value that says where it is from even as a part of a word
+_LONG_ENOUGH = 4
 #: typed amounts and moments: their digits are no account numbers
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
@@ -283,10 +286,18 @@ def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object
     yield from (text for text in (str(one.value) for one in leaves({}, given, given)) if folded(text) not in of_model)
 
 
+def _mentions(message: Message, value: object, wanted: str) -> bool:
+    """Whether a value is in a message, if long enough also as a part of a word."""
+    whole = Words([Said(message.text, "it")]).source_of(value)
+    return whole is not None or (len(wanted) >= _LONG_ENOUGH and wanted in folded(message.text))
+
+
 def _holds_results(message: Message) -> bool:
-    """Whether a message that nobody has signed has blocks of the runtime in it, or what was cut out of one."""
+    """Whether a message that nobody has signed answers a call, or has blocks of the runtime or a part of one in it."""
     if message.by is not None:
         return False
+    if message.answers is not None:
+        return True
     found = parse(message.text)
     blocks = found.blocks if found.incomplete is None else [*found.blocks, found.incomplete]
     return any(one.type in FORGED for one in blocks) or any("</block" in text for text in found.text_segments)
