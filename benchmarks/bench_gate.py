@@ -73,14 +73,14 @@ def recorded_runs(path: Path) -> Iterator[list[Recorded]]:
             return
         entries: list[dict[str, Any]] = []
         runs.append(Recorded(f"{path.stem}.{len(runs)}", self, entries))
-        seen = self._observers["on_event"]
+        seen = self._on_event
 
         def on_event(event: Any) -> Any:
             if event.type in KINDS and KINDS[event.type].role != "live":
                 entries.append(event.to_dict())
             return None if seen is None else seen(event)
 
-        self._observers["on_event"] = on_event
+        self._on_event = on_event
 
     folder, offline = Path.cwd(), ["--offline", "--no-log"] if path.parent.name == "scenarios" else []
     arguments = [str(path), *offline]

@@ -81,12 +81,12 @@ class Interrupts:
         #: the exception for a signal that could not be raised where it came
         self.noted: BaseException | None = None
 
-    def during(self, work: Callable[[], Result]) -> Result:
+    def during(self, work: Callable[..., Result], *given: Any) -> Result:
         """Does the work with the handler in place. At its end, raises a press that is still noted."""
         if not self._begin():
-            return work()
+            return work(*given)
         try:
-            return work()
+            return work(*given)
         finally:
             if _signal.getsignal(_SIGINT) is self._handler:  # unless it was replaced meanwhile
                 _signal.signal(_SIGINT, _DEFAULT)

@@ -177,7 +177,7 @@ class Agent(Generic[Output_co]):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
         setup = self.setup_now(workflows=self.workflows and context.is_root)
-        return setup.system_message(self.instructions_read, context)[1].text
+        return setup.read_system(self.instructions_read, context).message.text
 
     def grammar(self) -> str:
         """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.

@@ -58,6 +58,19 @@ class Key(NamedTuple):
     answer_type: AnswerType | None
 
 
+class System(NamedTuple):
+    """The system message of a step, and the `instructions` in it, of which the host itself `said` this."""
+
+    instructions: str | tuple[str | Outside, ...]
+    said: str
+    message: Message
+    #: whether it may hold calls that the model must not make just because it reads them
+    may_quote: bool
+
+
+NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
+
+
 class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
@@ -65,7 +78,7 @@ class Setup:
         "_agents", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how",
         "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version", "_revision",
         "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "constrains", "is_native", "key",
-        "protocols", "rules", "skills",
+        "protocols", "recorded_rules", "rules", "skills", "system",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
@@ -78,11 +91,14 @@ class Setup:
         self._know_how: KnowHow | None = agent.know_how
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         # one attribute: of two runs at once neither may see the other's message with its own instructions
-        self._system: tuple[str | tuple[str | Outside, ...] | None, Message] = None, Message("system", "")
+        self._system: System | None = None
+        #: the same in every step, unless the instructions are a function
+        self.system: System | None = None
         self._can_call: bool | None = None
         self._has_calls: bool | None = None
         self._is_guarded: bool | None = None
         self.rules = Rules.of(agent)
+        self.recorded_rules = self.rules._asdict()
         self._grammar: str | None = None
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
         self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
@@ -160,25 +176,32 @@ class Setup:
             ]
         return self._unknown
 
-    def system_message(self, read: tuple[Any, int], context: Context) -> tuple[str, Message]:
-        """The host's part of the instructions, and the system message of a step. `read` is the agent's.
+    def read_system(self, read: tuple[Any, int], context: Context) -> System:
+        """The system message of a step. `read` is the agent's.
 
         Callable instructions are called; `TypeError` if they do not give text.
         """
         instructions, arguments = read
-        if callable(instructions):
+        is_fixed = not callable(instructions)
+        if not is_fixed:
             given = _called(instructions, (context,)[:arguments])
             instructions = instruction_parts(given, "must be text or a list of texts: the callable is to give one")
         built = self._system
-        if instructions != built[0]:
-            built = self._system = instructions, self._message(instructions)
-        said = instructions if type(instructions) is str else _joined(one for one in instructions if type(one) is str)
-        return said, built[1]
+        if built is None or instructions != built.instructions:
+            built = self._system = self._system_of(instructions)
+        if is_fixed:
+            self.system = built
+        return built
 
-    def _message(self, instructions: str | tuple[str | Outside, ...]) -> Message:
-        shown = _shown(instructions)
-        has_outside = shown is not instructions and any(isinstance(one, Outside) for one in instructions)
-        return Message("system", self._build(shown), outside=(0,) if has_outside else ())
+    def _system_of(self, instructions: str | tuple[str | Outside, ...]) -> System:
+        shown = said = _shown(instructions)
+        has_outside = False
+        if not isinstance(instructions, str):
+            said = _joined(one for one in instructions if type(one) is str)
+            has_outside = any(isinstance(one, Outside) for one in instructions)
+        text = self._build(shown)
+        message = Message("system", text, outside=(0,) if has_outside else ())
+        return System(instructions, said, message, has_outside or "&lt;" in text)
 
     def _build(self, instructions: str) -> str:
         return InstructionBuilder(
@@ -218,12 +241,10 @@ class Setup:
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
         """The tools for a native call; `system` is the system message for calls as blocks."""
-        if self._system[0] is None:  # the run was replayed so far
-            self.system_message(read, context)
-        instructions = self._system[0]
-        known = self._tools
+        built = self._system or self.read_system(read, context)  # the run may have been replayed so far
+        instructions, known = built.instructions, self._tools
         if known is None or known[:2] != (instructions, system):
-            shown = _shown(instructions or "")
+            shown = _shown(instructions)
             known = self._tools = instructions, system, self._native(shown, system, constrained=constrained)
         return known[2]
 

@@ -61,11 +61,11 @@ class ThreadsDriver(Driver):
 
     def run(self, stack: Stack) -> Any:
         """Drives the root's stack to its end, in this thread."""
-        return INTERRUPTS.during(lambda: self._to_the_end(stack, None))
+        return INTERRUPTS.during(self._to_the_end, stack)
 
     def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
         """Drives it until `pauses()` before an effect, for a stream without a thread; says whether it has ended."""
-        return self._to_the_end(stack, None, pauses) is not _PAUSED
+        return self._to_the_end(stack, pauses=pauses) is not _PAUSED
 
     def take_over(self, stack: Stack) -> bool:
         """Ends the root's stack in this thread if it is in a call that does not end; says whether it did."""
@@ -87,7 +87,7 @@ class ThreadsDriver(Driver):
         return self._pool is not None and self._pool.works_here()
 
     def _to_the_end(
-        self, stack: Stack, error: BaseException | None, pauses: Callable[[], bool] | None = None
+        self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
     ) -> Any:
         value = None
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
 from kernai.errors import RunStoppedError
@@ -39,7 +40,7 @@ class ReplayCursor(Gate):
         self.at = 0
         self._run = run
         self._compares = compares
-        self._system = Message("system", "")
+        self._system = NO_SYSTEM
         self._messages = _messages(rows)
         self._rules = _rules(run, rows, seams)
         #: the number of the call at the end of the record; -1 if it was counted after the record
@@ -116,13 +117,14 @@ class ReplayCursor(Gate):
         rules = self._run.setup.rules
         return None if rules == self._rules[-1][1] else rules
 
-    def system_message(self, run: Run) -> Message:
+    def system(self, run: Run) -> System:
         """A stored recording has the system message only where it changed."""
         if not self.is_on_record():
-            return super().system_message(run)
+            return super().system(run)
         one = next((one for one in self.rows[self.at:] if isinstance(one.row, MessagesSentRow)), None)
         if one is not None and isinstance(one.row, MessagesSentRow) and has_system(one.row):
-            self._system = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
+            message = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
+            self._system = System("", "", message, may_quote=True)
         return self._system
 
     def as_recorded(self, run: Run, message: Message) -> Message:

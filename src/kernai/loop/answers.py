@@ -21,8 +21,6 @@ from kernai.values.llm_response import CUT
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import OnProse
-    from kernai.agents.rules import Rules
     from kernai.loop.run_state import Run
     from kernai.values.llm_response import LlmResponse
 
@@ -84,10 +82,16 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
 def _decided(run: Run, response: ParsedResponse) -> Decision:
     setup, rules = run.setup, run.gate.rules(run)
     is_typed = None if run.answer_type is None else partial(_is_answer, run)
+    is_last = run.step + 1 >= run.first_step + rules.max_steps
+    on_prose = rules.on_prose
+    if response.blocks or not setup.has_calls() or (on_prose == "correct_once" and is_last):
+        on_prose = "accept"  # there is nothing to call, or a correction would come too late
+    # an answer that contains its own closing tag is corrected once a turn
+    checks_close = rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE and not run.was_stray and not is_last
     decision = decide(
-        response, run.protocols, run.may_plan, _on_prose(run, rules, response), setup.can_call(), is_typed,
+        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed,
         rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
-        max_tasks=rules.max_tasks, checks_close=_checks_close(run, rules),
+        max_tasks=rules.max_tasks, checks_close=checks_close,
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
         if run.was_silent or not setup.can_call():
@@ -100,23 +104,6 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
             )
         run.was_silent = True
     return decision
-
-
-def _on_prose(run: Run, rules: Rules, response: ParsedResponse) -> OnProse:
-    """What prose means. It is the answer if there is nothing to call, or if a correction would come too late."""
-    if rules.on_prose == "accept" or response.blocks or not run.setup.has_calls():
-        return "accept"
-    return "accept" if rules.on_prose == "correct_once" and _is_last(run, rules) else rules.on_prose
-
-
-def _checks_close(run: Run, rules: Rules) -> bool:
-    """Whether an answer that contains its own closing tag is corrected, which is done once a turn."""
-    is_ruled = rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE
-    return is_ruled and not run.was_stray and not _is_last(run, rules)
-
-
-def _is_last(run: Run, rules: Rules) -> bool:
-    return run.step + 1 >= run.first_step + rules.max_steps
 
 
 def note_correction(run: Run, decision: Decision) -> None:
@@ -163,7 +150,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
     if why_cut:
         run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=why_cut)
     if answer.final is not None:
-        run.write(FinalRow(answer.text))
+        run.put(FinalRow(answer.text))
     return True
 
 

@@ -206,16 +206,17 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
         root.run_id, input_summary(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
-        rules={**run.setup.rules._asdict(), "repair": root.repair},
+        rules={**run.setup.recorded_rules, "repair": root.repair},
         trusted=None if run.trust is None else run.trust.at_start() or None,
         definition=None if run.scope else run.definition(),
     ))
     for earlier in run.conversation.messages:
         record_untrusted_history(run, earlier)
     run.keep(message)
-    run.gate.check_depth(run.depth)
-    root.budget.limits.check_model(run.model)
-    run.agent.check_provider(run.provider)
+    if run.depth:  # the request checked the rest
+        run.gate.check_depth(run.depth)
+        root.budget.limits.check_model(run.model)
+        run.agent.check_provider(run.provider)
 
 
 def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
@@ -278,12 +279,12 @@ def _call_model(run: Run, step: int) -> CallModel:
     run.begin_step(step)
     run.steps = step + 1
     run.gate.spend_call()
-    system = run.gate.system_message(run)
+    system = run.gate.system(run)
     if system is not run.system:
         run.system = system
-        if system.outside or "&lt;" in system.text:
-            run.quoted.record_untrusted("the instructions", passed_on(system.text))
-    sent = ConversationView(system, run.conversation.messages)
+        if system.may_quote:
+            run.quoted.record_untrusted("the instructions", passed_on(system.message.text))
+    sent = ConversationView(system.message, run.conversation.messages)
     if run.provider is None:
         run.check_provider()
     if run.trust is not None and not run.gate.is_on_record():

@@ -14,6 +14,7 @@ from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
     from kernai.agents.rules import Rules
+    from kernai.agents.setup import System
     from kernai.events import Row
     from kernai.inputs.params import Repair
     from kernai.loop.effects import Effect, Work
@@ -161,10 +162,9 @@ class Gate:
         """The rules by which the run's responses are judged."""
         return run.setup.rules
 
-    def system_message(self, run: Run) -> Message:
+    def system(self, run: Run) -> System:
         """The system message of the step that begins."""
-        run.instructions, message = run.setup.system_message(run.agent.instructions_read, run.context)
-        return message
+        return run.setup.system or run.setup.read_system(run.agent.instructions_read, run.context)
 
     def as_recorded(self, run: Run, message: Message) -> Message:
         """A message of the runtime; on record, as the model read it then, whatever its wording is today."""

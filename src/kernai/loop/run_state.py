@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import definition_of
-from kernai.agents.setup import Key
+from kernai.agents.setup import NO_SYSTEM, Key
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
@@ -56,7 +56,7 @@ class Run:
 
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
-        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan",
+        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan",
         "metadata", "meter", "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check",
         "place", "provider", "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup",
         "skill_contexts", "step", "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust",
@@ -114,9 +114,8 @@ class Run:
         self.task_agents: Mapping[str, Agent] = {}
         self.step = self.steps = 0
         self.begin_turn()
-        #: as they were read for this step, without text from outside; and the message that has all of them
-        self.instructions = ""
-        self.system: Message | None = None
+        #: the system message that was last sent
+        self.system = NO_SYSTEM
         #: what a `Trusted` input may hold; None unless a skill of the root's agents asks for that
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
@@ -162,14 +161,14 @@ class Run:
         self.result: Result[Any] | None = None
         #: the stop reason, while rows are written because the whole run stops
         self.stop: str | None = None
-        self.begin_step(self.step)
+        self.place: Place = (self.step, self.depth, self.task_id, self.scope, self.root.run_id, None)
 
     def begin_step(self, step: int) -> None:
         """Rows written from now on belong to this step."""
         self.step = step
         if not self.setup.holds():
             self._set_up()
-        self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
+        self.place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
 
     def _set_up(self) -> Setup:
         root = self.root
@@ -456,8 +455,8 @@ class Run:
             self._mark(reason.value)
         elif error is not None and not (raised and self.scope):
             self.stops(error)
-        self.write(ResultRow(
-            text, reason.value, self.steps, usage.to_dict(), None if error is None else error_text(error),
+        self.put(ResultRow(
+            text, reason._value_, self.steps, usage.to_dict(), None if error is None else error_text(error),
             truncated=self.truncated or None, repaired=list(self.repairs) or None, raised=raised or None,
         ))
         if error is not None:
@@ -470,6 +469,8 @@ class Run:
 
 def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
     """The message of an input."""
+    if len(parts) == 1 and type(parts[0]) is str:
+        return Message("user", parts[0], by=by)
     marked = [at for at, part in enumerate(parts) if isinstance(part, Outside)]
     content = [neutralize(part.text) if isinstance(part, Outside) else part for part in parts]
     return Message("user", content, by=by, outside=marked)

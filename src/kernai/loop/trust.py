@@ -96,7 +96,7 @@ class Trust:
 
     def note_instructions(self) -> None:
         """Records instructions that have changed: a run that is resumed tomorrow may have others."""
-        said = self._run.instructions
+        said = self._run.system.said
         if said != self.instructions:
             self.instructions = said
             self._run.write(TrustAddedRow([said], "instructions"))
@@ -207,8 +207,8 @@ class Trust:
 
     def has_read_outside(self) -> bool:
         """Whether the model had read text from outside."""
-        system, foreign = self._run.system, self._run.setup.foreign()
-        return self._outer_outside or bool(foreign or (system and system.outside)) or any(
+        outside = self._run.setup.foreign() or self._run.system.message.outside
+        return self._outer_outside or bool(outside) or any(
             message.by == "tool" or message.outside or (message.by is None and _holds_results(message))
             for message in self._before() if message.role == "user"
         )
@@ -244,8 +244,8 @@ class Trust:
                     return _PASSED_ON if message.outside else OWN
                 named = next((one.name for one in parse(message.text).blocks if one.name), None)
                 return f"which is in the result of `{named}`" if named else "which is in a result"
-        system = self._run.system
-        return _OF_INSTRUCTIONS if system and system.outside and wanted in folded(system.text) else OWN
+        system = self._run.system.message
+        return _OF_INSTRUCTIONS if system.outside and wanted in folded(system.text) else OWN
 
 
 #: characters of a value that says where it is from even as a part of a word

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from traceback import format_exception
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kernai.errors import error_text
 from kernai.events import KINDS, BlocksParsedRow, MessagesSentRow
@@ -37,7 +37,6 @@ class EventLog:
     """Writes events to one logger."""
 
     __slots__ = ("_debug", "_logger", "loud")
-    _latest: ClassVar[tuple[object, EventLog] | None] = None
 
     def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
         self._logger = _LOGGER if logger is None else logger
@@ -46,15 +45,6 @@ class EventLog:
         if not self._logger.isEnabledFor(logging.INFO):
             self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
         self._debug = debug
-
-    @classmethod
-    def now(cls, logger: logging.Logger | None, *, debug: bool) -> EventLog:
-        """The log for a run that begins now: the latest one, unless its settings have changed."""
-        log = cls(logger, debug=debug)
-        settings, latest = (log._logger, debug, log.loud), cls._latest
-        if latest is None or latest[0] != settings:
-            latest = cls._latest = settings, log
-        return latest[1]
 
     def write(self, row: Row) -> None:
         """One line for the row; with `config.debug` a second one that holds its data."""

@@ -109,7 +109,7 @@ class Batch:
         if is_async(self._on_progress):
             raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
         for request in self.requests[:1]:
-            request.plain_observers()
+            request.check_observers_are_plain()
         with self._reporting() as report:
             INTERRUPTS.during(lambda: self._to_the_end(report))
         return RunResults(self._results)
@@ -319,5 +319,5 @@ def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> R
 
 
 def _report_failed(error: BaseException) -> None:
-    warn = EventLog.now(config.logger, debug=config.debug).warn
+    warn = EventLog(config.logger, debug=config.debug).warn
     warn("callback.failed", during="on_progress", error=f"{type(error).__name__}: {error_text(error)}")

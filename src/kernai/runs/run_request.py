@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
-    from kernai.drivers.run_stream import Driving, RunStream
+    from kernai.drivers.run_stream import Channel, Driving, RunStream
     from kernai.durable.journal import Journal
     from kernai.durable.store import Store
 
@@ -102,6 +102,8 @@ class RunRequest:
 
     _plan: Plan | None = None
     _task_agents: Mapping[str, Agent] = MappingProxyType({})
+    _history: Sequence[Message] = ()
+    _lease = LEASE
 
     def __init__(self, agent: Agent[Any], content: UserInput, options: Mapping[str, Any]) -> None:
         if not isinstance(agent, Agent):
@@ -111,41 +113,45 @@ class RunRequest:
         self.parts: tuple[InputPart, ...] = as_parts(content, "input", INPUT_PARTS)
         self._limits = _instance("limits", options.get("limits"), Limits) or _DEFAULT_LIMITS
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
-        self._log = EventLog.now(config.logger, debug=config.debug)
+        self._log = EventLog(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
         self.writer = EventWriter(
             self._log, config.recorder if recorder is None else recorder, self.cancellation.stop
         )
-        self._model = agent.model if options.get("model") is None else check_model(options["model"])
-        providers = check_provider(options.get("provider")), agent.provider, config.default_provider
-        self._provider = next((one for one in providers if one is not None), None)
+        model, provider = options.get("model"), check_provider(options.get("provider"))
+        self._model = agent.model if model is None else check_model(model)
+        if provider is None:
+            provider = config.default_provider if agent.provider is None else agent.provider
+        self._provider = provider
         self._context = checked_context(options.get("context"))
         self._limits.check_model(self._model)
-        agent.check_provider(self._provider)
+        agent.check_provider(provider)
         run_id = options.get("run_id")
-        self.run_id: str = os.urandom(12).hex() if run_id is None else run_id
-        if not isinstance(self.run_id, str) or not self.run_id:
+        if run_id is None:
+            run_id = os.urandom(12).hex()
+        elif not isinstance(run_id, str) or not run_id:
             raise ValueError(f"run_id must be a non-empty text, got {run_id!r}")
-        self._history = self._messages(options.get("history"))
+        self.run_id: str = run_id
+        if options.get("history") is not None:
+            self._history = self._messages(options["history"])
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._store = options.get("store")
-        self._lease = check_seconds("lease", options.get("lease", LEASE))
-        if self._store is None and "lease" in options:
-            raise TypeError("lease needs the store that keeps the run: pass store=...")
+        if "lease" in options:
+            self._lease = check_seconds("lease", options["lease"])
+            if self._store is None:
+                raise TypeError("lease needs the store that keeps the run: pass store=...")
         if self._store is not None:
             from kernai.durable.store import check_run_id, check_store
 
             check_store(self._store)
-            check_run_id(self.run_id)
-        self._observers: dict[str, Any] = {name: options.get(name) for name in ("on_event", "on_task_complete")}
-        for name, observer in self._observers.items():
-            if observer is not None and not callable(observer):
-                raise TypeError(f"{name} must be callable, got {type(observer).__name__}")
+            check_run_id(run_id)
+        self._on_event = _observer("on_event", options.get("on_event"))
+        self._on_task_complete = _observer("on_task_complete", options.get("on_task_complete"))
 
     # ---------------------------------------------------------------------------------------------- ways to drive it
 
     def execute(self) -> Result[Any]:
-        delivery = ThreadsDelivery(self.writer, **self.plain_observers())
+        delivery = self._delivery()
         run, work = self.begin(delivery)
         result: Result[Any] = ThreadsDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
         return result
@@ -154,7 +160,7 @@ class RunRequest:
         from kernai.drivers.run_stream import Channel, RunStream
 
         channel = Channel()
-        delivery = ThreadsDelivery(self.writer, **self.plain_observers(), channel=channel)
+        delivery = self._delivery(channel)
         run, work = self.begin(delivery)
         return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
@@ -162,7 +168,7 @@ class RunRequest:
         """The root run, and what drives it in a thread of its own; `end` stands for the channel of a stream."""
         from kernai.drivers.run_stream import Driving
 
-        delivery = ThreadsDelivery(self.writer, **self.plain_observers())
+        delivery = self._delivery()
         run, work = self.begin(delivery)
         return run, Driving(ThreadsDriver(run.root, delivery), Stack(work, run.outbox), end)
 
@@ -179,16 +185,20 @@ class RunRequest:
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
 
-        on_event, on_task_complete = self._observers.values()
-        delivery = AsyncioDelivery(self.writer, streams if on_event is None else (on_event, *streams), on_task_complete)
+        callbacks = streams if self._on_event is None else (self._on_event, *streams)
+        delivery = AsyncioDelivery(self.writer, callbacks, self._on_task_complete)
         run, work = self.begin(delivery)
         return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
-    def plain_observers(self) -> dict[str, Any]:
-        for name, observer in self._observers.items():
+    def _delivery(self, channel: Channel | None = None) -> ThreadsDelivery:
+        self.check_observers_are_plain()
+        return ThreadsDelivery(self.writer, self._on_event, self._on_task_complete, channel)
+
+    def check_observers_are_plain(self) -> None:
+        """`TypeError` for an async function, which only the asyncio drivers can call."""
+        for name, observer in (("on_event", self._on_event), ("on_task_complete", self._on_task_complete)):
             if observer is not None and is_async(observer):
                 raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
-        return self._observers
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         """The root run, and its loop, ready to be driven. The timeout counts from now."""
@@ -230,8 +240,6 @@ class RunRequest:
 
     def _messages(self, history: Any) -> list[Message]:
         """The history, its media looked up."""
-        if history is None:
-            return []
         if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
             raise TypeError(f"history must be a list of messages, got {type(history).__name__}")
         messages = []
@@ -260,19 +268,19 @@ class RunRequest:
 
         If a skill of one of them asks for trusted values, the run gets what it judges them by.
         """
-        setups, seen, asks = [run.setup], {id(run.agent)}, run.agent.approve is not None
+        asks, is_guarded, seen = run.agent.approve is not None, run.setup.is_guarded(), {id(run.agent)}
         left = [*run.setup.agents(), *self._task_agents.values()]
         while left:
             agent = left.pop()
             if id(agent) not in seen:
-                setups.append(agent.setup_now(workflows=False))
-                left += setups[-1].agents()
+                seen.add(id(agent))
+                setup = agent.setup_now(workflows=False)
+                left += setup.agents()
                 asks = asks or agent.approve is not None
-            seen.add(id(agent))
-        if not any(one.is_guarded() for one in setups):
-            return asks
-        run.needs_trust()
-        return True
+                is_guarded = is_guarded or setup.is_guarded()
+        if is_guarded:
+            run.needs_trust()
+        return asks or is_guarded
 
     def _journal(self, **stored: Any) -> Journal:
         """Takes the run's events to the store, after those that are `stored`; see `Journal`."""
@@ -291,6 +299,8 @@ class RunRequest:
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
     """`TypeError` for an option that the TypedDict `known` does not have; says where one of the agent's belongs."""
+    if options.keys() <= known.__annotations__.keys():
+        return
     names = [*known.__annotations__, *others]
     for name in sorted(options.keys() - known.__annotations__.keys()):
         if name in AGENT_OPTIONS:
@@ -306,7 +316,9 @@ def check_options(options: Mapping[str, Any], known: type, *others: str) -> None
 
 def checked_context(given: object) -> Context:
     """The context, or a new one. `TypeError` if it is none, or one that cannot be changed."""
-    context: Context = Context() if given is None else _instance("context", given, Context)
+    if given is None:
+        return Context()
+    context: Context = _instance("context", given, Context)
     if getattr(getattr(type(context), "__dataclass_params__", None), "frozen", False):
         name = type(context).__name__
         raise TypeError(f"context: a run changes its context, so {name} must not be a frozen dataclass")
@@ -317,6 +329,12 @@ def check_seconds(name: str, value: Any) -> float:
     """`ValueError` unless it is a time that can pass."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+    return value
+
+
+def _observer(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
     return value
 
 

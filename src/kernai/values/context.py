@@ -42,11 +42,7 @@ class Context:
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` calls no other."""
         made = super().__new__(cls)
-        for name, value in (
-            ("depth", 0), ("task_id", None), ("media_store", MediaStore()), ("plan", None), ("task_results", {}),
-            ("trusted", ()),
-        ):
-            object.__setattr__(made, name, value)
+        vars(made).update(depth=0, task_id=None, media_store=MediaStore(), plan=None, task_results={}, trusted=())
         return made
 
     def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
