@@ -53,7 +53,8 @@ class Context:
 
     def trust(self, *values: object) -> None:
         """Allows these values in `Trusted` inputs from the model's next response on, as if the user had said them: an
-        account number that your database has for the user, say. docs/security.md explains when to do this.
+        account number that your database has for the user, say. docs/security.md explains when to do this. It counts in
+        the run under way, or else in the next one with this context, and when that is resumed.
 
         Texts, numbers, dates. `TypeError` for anything else.
         """
