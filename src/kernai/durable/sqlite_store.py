@@ -508,10 +508,11 @@ def _lock_hint(path: str, error: Exception) -> str | None:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    with suppress(OSError):
+    try:
         found = os.stat(path)  # noqa: PTH116 - text in, text out
-        return found.st_dev, found.st_ino
-    return None
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _make(path: str) -> None:

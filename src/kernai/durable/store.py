@@ -143,7 +143,8 @@ class RunInfo(Value):
                     self._follow(entry, changes)
                 except (TypeError, ValueError, LookupError, AttributeError):  # not as kernai writes it
                     continue
-        return RunInfo(**dict(zip(self.__slots__, _ALL(self), strict=True)) | changes)  # `replace` takes twice as long
+        values: Iterable[Any] = map(changes.get, self.__slots__, _ALL(self))
+        return RunInfo(*values)  # `replace` takes three times as long
 
     def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
         data, of_root = entry["data"], not entry.get("scope")
