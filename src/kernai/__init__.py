@@ -41,7 +41,7 @@ from kernai.registry.protocol_registry import REGISTRY as protocols
 from kernai.registry.protocol_registry import Protocol, ProtocolRegistry, protocol
 from kernai.registry.provider import Provider
 from kernai.registry.registry import isolated, reset
-from kernai.registry.skill_context import Credential, Setting, SkillContext
+from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry, skill
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from kernai.durable.store import RunInfo, RunStore, Store
     from kernai.inputs.trusted import Trusted
     from kernai.loop.task_scheduler import TaskScheduler
+    from kernai.registry.requirements import Credential, Setting
     from kernai.runs.mapping import Progress, RunResults
     from kernai.runs.resume_request import Replay
     from kernai.testing.mock_provider import MockProvider
@@ -200,6 +201,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
     #: what most runs have no use for is imported when it is asked for
     _LAZY = {
+        "Credential": "registry.requirements",
         "Decision": "durable.approvals",
         "MemoryStore": "durable.memory_store",
         "MockProvider": "testing.mock_provider",
@@ -210,6 +212,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "RunResults": "runs.mapping",
         "RunStore": "durable.store",
         "RunStream": "drivers.run_stream",
+        "Setting": "registry.requirements",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
         "TaskScheduler": "loop.task_scheduler",

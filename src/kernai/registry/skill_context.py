@@ -1,28 +1,25 @@
-"""`SkillContext`: what a skill may know and do beyond its inputs. `Credential`, `Setting`: what a skill needs."""
+"""`SkillContext`: what a skill may know and do beyond its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
 from kernai._util.copies import NotCopied
 from kernai._util.redaction import Redactor
 from kernai.errors import CredentialMissingError, KernaiError
-from kernai.inputs.faults import Validation, dotted
-from kernai.inputs.params import setting_value
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
 from kernai.registry.configuration import Resolver, config, environment_name
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import SkillResult, plain
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it without a package; its variables may have defaults
 
-    from kernai.inputs.types import InputType
+    from kernai.registry.requirements import Credential, Setting
 
     RunContext = TypeVar("RunContext", default=Any)
 else:
@@ -30,54 +27,6 @@ else:
 
     RunContext = TypeVar("RunContext")
 Values = Mapping[str, Any] | Resolver | None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Credential(Value):
-    """A secret that a skill reads with ``ctx.credential(key)``.
-
-    Reading one without a value is a `CredentialMissingError` if it is required, else its `default`. The value never
-    shows in a listing, an event, a log line or an error.
-    """
-
-    required: bool = True
-    description: str = ""
-    default: str | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.required, bool):
-            raise TypeError(f"required must be True or False, got {type(self.required).__name__}")
-        if self.default is not None and not isinstance(self.default, str):
-            raise TypeError(f"the default of a Credential must be text or None, got {type(self.default).__name__}")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Setting(Value):
-    """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
-
-    `type` is any type that an input may have. Text becomes a number or boolean if it is exactly that, else what the
-    type makes of text; lists and objects are given as JSON. The default is used unchanged. An unknown type is a
-    `TypeError`.
-    """
-
-    type: Any = str
-    default: Any = None
-    description: str = ""
-    _kind: InputType = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        from kernai.inputs.annotations import TypeBuilder  # loaded by the first skill, see skill_definition
-
-        object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
-
-    def convert(self, value: object, where: str) -> Any:
-        """`value` as `type`; a `KernaiError` says `where` it is, what was expected and what was received."""
-        validation = Validation()
-        made = setting_value(value, self._kind, validation)
-        if validation.faults:
-            faults = "; ".join(f"{dotted(path)} {message}".strip() for path, message in validation.faults)
-            raise KernaiError(f"{where}: {faults}")
-        return made
 
 
 class SkillContext(NotCopied, Generic[RunContext]):

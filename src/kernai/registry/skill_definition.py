@@ -12,19 +12,19 @@ from kernai.inputs.table import Input, InputTable
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import digest
 from kernai.registry.configuration import config
-from kernai.registry.skill_context import Credential, Setting, SkillContext
+from kernai.registry.skill_context import SkillContext
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.inputs.schema import Schema
+    from kernai.registry.requirements import Credential, Setting
     from kernai.values.media_store import MediaStore
 
 PRODUCES = ("image", "audio", "video", "document", "text")
 
 Params = ParamSpec("Params")
 Returned = TypeVar("Returned")
-Declared = TypeVar("Declared", Credential, Setting)
 Checked = TypeVar("Checked")
 
 
@@ -82,8 +82,8 @@ class Skill:
         self.description = _checked(name, "description", text, str, "a str").strip()
         self.requires = _words(name, "requires", requires, CAPABILITIES)
         self.produces = _words(name, "produces", produces, PRODUCES)
-        self.credentials = _declared(name, "credentials", credentials, Credential)
-        self.settings = _declared(name, "settings", settings, Setting)
+        self.credentials = _declared(name, "credentials", credentials)
+        self.settings = _declared(name, "settings", settings)
         self.approval = _checked(name, "approval", approval, bool, "True or False")
         self.idempotent = _checked(name, "idempotent", idempotent, bool, "True or False")
         self.acts = _checked(name, "acts", acts, bool, "True or False")
@@ -295,10 +295,13 @@ def _words(name: str, argument: str, given: str | Iterable[str], vocabulary: tup
     return words
 
 
-def _declared(
-    name: str, argument: str, given: Mapping[str, Declared] | None, kind: type[Declared]
-) -> dict[str, Declared]:
-    declared = dict(_checked(name, argument, given or {}, Mapping, "a mapping of keys"))
+def _declared(name: str, argument: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not given:
+        return {}
+    from kernai.registry.requirements import Credential, Setting  # few skills need any
+
+    kind: type = Credential if argument == "credentials" else Setting
+    declared = dict(_checked(name, argument, given, Mapping, "a mapping of keys"))
     for key, one in declared.items():
         if not isinstance(key, str) or not key.strip():
             raise TypeError(f"skill {name!r}: a key in {argument} must be a non-blank str, got {type(key).__name__}")

@@ -13,7 +13,7 @@ from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Sk
 from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
 
 if TYPE_CHECKING:
-    from kernai.registry.skill_context import Credential, Setting
+    from kernai.registry.requirements import Credential, Setting
     from kernai.values.model import Model
 
 SkillSelection = str | Iterable[str | Skill] | None
