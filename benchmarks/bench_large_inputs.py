@@ -1,7 +1,7 @@
 """What large texts cost that come from outside, 5 MB of each or 1 MB of JSON, and a run beside a large registry.
 
-- `may_hold_calls`, asked of each text that a skill gives, against `str.count` of one letter; `quoted_calls`, asked of
-  those that may, against one `re.finditer` for whole blocks.
+- `look_at`, the look for calls at each text that a skill gives, against the 60 ms that it may take for a megabyte;
+  `quoted_calls`, asked of texts that hold some, against one `re.finditer` for whole blocks.
 - `json_data.loads`, with unique keys, against `json.loads`.
 - JSON in single quotes, parsed and distinguished from tags, against the same in double quotes.
 - A run of one call with 1,000 skills in the registry against one with 10.
@@ -11,16 +11,18 @@ Counted is the processor time of the process.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import kernai
 from kernai import Agent, MockProvider, Skill, execute, parse
-from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.quotations import quoted_calls
+from kernai.blocks.spellings import look_at
 from kernai.inputs.params import read_json
 from kernai.jsonio.json_data import loads
 from support import emit
@@ -30,6 +32,8 @@ the year, and the figure in the summary still holds both: R&D <p> is not in it. 
 
 """
 HTML = '<p class="note">Some <b>bold</b> words &amp; a <a href="/page?a=1&b=2">link</a>, &nbsp; and if a < b.</p>\n'
+ESCAPES = 'print("\\033[1m%s\\n\\tname:\\t\\x1b[0m" % "\\\\d+", \'C:\\\\dir\', "\\u00e9")  # arguments & parameters\n'
+SOURCE = Path(argparse.__file__).read_text(encoding="utf-8")
 CALL = '<block type="command" name="search">{"query": "tea", "limit": 10}</block>\n'
 BLOCK = re.compile(r'<block type="([^"]*)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
 ROW = {"id": 17, "name": "Ada", "tags": ["a", "b"], "note": "plain", "at": "12:30", "part": 0.5}
@@ -50,12 +54,14 @@ def against(name: str, work: Callable[[], object], floor: Callable[[], object], 
 
 
 def texts(rounds: int) -> None:
-    for name, piece in (("prose", PROSE), ("HTML", HTML)):
-        text = piece * (5_000_000 // len(piece))
-        against(
-            f"may_hold_calls of 5 MB, {name}, against str.count", lambda: may_hold_calls(text), lambda: text.count("e"),  # noqa: B023
-            rounds, "<= 60",
-        )  # fmt: skip
+    pieces = {
+        "prose": PROSE, "HTML": HTML, "code with escapes": ESCAPES, "JSON": json.dumps([ROW]),
+        "code with `name` and `arguments`": SOURCE, "the same and an é": SOURCE + "é\n",
+    }  # fmt: skip
+    for name, piece in pieces.items():
+        text = piece * (1_000_000 // len(piece))
+        taken = best(lambda: look_at(text), rounds) * 1e9 / len(text)  # noqa: B023
+        emit(f"look for calls in 1 MB, {name}, against what it may take", taken, 60, taken / 60, "<= 1", unit="ms")
     for name, piece, aim in (("blocks", CALL, "<= 8"), ("HTML and blocks", HTML + CALL, "<= 80")):
         text = piece * (5_000_000 // len(piece))
         against(

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import html
 import json
+import pydoc
 import quopri
 import re
+import sys
+import sysconfig
 import unicodedata
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +24,8 @@ import html2text
 import markdownify
 
 from kernai import Agent, Block, Message, MockProvider, Model, Skill, execute
-from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.quotations import quoted_calls
+from kernai.blocks.spellings import look_at
 
 PARAMS = {"recipient": "eve@x.org", "amount": 4000, "note": "it's due_now"}
 CALL = str(Block("command", "send_money", json.dumps(PARAMS)))
@@ -130,23 +134,40 @@ def confirmed_in(count: int) -> tuple[bool, int]:
     return len(sent) == count, result.steps
 
 
-def files_with_calls(roots: Sequence[Path], most: int = 400) -> tuple[list[Path], int]:
-    """Real files of code, docs, HTML and JSON in which a call is found, and how many were looked at."""
-    found, looked = [], 0
-    for path in _mixed(roots, most):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        looked += 1
-        if may_hold_calls(text) and list(quoted_calls(text)):
-            found.append(path)
+def files_with_calls(most: int = 400) -> tuple[list[str], Counter[str]]:
+    """Real files of code, docs, HTML and JSON in which a call is found, and how many of each kind were looked at."""
+    found, looked = [], Counter[str]()
+    for kind, name, text in _mixed(most):
+        looked[kind] += 1
+        look = look_at(text)
+        if look is not None and look.shows_call and list(quoted_calls(text)):
+            found.append(name)
     return found, looked
 
 
-def _mixed(roots: Sequence[Path], most: int) -> Iterator[Path]:
-    """As many files of each kind, evenly over what there is."""
-    kinds = ("*.py", "*.md", "*.html", "*.json", "*.txt", "*.rst", "*.c", "*.h", "*.js", "*.yaml")
-    by_kind = [sorted(path for root in roots for path in root.rglob(kind) if path.is_file()) for kind in kinds]
-    by_kind = [paths for paths in by_kind if paths]
-    share, rest = divmod(most, len(by_kind))
-    for at, paths in enumerate(by_kind):
-        wanted = share + (at < rest)
-        yield from paths[:: max(1, len(paths) // wanted)][:wanted]
+_KINDS = ("py", "md", "json", "txt", "rst", "yaml", "xml", "toml", "c", "h", "js")
+
+
+def _mixed(most: int) -> Iterator[tuple[str, str, str]]:
+    """Kind, name and text of as many files of each kind, evenly over what there is: the same on every machine.
+
+    They are those of Python's standard library and of the packages that this benchmark has, in the versions that it
+    asks for. HTML is what `pydoc` writes about modules of the standard library.
+    """
+    modules = sorted(sys.stdlib_module_names & sys.modules.keys())
+    known: dict[str, list[Any]] = {kind: list(_files(kind)) for kind in _KINDS} | {"html": modules}
+    for at, (kind, ones) in enumerate(sorted(known.items(), key=lambda one: len(one[1]))):
+        wanted = min(len(ones), most // (len(known) - at))
+        most -= wanted
+        for one in (ones[number * len(ones) // wanted] for number in range(wanted)):
+            if isinstance(one, Path):
+                yield kind, one.name, one.read_text(encoding="utf-8", errors="replace")
+            else:
+                yield kind, one, pydoc.HTMLDoc().page(one, pydoc.HTMLDoc().document(sys.modules[one]))
+
+
+def _files(kind: str) -> Iterator[Path]:
+    for root, left_out in ((Path(sysconfig.get_path("stdlib")), "site-packages"), (Path(sys.prefix), "bin")):
+        for path in sorted(root.rglob(f"*.{kind}")):
+            if left_out not in path.parts and path.is_file():
+                yield path

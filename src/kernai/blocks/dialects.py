@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.disguises import QUOTES
+from kernai.blocks.decodings import QUOTES
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads

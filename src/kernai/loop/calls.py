@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
-from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, SkillInputError, Stop, error_text
@@ -332,8 +331,7 @@ class _Call:
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
             kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
             run.put(kind(self.call_id, name, value, duration_ms))
-            if may_hold_calls(value):
-                run.quoted.record_untrusted(name, value)
+            run.quoted.record_untrusted(name, value)
             return result_block(name, neutralize(value) if "<" in value else value)
         try:
             if isinstance(value, Message) and isinstance(self.effect, CallProtocol):

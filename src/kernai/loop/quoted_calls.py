@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.blocks.runtime_blocks import neutralize, restored
@@ -24,6 +23,7 @@ from kernai.jsonio.json_data import jsonable
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
+    from kernai.blocks.spellings import Look
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Message
@@ -47,7 +47,7 @@ class QuotedCalls:
         #: whether `begin_response` has to look at the next response
         self.is_due = False
         # few runs ever read a call, so these are created with the first one
-        self._unread: list[tuple[str, str]] | None = None
+        self._unread: list[tuple[str, Look]] | None = None
         #: by type and name: the contents, each with its source, and all of them once
         self._quoted: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
         self._contents: set[tuple[str, str | None, str | None]] | None = None
@@ -60,9 +60,17 @@ class QuotedCalls:
 
     def record_untrusted(self, source: str, text: str) -> None:
         """The model will read this text with its next call."""
-        if may_hold_calls(text):
+        if not (  # written out, since every result is checked
+            "<" in text or "&" in text or "%" in text or "\\" in text or "name" in text or "CALLS" in text
+            or "=3" in text
+        ) and text.isascii():
+            return  # most short texts end here
+        from kernai.blocks.spellings import look_at  # has patterns that few runs need
+
+        look = look_at(text)
+        if look is not None:
             self._unread = self._unread or []
-            self._unread.append((source, text))
+            self._unread.append((source, look))
             self.is_due = True
 
     def knows_none(self) -> bool:
@@ -78,14 +86,15 @@ class QuotedCalls:
             self._read(unread)
         self.is_due = bool(self._confirmed)
 
-    def _read(self, unread: list[tuple[str, str]]) -> None:
+    def _read(self, unread: list[tuple[str, Look]]) -> None:
         """Finds the calls in texts that the model has read."""
-        from kernai.blocks.quotations import quoted_calls, readings_of, spellings  # few runs come here
+        for source, look in unread:
+            self._spelled = [*(self._spelled or ()), *((one, source) for one in look.spellings)]
+            if not look.shows_call:
+                continue
+            from kernai.blocks.quotations import quoted_calls  # few runs come here
 
-        for source, text in unread:
-            readings = readings_of(text)
-            self._spelled = [*(self._spelled or ()), *((one, source) for one in spellings(text, readings))]
-            for call in quoted_calls(text, readings):
+            for call in quoted_calls(look.text):
                 of = _ANY if call.type is None else (call.type, call.name)
                 if self._quoted is None or self._contents is None:
                     self._quoted, self._contents = {}, set()
