@@ -43,6 +43,7 @@ PYTEST = [
     "-o", "faulthandler_timeout=900",  # coverage on a busy machine is slow
 ]
 FIRST = 30  # tests that run before all the others of a mutant
+FIRST_FILES = 3  # of which they are: loading a file takes longer than most of its tests
 BUDGET = 90.0  # seconds of tests for one mutant, by their measured durations
 SLACK = 30.0  # seconds on top of three times the measured durations, before a mutant counts as hanging
 
@@ -224,7 +225,7 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Which tests cover a mutant, the quickest first."""
+    """Which tests cover a mutant: the quickest of the files that have most of them, then the others, quickest first."""
 
     def __init__(self, data: Path, seconds: dict[str, float]) -> None:
         from coverage import CoverageData
@@ -247,7 +248,9 @@ class Chooser:
             if total > BUDGET:
                 break
             chosen.append(name)
-        return chosen
+        files = {file for file, _ in Counter(name.partition("::")[0] for name in chosen).most_common(FIRST_FILES)}
+        first = [name for name in chosen if name.partition("::")[0] in files][:FIRST]
+        return [*first, *(name for name in chosen if name not in first)]
 
 
 _tree: Path  # of a worker
