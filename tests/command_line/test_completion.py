@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kernai.command_line import main
 from kernai.command_line.program import COMMANDS, command_of
 from tests.command_line.conftest import Here
 
@@ -53,3 +54,9 @@ def test_a_script_knows_every_command_and_option_and_its_shell_can_read_it(here:
     assert "SUPPRESS" not in script
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=60)
+
+
+def test_fish_reads_each_description_as_it_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    described = {shlex.split(line)[-1] for line in capsys.readouterr().out.splitlines()}
+    assert {*COMMANDS.values(), "use this model instead of the agent's own"} <= described

@@ -21,3 +21,14 @@ def test_an_event_of_any_kind_is_one_line_or_none(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("\n") <= 1
+
+
+def test_a_long_value_fills_the_line_of_a_terminal_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    Narrator()(Event("progress", {"data": "x"}))
+    Narrator()(Event("skill_execute", {"skill": "look", "params": {"text": "x" * 200}, "call_id": "0.0"}, 0))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("  call look ")
+    assert len(line) == 80
