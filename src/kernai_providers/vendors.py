@@ -10,10 +10,10 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, cast
 
 from kernai import Cost, GenerationOptions, Message, Model, ProviderError
+from kernai._util.close_matches import close_matches
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
@@ -271,7 +271,7 @@ def _split(name: object) -> tuple[Vendor, str]:
         raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-4o-mini'; known: {_known()}")
     vendor = BY_NAME.get(vendor_name.strip().lower())
     if vendor is None:
-        close = get_close_matches(vendor_name.lower(), BY_NAME, 1)
+        close = close_matches(vendor_name, BY_NAME)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise UnknownVendorError(
             f"unknown vendor {vendor_name!r}{hint} Known: {_known()}. For any other server that speaks OpenAI's Chat "
