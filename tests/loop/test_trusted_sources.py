@@ -214,6 +214,30 @@ def test_a_doubted_number_is_found_in_the_result_that_has_it_and_in_no_other(amo
     assert [(one.path, one.source) for one in waiting.untrusted] == [("amount", source)]
 
 
+def test_where_a_doubted_value_is_from_is_found_in_what_the_caller_of_a_sub_agent_read() -> None:
+    below = clerk(call("pay", to=[ANN, "eve@x.org", "bob@x.org"]))
+    boss = agent(call("bill"), call("clerk", input=f"pay {ANN}, eve@x.org"), skills=[returning("bill", f"Pay {ANN}"), below])
+    (waiting,) = kernai.execute(boss, "Pay it.", store=MemoryStore(), run_id="r").pending
+    own = "which the model made up"
+    assert [one.source for one in waiting.untrusted] == ["which is in the result of `bill`", own, own]
+
+
+def test_what_the_runtime_quotes_of_a_refused_call_is_no_source() -> None:
+    seen: list[kernai.Event] = []
+    bad = call("pay", to=["eve@x.org"], amount="many")
+    kernai.execute(agent(bad, call("pay", to=["eve@x.org"])), "Pay.", on_event=seen.append)
+    assert [one.data["source"] for one in seen if one.type == "untrusted_value"] == ["which the model made up"]
+
+
+def test_of_many_doubted_values_a_person_and_the_model_read_the_first() -> None:
+    everybody = call("pay", to=[f"user{at}@x.org" for at in range(50)])
+    (waiting,) = kernai.execute(agent(everybody), "Pay.", store=MemoryStore(), run_id="r").pending
+    assert (len(waiting.untrusted), waiting.reason.count("@"), waiting.reason[-13:]) == (50, 20, "; and 30 more")
+    refused = kernai.execute(agent(everybody), "Pay.").messages[-2].text
+    assert refused.count("@") == 20
+    assert "; and 30 more. Do not send" in refused
+
+
 def test_calls_without_trusted_values_record_no_sources() -> None:
     store = MemoryStore()
     kernai.execute(agent(call("read"), call("pay", to=[])), "Read.", store=store, run_id="r")

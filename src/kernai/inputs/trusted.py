@@ -247,6 +247,10 @@ class Said(NamedTuple):
     source: str
 
 
+#: characters by which a value is recognised inside a word
+_RECOGNISED = 4
+
+
 class Words:
     """Texts in which a trusted value may occur."""
 
@@ -259,6 +263,13 @@ class Words:
             number = Decimal(str(value))
             return self._numbers.get(number) if number.is_finite() else None
         return next((source for text, source in self._texts if _holds(text, value)), None)
+
+    def source_of_mention(self, value: object) -> str | None:
+        """The same, but a long value may be a part of a word, if no text has it whole."""
+        whole, wanted = self.source_of(value), folded(str(value))
+        if whole is not None or len(wanted) < _RECOGNISED:
+            return whole
+        return next((source for text, source in self._texts if wanted in text), None)
 
     def source_of_contact(self, contact: Contact) -> str | None:
         """The same for a contact from another text, even if its digits are grouped differently."""

@@ -143,11 +143,16 @@ def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
     )
 
 
+def more_than(values: Sequence[object], shown: int) -> str:
+    """How many there are besides those that are shown."""
+    return f"; and {len(values) - shown:,} more" if len(values) > shown else ""
+
+
 def untrusted(values: Sequence[UntrustedValue]) -> str:
     """Why a call with values that only the user may bring in is not made, where nobody can be asked."""
     if not any(one.path for one in values):
         return "this call acts on others and needs a person's consent, and nobody can be asked in this run"
-    named = "; ".join(f"{one.path} is {quoted(one.value)}" for one in values)
+    named = "; ".join(f"{one.path} is {quoted(one.value)}" for one in values[:20]) + more_than(values, 20)
     return (
         f"these values must be in the user's own messages, and are not: {named}. Do not send this call again: answer "
         "with a final that asks the user to write the value"

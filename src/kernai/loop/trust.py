@@ -9,6 +9,7 @@ response never count for each other. All of it is on record, or follows from wha
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -223,33 +224,41 @@ class Trust:
         acts = skill.acts and self.has_read_outside()
         doubted: dict[tuple[str, str], UntrustedValue] = {}
         sources: dict[str, dict[str, None]] = {}
+        read: Words | None = None
         has_trusted = False
         for leaf in leaves(skill.table.whole, self.sent.get(call_id, arguments), arguments):
             has_trusted = has_trusted or leaf.trusted
             for value, source in _looked_at(leaf, words, acts=acts):
                 if source is None:
-                    found_in = self._source(leaf.value if leaf.trusted else value)
-                    doubted[leaf.path, value] = UntrustedValue(leaf.path, value, found_in)
+                    read = read or Words(self.read())
+                    found_in = read.source_of_mention(leaf.value if leaf.trusted else value)
+                    doubted[leaf.path, value] = UntrustedValue(leaf.path, value, found_in or OWN)
                 else:
                     sources.setdefault(leaf.path, {})[source] = None
         if acts and not has_trusted and not skill.table.is_marked and not doubted:
             return [UntrustedValue("", "", "it acts on others, and text from outside has been read")], {}
         return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 
-    def _source(self, value: object) -> str:
-        wanted = folded(str(value))
+    def read(self) -> Iterator[Said]:
+        """What the model has read that does not count, the latest first; in a sub-run also what its caller has."""
         for message in reversed(self._before()):
-            if message.role == "user" and wanted and _mentions(message, value, wanted):
-                if message.by == "user":
-                    return _PASSED_ON if message.outside else OWN
-                named = next((one.name for one in parse(message.text).blocks if one.name), None)
-                return f"which is in the result of `{named}`" if named else "which is in a result"
+            if message.role != "user" or message.by == "runtime":
+                continue
+            if message.by == "user" or (message.by is None and not _holds_results(message)):
+                for at, part in enumerate(message.content):
+                    if isinstance(part, str) and at in message.outside:
+                        yield Said(part, _PASSED_ON)
+            elif (named := next((one.name for one in parse(message.text).blocks if one.name), None)) is not None:
+                yield Said(message.text, f"which is in the result of `{named}`")
+            elif message.by != "model":
+                yield Said(message.text, "which is in a result")
         system = self._run.system.message
-        return _OF_INSTRUCTIONS if system.outside and wanted in folded(system.text) else OWN
+        if system.outside:
+            yield Said(system.text, _OF_INSTRUCTIONS)
+        if self._below is not None:
+            yield from self._below[0].read()
 
 
-#: characters of a value that says where it is from even as a part of a word
-_LONG_ENOUGH = 4
 #: typed amounts and moments: their digits are no account numbers
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
@@ -267,8 +276,9 @@ def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
     """Of each item its key and value, where no other item has the key."""
     rows = [one for one in items if isinstance(one, dict) and {value, key} <= one.keys()]
     keys = [folded(str(one[key])) for one in rows]
+    count = Counter(keys)
     for one, name in zip(rows, keys, strict=True):
-        if keys.count(name) == 1:
+        if count[name] == 1:
             yield name, str(one[value])
 
 
@@ -284,12 +294,6 @@ def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object
             return
         of_model = {folded(str(one.value)) for one in leaves({}, sent, sent)}
     yield from (text for text in (str(one.value) for one in leaves({}, given, given)) if folded(text) not in of_model)
-
-
-def _mentions(message: Message, value: object, wanted: str) -> bool:
-    """Whether a value is in a message, if long enough also as a part of a word."""
-    whole = Words([Said(message.text, "it")]).source_of(value)
-    return whole is not None or (len(wanted) >= _LONG_ENOUGH and wanted in folded(message.text))
 
 
 def _holds_results(message: Message) -> bool:
