@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from kernai.agents.agent import Agent
 from kernai.blocks.block import Block, NativeCall
 from kernai.blocks.parser import parse
-from kernai.blocks.plan import Plan, PlanResult, Task
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.blocks.stream_parser import StreamParser
 from kernai.errors import (
@@ -77,6 +76,7 @@ from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
+    from kernai.blocks.plan import Plan, PlanResult, Task
     from kernai.drivers.run_stream import RunStream
     from kernai.durable.approvals import Decision
     from kernai.durable.forking import fork
@@ -206,6 +206,8 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "MemoryStore": "durable.memory_store",
         "MockProvider": "testing.mock_provider",
         "PendingCall": "values.pending_calls",
+        "Plan": "blocks.plan",
+        "PlanResult": "blocks.plan",
         "Progress": "runs.mapping",
         "Replay": "runs.resume_request",
         "RunInfo": "durable.store",
@@ -215,6 +217,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Setting": "registry.requirements",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
+        "Task": "blocks.plan",
         "TaskScheduler": "loop.task_scheduler",
         "Tool": "values.tools",
         "Tools": "values.tools",

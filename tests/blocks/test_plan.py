@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernai import Plan, Task
-from kernai.blocks.plan import MAX_TASKS
+from kernai.values.limits import MAX_TASKS
 
 #: as docs/workflows.md tables them; `nested` is the loop's own
 REASONS = (

@@ -10,7 +10,6 @@ from kernai._util.callables import is_async
 from kernai._util.close_matches import closest, likely
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Key, Revision, Setup
-from kernai.blocks.plan import MODEL_MAX_TASKS
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
@@ -19,7 +18,7 @@ from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
-from kernai.values.limits import Limits
+from kernai.values.limits import MODEL_MAX_TASKS, Limits
 from kernai.values.model import Model, Models
 from kernai.values.outside_text import Outside, instruction_parts
 from kernai.values.result import Output_co

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.blocks.plan import MAX_TASKS
+from kernai.values.limits import MAX_TASKS
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnDialects, OnProse, OnQuotedCalls, OnTruncated

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.jsonio.json_data import jsonable, loads
+from kernai.values.limits import MAX_TASKS
 from kernai.values.value import Value
 
 STRATEGIES = ("parallel", "sequential", "mixed")
-MAX_TASKS = 1000
-#: how many a model may plan, unless its agent says otherwise
-MODEL_MAX_TASKS = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

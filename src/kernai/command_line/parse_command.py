@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kernai.agents.agent import OnProse
 from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
 from kernai.blocks.parser import parse
-from kernai.blocks.plan import MODEL_MAX_TASKS, Plan
+from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.errors import NO, OK
 from kernai.loop.calls import MAX_CALLS
@@ -26,6 +26,7 @@ from kernai.loop.decision import (
     decide,
 )
 from kernai.terminal_text import one_line
+from kernai.values.limits import MODEL_MAX_TASKS
 
 DESCRIPTION = """\
 Show how a model's response is parsed: each block with its place (line:column), type, name and content, the prose

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.parser import parse_one
-from kernai.blocks.plan import MAX_TASKS
 from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.errors import SkillInputError
 from kernai.jsonio.json_data import quoted
+from kernai.values.limits import MAX_TASKS
 from kernai.values.message import Wording
 
 if TYPE_CHECKING:

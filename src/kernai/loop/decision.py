@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kernai.agents.rules import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import behind_a_close, parse
-from kernai.blocks.plan import MODEL_MAX_TASKS, Plan
+from kernai.values.limits import MODEL_MAX_TASKS
 from kernai.values.llm_response import CUT, UNFINISHED
 
 if TYPE_CHECKING:
     from kernai.agents.agent import OnDialects, OnProse
     from kernai.blocks.block import Block
     from kernai.blocks.dialects import DialectCalls
+    from kernai.blocks.plan import Plan, PlanResult
 
 #: blocks that only the runtime writes: one from a model is forged
 FORGED = frozenset({"result", "error", "media"})
@@ -255,11 +256,17 @@ def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Bl
     rejected: list[RejectedPlan] = []
     for block in blocks:
         if block.type == "plan":
-            found = Plan.validate(block.content, max_tasks) if max_tasks else None
+            found = _validated(block, max_tasks) if max_tasks else None
             if found is not None and found.plan is not None:
                 return found.plan, block, rejected
             rejected.append(RejectedPlan(block, (found.reason if found else None) or NESTED))
     return None, None, rejected
+
+
+def _validated(block: Block, max_tasks: int) -> PlanResult:
+    from kernai.blocks.plan import Plan  # few responses hold one
+
+    return Plan.validate(block.content, max_tasks)
 
 
 def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
@@ -272,7 +279,7 @@ def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block |
             after_plan = True
         elif block.type == "plan":
             # a second workflow; a plan that is only a note is recorded as one
-            if after_plan and Plan.validate(block.content, max_tasks).ok:
+            if after_plan and _validated(block, max_tasks).ok:
                 left.append(block)
         elif id(block) in called or block.type == "final":
             left.append(block)

@@ -8,10 +8,11 @@ from typing import Any
 
 from kernai._util.close_matches import likely
 from kernai.agents.agent import Agent
-from kernai.blocks.plan import MAX_TASKS, STRATEGIES, Plan, Task
+from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
 from kernai.loop.corrections import why_rejected
 from kernai.runs.run_request import RunRequest
+from kernai.values.limits import MAX_TASKS
 
 #: what a plan can be given as
 GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str

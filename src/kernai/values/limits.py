@@ -22,6 +22,8 @@ CHARACTERS_PER_TOKEN = 4
 DEFAULT_MAX_DEPTH = 8
 MAX_TOO_DEEP = 10
 CALLS_PER_INPUT = 500
+#: how many tasks a plan may have, and how many a model may plan unless its agent says otherwise
+MAX_TASKS, MODEL_MAX_TASKS = 1000, 50
 #: `Limits.max_calls` if nothing is given. A text, so that it survives copying and pickling
 PER_INPUT: Literal["500 per input"] = "500 per input"
 
