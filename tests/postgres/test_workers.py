@@ -223,6 +223,8 @@ def test_an_agent_that_would_decide_otherwise_blocks_the_run_and_any_other_chang
     info = handle.info()
     assert (info.status, info.length, list(info.decisions)) == ("blocked", length, ["0.0"])
     assert "skill_execute" in str(info.why)
+    with pytest.raises(KernaiError, match="is blocked: ReplayDivergenceError"):
+        handle.result(PATIENCE)  # though there is a decision
     store.enqueue(handle.run_id)
     reworded = acting(lambda: None, approval=True).replace(instructions="y", max_steps=7)
     Workers(store, {"clerk": reworded}).run(wait=False)
@@ -240,6 +242,26 @@ def test_an_agent_that_protects_less_blocks_the_run_until_somebody_accepts_it(st
     store.enqueue(handle.run_id)
     Workers(store, loose, accept=["act.approval"]).run(wait=False)
     assert (handle.result(PATIENCE).text, calls) == ("done", ["act"])
+
+
+def test_workers_with_different_definitions_of_an_agent_share_its_runs(store: PostgresStore) -> None:
+    calls: list[str] = []
+
+    def worker(name: str, **changes: Any) -> Workers:
+        return Workers(store, {"clerk": acting(lambda: calls.append(name), approval=True).replace(**changes)}, concurrency=1)
+
+    old, new = worker("old"), worker("new", instructions="y")
+    handles = [old.submit("clerk", "go") for _ in range(4)]
+    with working(old, new):
+        for handle in handles:
+            until(handle, "waiting")
+            store.decide(handle.run_id, "0.0", True)
+        assert [handle.result(PATIENCE).text for handle in handles] == ["done"] * 4
+    assert len(calls) == 4
+    for handle in handles:  # one line says which agent continued, where it was another one
+        (start,) = [one["data"] for one in store.load(handle.run_id) if one["event"] == "run_start"]
+        given = [one["data"].get("definition") for one in store.load(handle.run_id) if one["event"] == "run_resumed"]
+        assert all(one is None or one != start["definition"] for one in given)
 
 
 def test_options_that_fail_block_the_run(store: PostgresStore) -> None:
@@ -326,21 +348,24 @@ def act():
 agent = Agent(instructions="x", skills=[Skill("act", execute=act, inputs={{}}, idempotent=sys.argv[2] == "idempotent")],
               provider=provider({{"go": [command("act"), "<final>done</final>"]}}))
 with PostgresStore({dsn!r}, schema={schema!r}) as store:
-    Workers(store, {{"clerk": agent}}, lease=3).run()
+    Workers(store, {{"clerk": agent}}, lease=3, grace=0.2).run()
 """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["idempotent", "once"])
-def test_the_run_of_a_worker_that_was_killed_is_continued_by_another(
-    server: Server, store: PostgresStore, python: WarmPython, tmp_path: Path, kind: str
+@pytest.mark.parametrize("kind, number", [
+    ("idempotent", signal.SIGKILL), ("once", signal.SIGKILL), ("idempotent", signal.SIGTERM),
+])
+def test_the_run_of_a_worker_that_ends_during_a_call_is_continued_by_another(
+    server: Server, store: PostgresStore, python: WarmPython, tmp_path: Path, kind: str, number: signal.Signals
 ) -> None:
     calls, script = tmp_path / "calls", tmp_path / "worker.py"
     script.write_text(WORKER.format(calls=str(calls), dsn=server.dsn, schema=store.schema))
     handle = Workers(store, {"clerk": acting(lambda: None, idempotent=kind == "idempotent")}).submit("clerk", "go")
     with python.run(script, "hangs", kind) as first:
         assert first.stdout.readline() == "acting\n"
-        first.send_signal(signal.SIGKILL)
+        first.send_signal(number)  # a call that does not end within the grace time is given up
+        first.communicate()
     with python.run(script, "works", kind) as second:
         if kind == "once":
             until(handle, "blocked")

@@ -38,9 +38,9 @@ def row_of(head: Head) -> dict[str, Any]:
 def listed(info: RunInfo) -> dict[str, Any]:
     """The columns by which a run is found, and what is shown of it."""
     return {
-        "status": info.status, "updated_at": info.updated_at, "agent": json.dumps(info.agent),
-        "parent": json.dumps(info.parent), "due": info.due_at(), "tags": tagged(info.tags.items()),
-        "waiting": [json.dumps(one.skill) for one in info.pending], "info": dumps_data(info.to_dict()),
+        "status": info.status, "updated_at": info.updated_at, "agent": dumps_data(info.agent),
+        "parent": dumps_data(info.parent), "due": info.due_at(), "tags": tagged(info.tags.items()),
+        "waiting": [dumps_data(one.skill) for one in info.pending], "info": dumps_data(info.to_dict()),
     }
 
 

@@ -255,7 +255,7 @@ class RunHandle:
         `KernaiError` for a run that is blocked.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while (info := self.info()).status in (QUEUED, RUNNING, ABANDONED) or info.decisions or info.due:
+        while _is_for_workers(info := self.info()):
             left = POLL if until is None else min(until - time.monotonic(), POLL)
             if left <= 0:
                 raise TimeoutError(f"run {self.run_id!r} has not ended after {timeout} s; it is {info.status}")
@@ -272,6 +272,13 @@ class RunHandle:
     def cancel(self, reason: str = "") -> None:
         """Ends the run: as cancelled if a worker has it, which may take seconds, else at once as closed."""
         end_run(self._store, self.run_id, reason)
+
+
+def _is_for_workers(info: RunInfo) -> bool:
+    """Whether a worker has the run, or will take it."""
+    if info.status != BLOCKED:
+        return bool(info.status in (QUEUED, RUNNING, ABANDONED) or info.decisions or info.due)
+    return any(one.metadata.get("in_flight") and one.call_id in info.decisions for one in info.pending)
 
 
 def _block(store: PostgresStore, run_id: str, why: str, calls: InFlightError | None = None) -> None:
