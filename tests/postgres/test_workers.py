@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -471,6 +472,18 @@ def test_workers_survive_a_server_that_is_killed_and_started_again(server: Serve
         with working(own):
             assert [one.result(PATIENCE).text for one in handles] == ["done"] * 10
     assert set(calls) == {one.run_id for one in handles}
+
+
+def test_a_worker_that_is_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / ".s.PGSQL.5432"))
+        silent.listen()
+        own = Workers(store, {"clerk": acting(print)})
+        store.conninfo = f"postgresql://kernai@/postgres?host={tmp_path}"
+        with working(own):
+            accepted, _ = silent.accept()
+            own.stop()
+        accepted.close()
 
 
 def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresStore) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Procrastinate's name for the only task there is
 TASK = "kernai"
+_RUN = "WHERE tenant = %s AND run_id = %s"
 _DEFER = f"""
 SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, '{TASK}', 0, %s, %s, %s, NULL)::procrastinate_job_to_defer_v1])"""
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
@@ -51,18 +52,13 @@ def submit(
     info = replace(RunInfo(run_id).after([entry]), status=QUEUED)
     with store.transaction() as connection:
         store.append(run_id, 0, [entry], media, info=info)
-        connection.execute(
-            "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s",
-            (queue, lock, store.tenant_name, run_id),
-        )
+        connection.execute(f"UPDATE runs SET queue = %s, lock = %s {_RUN}", (queue, lock, store.tenant_name, run_id))
         enqueue(connection, store.tenant_name, run_id)
 
 
 def enqueue(connection: Connection[Any], tenant: str, run_id: str) -> bool:
     """Submits a job for a run that `Workers` continue, unless one is waiting already. Whether there is one."""
-    row = connection.execute(
-        "SELECT queue, lock FROM runs WHERE tenant = %s AND run_id = %s", (tenant, run_id)
-    ).fetchone()
+    row = connection.execute(f"SELECT queue, lock FROM runs {_RUN}", (tenant, run_id)).fetchone()
     if row is None or row[0] is None:
         return False
     job = (*row, f"{tenant}/{run_id}", json.dumps({"tenant": tenant, "run_id": run_id}))

@@ -171,12 +171,15 @@ class Workers:
         async def work(tenant: str, run_id: str) -> None:
             await in_worker(self._threads, lambda: self._continue(tenant, run_id), in_place=False)
 
-        async with app.open_async():
+        try:
+            await app.open_async()
             await app.run_worker_async(
                 queues=[self._queue], concurrency=self._concurrency, wait=wait, install_signal_handlers=False,
                 shutdown_graceful_timeout=self._grace, delete_jobs="successful", fetch_job_polling_interval=POLL,
                 update_heartbeat_interval=self._lease / 3, stalled_worker_timeout=self._lease,
             )
+        finally:  # also where opening was cancelled: what is left of a pool keeps the event loop from ending
+            await app.close_async()
 
     def _continue(self, tenant: str, run_id: str) -> None:
         """Works on a run until it ends or waits."""
