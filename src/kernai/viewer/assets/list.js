@@ -157,12 +157,15 @@ class List {
 
   /** The index of the first item that reaches below an edge: by default, that is on screen. */
   top(edge = this.scroller.getBoundingClientRect().top + 4) {
-    for (const chunk of this.chunks) {
-      if (chunk.element.getBoundingClientRect().bottom <= edge) continue;
-      const inside = [...chunk.element.children].findIndex((one) => one.getBoundingClientRect().bottom > edge);
-      return chunk.number * CHUNK + Math.max(0, inside);
+    const isBelow = (element) => element.getBoundingClientRect().bottom > edge;
+    let from = 0;
+    for (let to = this.chunks.length - 1; from < to;) {
+      const middle = Math.floor((from + to) / 2);
+      if (isBelow(this.chunks[middle].element)) to = middle;
+      else from = middle + 1;
     }
-    return 0;
+    const inside = [...(this.chunks[from]?.element.children ?? [])].findIndex(isBelow);
+    return from * CHUNK + Math.max(0, inside);
   }
 
   /** Everything at once, for paper. */
