@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, StringConstraints, field_serializer
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, HttpUrl, RootModel, StringConstraints, field_serializer
 
 from kernai import Media, Skill
 from kernai.inputs.schema import Schema
@@ -188,6 +188,10 @@ class Opaque:
         return cls(data["to"])
 
 
+class Linked(BaseModel):
+    url: Trusted[HttpUrl]
+
+
 class Several(RootModel[list[Trusted[str]]]):
     pass
 
@@ -225,6 +229,7 @@ LEAVES = [
     (Renamed, {"recipient": "a", "shown": "bcd"}, {"it.recipient": ("a", True), "it.shown": ("bcd", True)}),
     (Several, ["a"], {"it[0]": ("a", True)}),
     (Opaque, {"to": "a"}, {"it.to": ("a", True)}),
+    (Linked, {"url": "https://x.org"}, {"it.url": ("https://x.org", True)}),  # its own text ends in a slash
     (EnumCard | Free, {"kind": "card", "to": "a"}, {"it.to": ("a", True)}),
     (Named, {"by_name": {"k": {"to": "a"}}}, {"it.by_name.k": ("k", False), "it.by_name.k.to": ("a", True)}),
     (Card | Note, {"kind": "card", "to": "a"}, {"it.to": ("a", True)}),

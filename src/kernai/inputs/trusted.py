@@ -135,10 +135,14 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
             items = [prefix[at] if at < len(prefix) else rest for prefix, rest in places]
             given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
             yield from _leaves(items, given, one, f"{path}[{at}]", trusted=trusted)
-    elif isinstance(sent, (dict, list)) and not isinstance(value, str):  # of a class that cannot be looked into
+    elif isinstance(sent, (dict, list, str)) and not isinstance(value, _KNOWN):  # of a class with its own reading
         yield from _leaves(schemas, sent, sent, path, trusted=trusted)
     else:
         yield Leaf(path, value, trusted)
+
+
+#: values that are looked for in texts as they are
+_KNOWN = (str, int, float, Decimal, date, time, UUID)
 
 
 def _in_object(
