@@ -8,8 +8,11 @@ import pytest
 
 from tests.loop.trusted_runs import EVIL, GOOD, occurs_in, tried
 
+#: a busy machine takes two minutes for 1,500 of them, after which a test counts as hung
+SLOW = [pytest.param(first, 300, marks=pytest.mark.slow) for first in range(1000, 2500, 300)]
 
-@pytest.mark.parametrize("first, times", [(0, 60), pytest.param(1000, 1500, marks=pytest.mark.slow)])
+
+@pytest.mark.parametrize("first, times", [(0, 60), *SLOW])
 def test_whatever_the_model_writes_nothing_is_paid_that_nobody_brought_in(first: int, times: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + times):
