@@ -10,7 +10,7 @@ import pytest
 
 import kernai
 from asking import ADAPTERS, HELLO, asked, body_of, user
-from kernai import Agent, GenerationOptions, Limits, LlmResponse, Message, Model, ProviderError, skill
+from kernai import Agent, GenerationOptions, Limits, LlmResponse, Media, Message, Model, ProviderError, skill
 from kernai_providers import MemoryReply, MemoryTransport, ResponsesProvider, capabilities_of, resolve
 from vendor_wires import WIRES, Turn
 
@@ -143,6 +143,16 @@ def test_models_that_take_a_lifetime_for_the_cache_get_the_longer_one(model_id: 
         mark = {"mode": "explicit", "ttl": "12h"}
         last["content"] = [{"type": "text", "text": last["content"], "prompt_cache_breakpoint": mark}]
     assert chat == plain
+
+
+def test_the_end_of_a_prompt_with_an_image_is_its_last_part() -> None:
+    image = Media.from_bytes(b"x", mime_type="image/png")
+    seeing = Model("gpt-6", ("text", "vision"))
+    said = [Message("user", ["look", image, "closely"])]
+    body = body_of(asked(ADAPTERS["openai"]("k"), seeing, said, {"cache": "1h"}))
+    parts = body["messages"][-1]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url", "text"]
+    assert ["prompt_cache_breakpoint" in part for part in parts] == [False, False, True]
 
 
 @pytest.mark.parametrize("vendor", ["groq", "openrouter", "mistral"])
