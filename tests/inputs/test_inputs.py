@@ -759,3 +759,10 @@ def test_no_usage_is_shown_where_none_is_known_to_be_right(annotation: Any) -> N
     assert skill.usage() == ""
     assert "Usage" not in skill.describe()
     assert "Usage" not in str(refusal(skill, {"x": []}))
+
+
+def test_metadata_that_is_a_class_or_a_text_constrains_nothing() -> None:
+    class Marker:
+        ge = 5
+
+    assert bound(Annotated[int, Marker, "a text", b"bytes", None], 3) == 3
