@@ -24,7 +24,7 @@ QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys
 _MOST_ROUNDS = 8
 #: backslashes of Markdown; also all but the last of several, which else took several rounds
 _BEFORE_A_SIGN = re.compile(r"\\\\*(?=[!-$'-/:-<>-@\[-`{-~])")
-_BEFORE_A_CODE = re.compile(r"\\(?<!\\\\)\\*+(?=[%&=])")
+_BEFORE_A_CODE = re.compile(r"\\(?<!\\\\)\\*+(?=[%=][0-9a-fA-F]{2}|&\\?#?\w{2,32}\\?;)")
 _TAG = re.compile(r"<\s*+(?:(?:block|command|final|plan)[\s+/>]|function=|(?:antml:)?invoke[\s+])", re.IGNORECASE)
 #: what follows a key in JSON, up to the beginning of its value: a text or an object. Comments may be around the colon,
 #: and in forms a `+` is a space
