@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One entry for everything a developer runs; it sets up what it needs.
+"""Runs every development task, and installs what the task needs.
 
     python3 dev.py demo     run the inventory scenario offline
     python3 dev.py test     run every test
@@ -83,7 +83,7 @@ class CommandError(Exception):
 
 
 def demo(arguments: list[str]) -> int:
-    """Run the inventory scenario offline, with no key and nothing to install; `demo --model smollm2`: a real model."""
+    """Run the inventory scenario offline: no key, nothing to install; `demo --model smollm2` uses a real model."""
     if arguments[:1] == ["--model"]:
         if arguments[1:] != ["smollm2"]:
             raise CommandError("the model in the box is smollm2: `dev.py demo --model smollm2`", status=2)
@@ -93,7 +93,7 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Run every test, in parallel; `--fast` the everyday part, `--python 3.13` on that Python; the rest is pytest's."""
+    """Run all tests in parallel; `--fast` skips slow ones, `--python 3.13` uses that Python; the rest is for pytest."""
     if "--python" in arguments:
         at = arguments.index("--python")
         if not arguments[at + 1 :]:
@@ -108,7 +108,7 @@ def test(arguments: list[str]) -> int:
 
 
 def coverage(arguments: list[str]) -> int:
-    """Run the tests that coverage can see, with coverage; less than 95 % of all branches are an error. Minutes."""
+    """Run the tests with coverage; fail if less than 95 % of the branches are covered. Takes minutes."""
     with tempfile.TemporaryDirectory(prefix="kernai-coverage-") as folder:
         report = Path(folder) / "coverage.json"
         measured = ["--cov", "--cov-report=term", f"--cov-report=json:{report}"]
@@ -124,7 +124,7 @@ def coverage(arguments: list[str]) -> int:
 
 
 def lint(arguments: list[str]) -> int:
-    """Run ruff over the repository; `lint --fix` mends what it can."""
+    """Run ruff over the repository; `lint --fix` fixes what it can."""
     _install("lint")
     return _python(["-m", "ruff", "check", *arguments, "."])
 
@@ -137,7 +137,7 @@ def types(arguments: list[str]) -> int:
 
 
 def wheel(arguments: list[str]) -> int:
-    """Build the wheel into dist/ and try it in an empty environment outside the source tree."""
+    """Build the wheel into dist/ and test it in an empty environment outside the source tree."""
     _no_arguments("wheel", arguments)
     _prepare_venv()
     with tempfile.TemporaryDirectory(prefix="kernai-wheel-") as folder:
@@ -157,7 +157,7 @@ def wheel(arguments: list[str]) -> int:
 
 
 def rehearse(arguments: list[str]) -> int:
-    """Rehearse a release: build, check, install from an index on this machine; `rehearse 0.2.0` wants that version."""
+    """Rehearse a release: build, check, install from a local index; `rehearse 0.2.0` fails for any other version."""
     if arguments[1:]:
         raise CommandError("rehearse takes one argument, the version", status=2)
     _install("release")
@@ -207,7 +207,7 @@ def _try_from_an_index(folder: Path, version: str) -> int:
 
 
 def constraints(arguments: list[str]) -> int:
-    """Write constraints.txt: the versions of what tests and checks install, in an environment of its own. Minutes."""
+    """Write constraints.txt, the pinned versions of what tests and checks install. Takes minutes."""
     _no_arguments("constraints", arguments)
     with tempfile.TemporaryDirectory(prefix="kernai-constraints-") as folder:
         venv = Path(folder) / "venv"
@@ -220,7 +220,7 @@ def constraints(arguments: list[str]) -> int:
 
 
 def installed(arguments: list[str]) -> int:
-    """Run the core's tests against the wheel in dist/, as somebody has it who installed kernai."""
+    """Run the core's tests against the wheel in dist/, as a user would have installed it."""
     built = max((ROOT / "dist").glob("kernai-*.whl"), key=lambda path: path.stat().st_mtime, default=None)
     if built is None:
         raise CommandError("there is no wheel in dist/; `dev.py wheel` builds it", status=2)
@@ -238,7 +238,7 @@ def installed(arguments: list[str]) -> int:
 
 
 def scenario(arguments: list[str]) -> int:
-    """Run a scenario by its name, or a file: `scenario fraud_investigation --offline`; without one, list them."""
+    """Run a scenario, by name or file: `scenario fraud_investigation --offline`; with no name, list them."""
     _install("scenarios")
     if not arguments or arguments[0].startswith("-"):
         return _python(["scenarios/run_matrix.py", "--list"])
@@ -254,19 +254,19 @@ def scenario(arguments: list[str]) -> int:
 
 
 def matrix(arguments: list[str]) -> int:
-    """Run every scenario against every model that is named: `matrix --offline`, `matrix --help`."""
+    """Run every scenario against each given model: `matrix --offline`, `matrix --help`."""
     _install("scenarios")
     return _python(["scenarios/run_matrix.py", *arguments])
 
 
 def samples(arguments: list[str]) -> int:
-    """Compile 10,000 random grammars, and check what they accept and what is sampled from them; minutes."""
+    """Compile 10,000 random grammars, and check what they accept and generate. Takes minutes."""
     os.environ.setdefault("KERNAI_SAMPLES", "10000")
     return _pytest(["-o", "faulthandler_timeout=0", "tests/grammars", *arguments])
 
 
 def bench(arguments: list[str]) -> int:
-    """Run the benchmarks, a JSON line a figure; `bench framing`, `dialects` or `model` in an environment of its own."""
+    """Run the benchmarks, one JSON line per figure; `bench framing`, `dialects`, `model` use their own environments."""
     apart = [name for name in arguments if name in BENCH_PACKAGES]
     if "model" in apart and "--provider" in arguments:
         return _call([_bench_environment("model-provider"), "benchmarks/run.py", *arguments], cwd=ROOT)
@@ -281,27 +281,27 @@ def bench(arguments: list[str]) -> int:
 
 
 def soak(arguments: list[str]) -> int:
-    """Count what 20,000 runs, 2,000 abandoned streams, 2,000 cancelled calls leave behind; `--share 0.01` for less."""
+    """Count what 20,000 runs, 2,000 abandoned streams and 2,000 cancelled calls leak; `--share 0.01` runs fewer."""
     return _python(["benchmarks/soak.py", *arguments])
 
 
 def kills(arguments: list[str]) -> int:
-    """Kill runs at random and at every append, and take them up again: `kills --times 500 --seed 7`."""
+    """Kill runs at random moments and at every append, and resume them: `kills --times 500 --seed 7`."""
     return _python(["tests/durable/kills.py", *arguments])
 
 
 def trusted(arguments: list[str]) -> int:
-    """Look for a value that gets into a trusted input unasked, in random runs: `trusted --times 100000 --seed 7`."""
+    """Search random runs for a value that wrongly gets into a trusted input: `trusted --times 100000 --seed 7`."""
     return _python(["tests/loop/trusted_runs.py", *arguments])
 
 
 def interrupts(arguments: list[str]) -> int:
-    """Send SIGINT into runs at random moments, and take them up again: `interrupts --times 2000 --seed 7`."""
+    """Interrupt runs with SIGINT at random moments, and resume them: `interrupts --times 2000 --seed 7`."""
     return _python(["tests/durable/interrupts.py", *arguments])
 
 
 def chaos(arguments: list[str]) -> int:
-    """Kill and stop workers and their PostgreSQL while they work on 1,000 runs: `chaos --runs 100 --seed 7`."""
+    """Kill and stop workers and their PostgreSQL server during 1,000 runs: `chaos --runs 100 --seed 7`."""
     _install("test")
     return _python(["tests/postgres/chaos.py", *arguments])
 
@@ -335,7 +335,7 @@ def lines(arguments: list[str]) -> int:
 
 
 def docs(arguments: list[str]) -> int:
-    """Build the site from docs/ into site/, any warning an error; `docs serve` shows it while you write."""
+    """Build the site from docs/ into site/, and fail on any warning; `docs serve` shows it while you write."""
     _install("docs")
     chosen = arguments or ["build"]
     return _python(["-m", "mkdocs", *chosen, *(["--strict"] if chosen[0] == "build" else [])])
@@ -550,7 +550,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS, metavar="command", help=f"one of: {', '.join(COMMANDS)}")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the tool behind the command")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the underlying tool")
     chosen = parser.parse_args()
     return COMMANDS[chosen.command](chosen.arguments)
 

@@ -10,19 +10,21 @@ from kernai.command_line.runs_command import RunStore, call_line, command, login
 from kernai.durable.approvals import Decision
 
 DESCRIPTION = """\
-Decide on a call that waits, or on one that was running when its process died: whether it is made. The decision is kept
-in the store. A worker acts on it at once; otherwise `kernai resume` does."""
+Approve or refuse a call that is waiting for a decision, or one that was running when its process died. The decision is
+saved in the store. A worker acts on it at once; without one, run `kernai resume`."""
 EXAMPLES = """\
 kernai approve postgresql:///app refund-42 1.0
 kernai approve runs.db refund-42 1.0 --no "order 42 was never paid" --by ann"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", metavar="STORE", help="a file that --store has made, or postgresql://...")
+    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
     parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
     parser.add_argument("call", metavar="CALL", help="the call's id")
-    parser.add_argument("--no", metavar="REASON", help="do not make the call; the model reads why")
-    parser.add_argument("--by", metavar="NAME", help="who decides, for the recording (default: your login name)")
+    parser.add_argument("--no", metavar="REASON", help="refuse the call, and give the model this reason")
+    parser.add_argument(
+        "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"
+    )
 
 
 def run(options: Namespace) -> int:

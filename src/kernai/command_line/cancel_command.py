@@ -10,17 +10,17 @@ from kernai.command_line.runs_command import RunStore
 from kernai.durable.lease import end_run
 
 DESCRIPTION = """\
-End a run. A process that works on it stops within seconds, and records it as cancelled. A run that waits, or whose
-process died, is closed at once. What is on record stays."""
+Cancel a run. A process that is working on it stops within seconds and records it as cancelled. A run that is waiting,
+or whose process died, is closed at once. The recorded events are kept."""
 EXAMPLES = """\
 kernai cancel postgresql:///app refund-42
 kernai cancel runs.db refund-42 --reason "the customer has left\""""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", metavar="STORE", help="a file that --store has made, or postgresql://...")
+    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
     parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the recording")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="reason for the cancellation, for the recording")
 
 
 def run(options: Namespace) -> int:

@@ -23,13 +23,13 @@ from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.values.media_store import MediaStore
 
 DESCRIPTION = f"""\
-Talk to an agent; it remembers the conversation. AGENT is {shared.AGENT_FORMS}; without one a plain agent answers, which
---system and --skills can shape.
-Ctrl-C cancels the turn that is running; at the prompt it clears the line, and twice in a row it leaves.
-With something piped in, each line is a turn, and Ctrl-C ends the program.
+Chat with an agent that remembers the conversation. AGENT is {shared.AGENT_FORMS}; without it you talk to a plain agent,
+which you can configure with --system and --skills.
+Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed twice in a row it quits.
+If input is piped in, each line is a turn, and Ctrl-C quits.
 
-With --store the conversation survives the end of the program: the same --run-id continues it. You are asked in the
-terminal about calls that wait for a decision."""
+With --store you can continue the conversation later with the same --run-id. Calls that need a decision are shown for
+you to approve or refuse in the terminal."""
 EXAMPLES = """\
 kernai chat --model anthropic/claude-sonnet-5
 kernai chat agent.py --record talk.jsonl

@@ -14,8 +14,8 @@ from kernai.command_line.errors import OK
 from kernai.command_line.program import COMMANDS, command_of
 
 DESCRIPTION = """\
-Print a script for bash, zsh or fish that completes the commands of kernai, their options, and the vendors of --model.
-Add a line to your shell's start-up file, as below, and open a new shell."""
+Print a script with which bash, zsh or fish completes the commands of kernai, their options, and the vendors of --model.
+Add the line below to your shell's start-up file and open a new shell."""
 EXAMPLES = """\
 kernai completion bash  # ~/.bashrc: eval "$(kernai completion bash)"
 kernai completion zsh   # ~/.zshrc, after compinit: eval "$(kernai completion zsh)"
@@ -33,7 +33,7 @@ class _Argument(NamedTuple):
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(_SHELLS), help="the shell that reads the script")
+    parser.add_argument("shell", choices=sorted(_SHELLS), help="your shell")
 
 
 def run(options: Namespace) -> int:

@@ -23,9 +23,9 @@ from kernai.command_line.recording import FORMS, Source, sources
 from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
-Show where two recorded runs part. Events are compared scope by scope (the run, each sub-run), in order. Times, run ids,
-durations and the ids of vendors' requests do not count, nor does what a resume left out. The first difference of each
-scope is shown, after the last event that is the same. Exit status: 0 the same, 1 different, 2 a file that is no
+Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,
+durations, run ids and vendors' request ids are ignored, as are events that a resume dropped. For each scope, the first
+difference is shown after the last event that both have. Exit status: 0 the same, 1 different, 2 a file that is not a
 recording."""
 EXAMPLES = """\
 kernai diff before.jsonl after.jsonl
@@ -37,9 +37,9 @@ _STYLES = {"-": "red", "+": "green"}
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help=FORMS)
-    parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("b", metavar="B", help="another recording")
     parser.add_argument("more", nargs="*", help=SUPPRESS)  # STORE RUN is two words
-    parser.add_argument("--all", action="store_true", help="every difference, not only the first of each scope")
+    parser.add_argument("--all", action="store_true", help="show every difference, not only the first in each scope")
     parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
 
 

@@ -32,9 +32,9 @@ from kernai_providers.transport import Request, Timeouts, TransportError
 from kernai_providers.vendors import VENDORS
 
 DESCRIPTION = """\
-Check what kernai needs: Python, the extras that are installed, keys in the environment (their names, never their
-values), model servers on this machine that answer, and the programs MCP servers are started with. Exit status 1 if
-something must be fixed, or no model can be reached."""
+Check what kernai needs: Python, installed extras, keys in the environment (their names, never their
+values), model servers running on this machine, and the programs that start MCP servers. The exit status is 1 if
+something must be fixed or no model can be reached."""
 EXAMPLES = """\
 kernai doctor
 kernai doctor --json

@@ -20,13 +20,13 @@ TERMINATED = 143
 #: `kernai --help` and docs/command-line.md list these
 STATUSES = {
     OK: "done",
-    NO: "the run gave no answer, the runs differ, or something is invalid",
+    NO: "the run ended without an answer, the runs differ, or something is invalid",
     USAGE: "wrong usage, or a file that cannot be read",
     PROVIDER: "the model's vendor failed",
-    WAITING: "the run waits for a person's decision",
+    WAITING: "the run is waiting for a person's decision",
     INTERRUPTED: "interrupted with Ctrl-C",
-    PIPE_CLOSED: "whoever read the output has left",
-    TERMINATED: "ended by SIGTERM",
+    PIPE_CLOSED: "the reader of the output has closed it",
+    TERMINATED: "terminated by SIGTERM",
 }
 
 DEBUG_HINT = "--debug shows the traceback"

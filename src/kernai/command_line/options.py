@@ -122,38 +122,43 @@ def add_capabilities_argument(parser: ArgumentParser, help: str) -> None:
 
 def add_agent_arguments(parser: ArgumentParser) -> None:
     """AGENT, or ``--system`` and ``--skills``, which make one."""
-    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; its code runs")
-    parser.add_argument("--system", metavar="TEXT", help="instructions of an agent made on the spot, instead of AGENT")
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; the code is executed")
+    parser.add_argument("--system", metavar="TEXT", help="instructions for an ad-hoc agent, instead of AGENT")
     parser.add_argument(
         "--skills", metavar="FILE", action="append", default=[],
-        help="a Python file of skills for it, or a pattern; its code runs; repeatable",
+        help="a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable",
     )
 
 
 def add_model_arguments(parser: ArgumentParser) -> None:
     """``--model`` and its details."""
     parser.add_argument("--model", metavar="VENDOR/NAME", help="use this model instead of the agent's own")
-    parser.add_argument("--base-url", metavar="URL", help="where the --model is served, if not at its vendor")
-    add_capabilities_argument(parser, "what the --model can do, such as text,vision, if kernai does not know it")
     parser.add_argument(
-        "--price", type=_price, metavar="IN,OUT", help="dollars per million tokens of the --model, for --max-cost"
+        "--base-url", metavar="URL", help="address of the --model's server, if it is not the vendor's own"
+    )
+    add_capabilities_argument(parser, "capabilities of the --model, such as text,vision, if kernai does not know them")
+    parser.add_argument(
+        "--price", type=_price, metavar="IN,OUT",
+        help="prices of the --model in dollars per million tokens, for --max-cost",
     )
 
 
 def add_limit_arguments(parser: ArgumentParser) -> None:
     """``--max-steps`` and the limits of `Limits`."""
-    group = parser.add_argument_group("limits", "for the whole run, with its sub-runs")
+    group = parser.add_argument_group("limits", "for the whole run, including sub-runs")
     group.add_argument("--max-steps", type=number(int, 1), metavar="N", help="model calls (default: the agent's limit)")
     group.add_argument("--max-tokens", type=number(int, 0), metavar="N", help="prompt and completion tokens together")
-    group.add_argument("--max-cost", type=number(float, 0), metavar="DOLLARS", help="needs the model's price")
+    group.add_argument(
+        "--max-cost", type=number(float, 0), metavar="DOLLARS", help="total cost; needs the model's price"
+    )
     group.add_argument("--max-calls", type=number(int, 0), metavar="N", help="model, skill and protocol calls together")
-    group.add_argument("--timeout", type=number(float, 0), metavar="SECONDS", help="since the start of the run")
+    group.add_argument("--timeout", type=number(float, 0), metavar="SECONDS", help="total duration of the run")
 
 
 def add_store_arguments(parser: ArgumentParser) -> None:
     """``--store`` and ``--run-id``, for a run that is kept."""
     parser.add_argument(
-        "--store", metavar="STORE", help="keep the run in this file, so that it survives; created if it does not exist"
+        "--store", metavar="STORE", help="save the run in this file, to resume it later; created if it does not exist"
     )
     parser.add_argument("--run-id", metavar="RUN", help="the run's id (default: a random one)")
 
@@ -162,7 +167,7 @@ def add_loudness_arguments(parser: ArgumentParser) -> None:
     """``--quiet`` and ``--verbose``."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--quiet", "-q", action="store_true", help="show only answers and errors")
-    group.add_argument("--verbose", "-v", action="store_true", help="show more")
+    group.add_argument("--verbose", "-v", action="store_true", help="show more detail")
 
 
 _AGENT_OPTIONS = ("system", "skills", "model", "base_url", "model_capabilities", "price")

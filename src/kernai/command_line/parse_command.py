@@ -29,7 +29,7 @@ from kernai.terminal_text import one_line
 from kernai.values.limits import MODEL_MAX_TASKS
 
 DESCRIPTION = """\
-Show how a model's response is parsed: each block with its place (line:column), type, name and content, the prose
+Show how a model's response is parsed: each block with its position (line:column), type, name and content, the prose
 around it, and which rule of the loop applies. FILE is a text file, or - for stdin."""
 EXAMPLES = """\
 kernai parse response.txt
@@ -55,13 +55,18 @@ _WIDTH = 70
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the response; - is stdin")
-    parser.add_argument("--full", action="store_true", help="show contents whole, not only their beginning")
+    parser.add_argument("--full", action="store_true", help="show the full content of each block")
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
-    parser.add_argument("--check", action="store_true", help="exit status 1 if the model would be corrected")
-    parser.add_argument("--protocol", metavar="NAME", action="append", default=[], help="is registered; repeatable")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if the model would be corrected")
+    parser.add_argument(
+        "--protocol", metavar="NAME", action="append", default=[],
+        help="treat NAME as a registered protocol; repeatable",
+    )
     parser.add_argument("--on-prose", choices=("accept", "correct", "correct_once"), default="correct_once",
                         help="as Agent(on_prose=...)")
-    parser.add_argument("--sub-agent", action="store_true", help="the response of a sub-agent, which may not plan")
+    parser.add_argument(
+        "--sub-agent", action="store_true", help="treat it as the response of a sub-agent, which may not plan"
+    )
 
 
 def run(options: Namespace) -> int:

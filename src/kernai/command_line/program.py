@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 #: each is a module of this package: `run_command` for `run`
 COMMANDS = {
     "run": "run an agent once and print its answer",
-    "chat": "talk to an agent, turn by turn",
+    "chat": "have a conversation with an agent",
     "runs": "list the runs in a store",
-    "resume": "continue a run: after a crash, a pause or a failure, or with another input",
-    "approve": "decide on a call that waits, for whoever continues the run",
-    "cancel": "end a run, also one that another process works on",
-    "worker": "work on runs that were submitted to a PostgreSQL store",
-    "store": "make the tables of a PostgreSQL store, or bring them up to date",
-    "replay": "run an agent on a recording, offline, and show where it decides differently",
-    "skills": "load, check and list skills as a model would see them",
-    "parse": "show how a model's response is parsed, and what it would lead to",
-    "view": "write a recorded run as one HTML file, or follow it live",
-    "diff": "show where two recorded runs part",
+    "resume": "continue a stored run: after a crash, a pause or a failure, or with new input",
+    "approve": "approve or refuse a call that is waiting for a decision",
+    "cancel": "cancel a run, even one that another process is working on",
+    "worker": "process runs that were submitted to a PostgreSQL store",
+    "store": "create or upgrade the tables of a PostgreSQL store",
+    "replay": "run an agent against a recording, offline, and show where its decisions differ",
+    "skills": "load and check skills, and list them as a model would see them",
+    "parse": "show how a model's response is parsed and what kernai would do with it",
+    "view": "write a recorded run as an HTML page, or follow it live",
+    "diff": "show where two recorded runs differ",
     "doctor": "check Python, extras, keys and local servers",
-    "completion": "print a script that completes commands and options in your shell",
+    "completion": "print a completion script for your shell",
 }
 
 
@@ -186,7 +186,7 @@ def _help() -> str:
     return f"""\
 usage: kernai COMMAND ... [--debug]
 
-Run agents of kernai, and look at what they did.
+Run kernai agents and inspect what they did.
 
 commands:
 {commands}

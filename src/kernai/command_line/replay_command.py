@@ -18,11 +18,11 @@ from kernai.runs.running import replay
 from kernai.values.model import Model
 
 DESCRIPTION = f"""\
-Run an agent on a recording, and compare everything it decides: which calls it makes, what it sends the model, how it
-ends. No model, skill or network is called, so any recorded run is a test. AGENT is {AGENT_FORMS}.
+Run an agent against a recording and compare every decision: which calls it makes, what it sends the model, and how it
+ends. No model, skill or network is called, so any recorded run can serve as a test. AGENT is {AGENT_FORMS}.
 
-An agent that decides the same and is less protected than it was, since an approval is gone, say, is different too;
---accept allows what somebody has reviewed. What else has changed is listed, and is different with --strict.
+An agent that decides the same but has lost a protection, such as an approval, counts as different too; use --accept for
+a loss that you have reviewed. Other changes to the agent are listed, and count as differences with --strict.
 
 The recording is a file, or a run in a store. Exit status: 0 the same, 1 different, 2 no recording."""
 EXAMPLES = """\
@@ -36,11 +36,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_agent_arguments(parser)
     parser.add_argument("words", metavar="RECORDING | STORE RUN", nargs="*", help=FORMS)
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
-    parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording holds several")
+    parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording has several")
     parser.add_argument("--model", metavar="VENDOR/NAME", help="the model of the recorded run, if not the agent's own")
-    parser.add_argument("--accept", metavar="KEY", action="append", default=[], help="allow less protection")
-    parser.add_argument("--strict", action="store_true", help="any change of the agent is a difference")
-    parser.add_argument("--run-skills", action="store_true", help="call the skills, and compare what they give")
+    parser.add_argument(
+        "--accept", metavar="KEY", action="append", default=[], help="accept the loss of this protection; repeatable"
+    )
+    parser.add_argument("--strict", action="store_true", help="treat any change to the agent as a difference")
+    parser.add_argument("--run-skills", action="store_true", help="call the skills and compare their results")
     parser.add_argument("--json", action="store_true", help="the difference as JSON on stdout")
 
 

@@ -22,13 +22,13 @@ from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result
 
 DESCRIPTION = f"""\
-Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a call that
-waits, or with what the user says next. Nothing that was done is done again. A finished run prints its answer. AGENT is
-{shared.AGENT_FORMS}: the agent that started the run.
+Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a waiting
+call, or with the user's next message. Completed calls are not repeated. If the run has finished, its answer is printed.
+AGENT must be the agent that started the run: {shared.AGENT_FORMS}.
 
-A call that was running when the process died may have taken effect, so by default that is an error that names it.
-`--in-flight skip` tells the model that the outcome is unknown, `--in-flight retry` calls again; skills marked
-idempotent are called again in any case."""
+A call that was running when the process died may have taken effect, so by default resuming fails and lists such calls.
+`--in-flight skip` informs the model that the outcome is unknown; `--in-flight retry` makes the call again. Skills
+marked idempotent are always called again."""
 EXAMPLES = """\
 kernai resume clerk.py runs.db refund-42
 kernai resume clerk.py runs.db refund-42 --approve 1.0
@@ -40,17 +40,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_agent_arguments(parser)
     parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
-    group = parser.add_argument_group("decisions", "on calls that wait")
-    group.add_argument("--approve", metavar="CALL", action="append", default=[], help="make this call; repeatable")
+    group = parser.add_argument_group("decisions", "on waiting calls")
+    group.add_argument("--approve", metavar="CALL", action="append", default=[], help="approve this call; repeatable")
     group.add_argument(
         "--refuse", metavar="CALL[=WHY]", action="append", default=[],
-        help="do not make this call; the model reads why; repeatable",
+        help="refuse this call, and give the model the reason WHY; repeatable",
     )
-    group.add_argument("--by", metavar="NAME", help="who decides, for the recording (default: your login name)")
-    parser.add_argument("--input", metavar="TEXT", help="what the user says next; - is stdin")
+    group.add_argument(
+        "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"
+    )
+    parser.add_argument("--input", metavar="TEXT", help="the user's next message; - reads stdin")
     parser.add_argument(
         "--in-flight", choices=IN_FLIGHT, default="fail",
-        help="what to do about calls that were running (default: fail)",
+        help="what to do with calls that were interrupted (default: fail)",
     )
     shared.add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")

@@ -26,12 +26,12 @@ from kernai.values.limits import Limits
 from kernai.values.result import Result, StopReason
 
 DESCRIPTION = f"""\
-Run an agent once. AGENT is {shared.AGENT_FORMS}; in a file, the agent called `agent` or the only one runs. With
---system or --skills there is no AGENT and the input is the first argument: they make the agent.
-The input is the second argument, or stdin: write - for it, or leave the input out and pipe it in.
+Run an agent once. AGENT is {shared.AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
+`agent` runs. For an ad-hoc agent, pass --system or --skills instead of AGENT; the first argument is then the input.
+Pass - as the input, or pipe it in without one, to read it from stdin.
 The answer goes to stdout, progress to stderr.
 
-With --store the run survives the end of its process, and can wait for a person; `kernai resume` continues it."""
+With --store the run survives a crash and can wait for a person's decision; `kernai resume` continues it."""
 EXAMPLES = """\
 kernai run agent.py "How many lamps do we have?"
 kernai run shop.agents:stock "Take stock." --model openai/gpt-4o-mini --record run.jsonl
@@ -45,13 +45,15 @@ kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_agent_arguments(parser)
-    parser.add_argument("input", metavar="INPUT", nargs="?", help="what to ask; - is stdin")
+    parser.add_argument("input", metavar="INPUT", nargs="?", help="the question or task; - reads stdin")
     shared.add_model_arguments(parser)
     parser.add_argument(
         "--media", metavar="FILE|URL", action="append", default=[], type=shared.media,
         help="an image or other media to send after the input; repeatable",
     )
-    parser.add_argument("--record", metavar="FILE", help="write a recording: .json, or .jsonl line by line")
+    parser.add_argument(
+        "--record", metavar="FILE", help="write a recording: .json at the end, or .jsonl as the run goes"
+    )
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
     shared.add_loudness_arguments(parser)
     shared.add_store_arguments(parser)

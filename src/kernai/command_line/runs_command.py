@@ -190,11 +190,11 @@ def continuing(
 
 
 DESCRIPTION = """\
-List the runs in a store, the last changed first. The status of a run that has ended is its stop reason; `running` means
-that a process works on it, `abandoned` that this process died, `waiting` that a person must decide on a call, `blocked`
-that a person must say how it continues, `queued` that a worker has yet to begin it.
+List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`
+means that a process is working on it, `abandoned` that its process died, `waiting` that a person must decide on a call,
+`blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet.
 
-With --delete, the runs are deleted instead. Those that a process works on are left alone."""
+With --delete, these runs are deleted instead of listed, except those that a process is working on."""
 EXAMPLES = """\
 kernai runs runs.db
 kernai runs runs.db --json | python -m json.tool
@@ -208,10 +208,12 @@ _LEAST_INPUT = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", metavar="STORE", help="a file that --store has made, or postgresql://...")
+    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
     parser.add_argument("--status", metavar="STATUS", help="only runs with this status")
     parser.add_argument("--agent", metavar="NAME", help="only runs of this agent")
-    parser.add_argument("--older-than", type=_age, metavar="AGE", help="only runs last changed before: 90d, 12h, 5m")
+    parser.add_argument(
+        "--older-than", type=_age, metavar="AGE", help="only runs unchanged for this long: 90d, 12h, 5m"
+    )
     parser.add_argument("--limit", type=number(int, 1), metavar="N", help="only the first N")
     parser.add_argument("--delete", action="store_true", help="delete these runs; needs --older-than or --status")
     parser.add_argument("--json", action="store_true", help="the list as JSON on stdout")

@@ -14,9 +14,9 @@ from kernai.registry.skill_registry import SkillRegistry
 from kernai.values.model import Model
 
 DESCRIPTION = """\
-Load files of skills, check them, and list what they hold as a model would read it. The files' code runs, as with
-skills.load_from; Skill objects at their top level count too, also with register=False. A faulty file is reported with
-its line and the reason, and the others are still listed. FILE may be a pattern such as 'skills/**/*.py'."""
+Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with
+skills.load_from; Skill objects at their top level are listed too, even with register=False. A file with an error is
+reported with the line and the reason, and the others are still listed. FILE may be a pattern like 'skills/**/*.py'."""
 EXAMPLES = """\
 kernai skills skills.py
 kernai skills 'skills/**/*.py' --model-capabilities text,vision
@@ -24,8 +24,10 @@ kernai skills skills.py --json"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; its code runs")
-    add_capabilities_argument(parser, "list for a model with these, such as text,vision (default: list every skill)")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; the code is executed")
+    add_capabilities_argument(
+        parser, "list the skills for a model with these, such as text,vision (default: every skill)"
+    )
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 

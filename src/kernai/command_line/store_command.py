@@ -9,8 +9,8 @@ from kernai.command_line.errors import OK, CommandError
 from kernai.command_line.runs_command import is_address, open_postgres
 
 DESCRIPTION = """\
-Make the tables of a PostgreSQL store in the schema `kernai`, and those of Procrastinate, or bring them up to date.
-Nothing else changes tables. Running it twice does no harm."""
+Create or upgrade the tables of a PostgreSQL store, in the schema `kernai`, and those of Procrastinate. No other command
+changes the tables. It is safe to run this more than once."""
 EXAMPLES = "kernai store migrate postgresql://ann@db.example.org/app"
 
 

@@ -17,13 +17,13 @@ from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
 DESCRIPTION = """\
-Write a recorded run as one HTML file that needs no network: the tree of run, steps and sub-agents on a time line, the
-conversation, every event, with filters and a search. With --follow, serve the run while it is being recorded, on this
-machine only, under an address with a random token.
+Write a recorded run as one HTML file that needs no network. It shows a time line of the run, its steps and sub-agents,
+the conversation, and every event, with filters and search. With --follow, serve the page while the run is being
+recorded, on this machine only, at an address with a random token.
 
-The file is written beside the recording, run.html for run.jsonl, unless -o names another. An earlier page is replaced,
-any other file is left unchanged. Pictures come from the folder run.jsonl.media, which `kernai run --record` creates;
-those of a run in a store come from the store."""
+The page is written next to the recording (run.html for run.jsonl) unless -o gives another file. An earlier page is
+overwritten; any other file is left unchanged. Images come from the folder run.jsonl.media, which `kernai run --record`
+creates, or from the store if the run is in one."""
 EXAMPLES = """\
 kernai view run.jsonl --open
 kernai view run.json -o report.html
@@ -39,10 +39,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id; `kernai runs STORE` lists them")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--media", metavar="FOLDER", help="take pictures from FOLDER (default: RECORDING.media)")
+    parser.add_argument("--media", metavar="FOLDER", help="take images from FOLDER (default: RECORDING.media)")
     parser.add_argument("--title", metavar="TEXT", help="the page's title (default: the recording's name)")
-    parser.add_argument("--follow", action="store_true", help="serve the page while the recording grows; Ctrl-C ends")
-    parser.add_argument("--port", type=number(int, 1, 65_535), metavar="N", help="for --follow (default: any free one)")
+    parser.add_argument(
+        "--follow", action="store_true", help="serve the page while the recording grows; Ctrl-C stops it"
+    )
+    parser.add_argument(
+        "--port", type=number(int, 1, 65_535), metavar="N", help="the port for --follow (default: any free port)"
+    )
 
 
 def run(options: Namespace) -> int:

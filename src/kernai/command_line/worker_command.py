@@ -11,25 +11,31 @@ from kernai.command_line.options import number
 from kernai.command_line.runs_command import is_address, open_postgres
 
 DESCRIPTION = """\
-Work on the runs that programs submit with `kernai.postgres.Workers`, until SIGTERM or Ctrl-C. Start as many workers as
-you like, on as many machines. The agents are those at the top level of the file, under their variables' names."""
+Process the runs that programs submit with `kernai.postgres.Workers`, until SIGTERM or Ctrl-C. You can start any number
+of workers on any number of machines. The agents must be variables at the top level of the file; the variable's name is
+the agent's name."""
 EXAMPLES = """\
 kernai worker agents.py --store postgresql:///app
 kernai worker agents.py --store postgresql:///app --concurrency 10 --queue slow"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("agents", metavar="FILE.py|MODULE", help="has the agents; its code runs")
+    parser.add_argument("agents", metavar="FILE.py|MODULE", help="where the agents are defined; the code is executed")
     parser.add_argument("--store", metavar="STORE", required=True, help="postgresql://...")
-    parser.add_argument("--concurrency", type=number(int, 1), default=50, metavar="N", help="runs at once (50)")
-    parser.add_argument("--queue", default="kernai", metavar="NAME", help="take the runs of this queue (kernai)")
+    parser.add_argument(
+        "--concurrency", type=number(int, 1), default=50, metavar="N",
+        help="how many runs to process at once (default: 50)",
+    )
+    parser.add_argument(
+        "--queue", default="kernai", metavar="NAME", help="the queue to take runs from (default: kernai)"
+    )
     parser.add_argument(
         "--grace", type=number(float, 0.1), default=30.0, metavar="SECONDS",
-        help="how long runs may take to reach a point where another worker can continue (30)",
+        help="on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
     )
     parser.add_argument(
         "--accept", action="append", default=[], metavar="KEY",
-        help="continue runs whose agent protects less than it did; why a run is blocked names the key",
+        help="continue runs although their agent has lost this protection; the reason a run is blocked gives the KEY",
     )
 
 
