@@ -179,7 +179,8 @@ class RunBusyError(RunConflictError):
     def __str__(self) -> str:
         return (
             f"run {self.run_id!r} is being worked on by {self.holder}, since {self.since}; its lease lasts until "
-            f"{self.until} unless it is renewed. Nothing was called or written: pass wait=SECONDS, or leave it to them"
+            f"{self.until} unless it is renewed. Nothing was called or written: pass wait=SECONDS to wait, or let "
+            "the other process finish"
         )
 
 

@@ -20,11 +20,11 @@ def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     name = os.fspath(path)
     text = read_text(path)
     if not text.strip():
-        raise KernaiError(f"{name} is no recording: the file is empty")
+        raise KernaiError(f"{name} is not a recording: the file is empty")
     try:
         return _entries(text, name)
     except RecursionError as error:
-        raise KernaiError(f"{name} is no recording: it is nested too deeply") from error
+        raise KernaiError(f"{name} is not a recording: it is nested too deeply") from error
 
 
 def _entries(text: str, name: str) -> list[dict[str, Any]]:
@@ -44,12 +44,12 @@ def _events(name: str, found: object) -> list[Any]:
             return [found]  # JSON lines, one of them
         found = found.get("events")
     if not isinstance(found, list):
-        raise KernaiError(f'{name} is no recording: it must be a list of events, or an object with one as "events"')
+        raise KernaiError(f'{name} is not a recording: it must be a list of events, or an object with one as "events"')
     return found
 
 
 def _checked(name: str, entries: list[Any]) -> list[dict[str, Any]]:
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-            raise KernaiError(f'{name}: entry {number} is no event: it must be an object with its type as "event"')
+            raise KernaiError(f'{name}: entry {number} is not an event: it must be an object with its type as "event"')
     return entries

@@ -72,7 +72,7 @@ class HttpTransport:
         proxy, seconds = route.proxy, request.timeouts.connect
         if proxy is not None and proxy.scheme != "http":
             raise TransportError(
-                f"the proxy {proxy.peer} is of type {proxy.scheme}; this transport knows http:// proxies", "protocol"
+                f"the proxy {proxy.peer} is of type {proxy.scheme}; this transport supports http:// only", "protocol"
             )
         host, port = (proxy.host, proxy.port) if proxy is not None else (route.host, route.port)
         kind: Any = connection_class(route.scheme)

@@ -429,7 +429,7 @@ def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
     try:
         return httpx.Proxy(proxy.url)
     except (ValueError, httpx.InvalidURL):
-        raise TransportError(f"httpx takes no proxy like {proxy.peer} of type {proxy.scheme}", "protocol") from None
+        raise TransportError(f"httpx does not support proxy {proxy.peer} of type {proxy.scheme}", "protocol") from None
 
 
 def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:

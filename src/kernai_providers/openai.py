@@ -223,8 +223,8 @@ class OpenAIReader(SseReader):
             self._done()
         if not self.complete and self._done_marker and self.finish_reason is not None:
             raise self.error(
-                f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off, or this "
-                "server never sends it, for which there is done_marker=False", "cut", retryable=True,
+                f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off; or if "
+                "this server never sends it, pass done_marker=False", "cut", retryable=True,
             )
         super().check_complete()
 

@@ -122,7 +122,7 @@ class Reader(ABC):
         if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
             self.metadata["request_id"] = request_id
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
-            raise self.error("the answer is a web page and no stream: check base_url", "not_a_stream")
+            raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
     def feed(self, data: bytes) -> list[Any]:
         """More of the body; gives the pieces in it, `str` of text and `CallText` of native calls."""

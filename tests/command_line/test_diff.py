@@ -325,4 +325,4 @@ def test_a_file_that_is_no_recording_is_exit_status_2(here: Here, tmp_path: Path
     (tmp_path / "b.json").write_bytes(b"\xff")
     done = here("diff", "a.jsonl", "b.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert error_lines(done.stderr)[0] == "kernai: error: b.json is no recording: byte 0 is not UTF-8 text"
+    assert error_lines(done.stderr)[0] == "kernai: error: b.json is not a recording: byte 0 is not UTF-8 text"

@@ -112,7 +112,7 @@ def test_without_a_store_a_run_that_must_wait_says_what_to_add(here: Here, tmp_p
             "run", "Refund it", "--skills", "pay.py", "--model", "local/tiny", "--base-url", f"{server.url}/v1", cwd=tmp_path
         )
     error, hint = error_lines(done.stderr)
-    assert "and a run that waits needs a store" in error
+    assert "and a run can only wait in a store" in error
     assert "with --store STORE the run waits" in hint
     assert "store=" not in done.stderr
     write(tmp_path, "mock.py", PAY + """
@@ -120,5 +120,5 @@ from kernai import Agent, MockProvider
 agent = Agent(instructions="", skills=[refund], provider=MockProvider('<command name="refund">30</command>'))
 """)
     error, hint = error_lines(here("chat", "mock.py", cwd=tmp_path, input="Refund it\n").stderr)
-    assert "and a run that waits needs a store" in error
+    assert "and a run can only wait in a store" in error
     assert "kernai chat --store STORE" in hint

@@ -39,7 +39,7 @@ def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, name: str) -> None:
         recording.recorder.record(Event("final", "x" * 100))
         recording.close()
     recording.close()
-    with pytest.raises(CommandError, match=rf"the recording .*{name} is not whole: File too large"):
+    with pytest.raises(CommandError, match=rf"the recording .*{name} is incomplete: File too large"):
         recording.check()
     assert not list(tmp_path.glob("*.part"))
 
@@ -74,7 +74,7 @@ def test_a_run_that_fails_reports_its_faulty_recording_too(here: Here, tmp_path:
           "agent = kernai.Agent(instructions='x', provider=kernai.MockProvider().on_call(answer))\n")
     done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
     assert done.returncode == 3
-    assert error_lines(done.stderr)[0].startswith("kernai: error: down; and the recording gone/run.json is not whole: ")
+    assert error_lines(done.stderr)[0].startswith("kernai: error: down; and the recording gone/run.json is incomplete: ")
 
 
 # ------------------------------------------------------------------------------------------- files that exist already
@@ -120,14 +120,14 @@ def test_an_earlier_recording_is_replaced(tmp_path: Path, ending: str, earlier: 
 def test_a_file_that_is_no_recording_is_refused_and_left_unchanged(tmp_path: Path, ending: str, foreign: str) -> None:
     path = tmp_path / f"run.{ending}"
     path.write_text(foreign)
-    with pytest.raises(CommandError, match=r"--record: .* exists and is no recording"):
+    with pytest.raises(CommandError, match=r"--record: .* exists and is not a recording"):
         Recording(str(path), MediaStore())
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(path.name, foreign)]
 
 
 @pytest.mark.parametrize(
     "make, reason",
-    [(Path.touch, "is no folder, and the media belong in one"), (lambda path: path.symlink_to("."), "is a link, and media are never")],
+    [(Path.touch, "is not a folder, and the media would be written"), (lambda path: path.symlink_to("."), "is a link, and kernai does not write media")],
     ids=["file", "link"],
 )
 def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
@@ -139,7 +139,7 @@ def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
         make(tmp_path / "run.jsonl.media")
         store.put(Media.from_bytes(b"picture", mime_type="image/png"))
         late.recorder.record(Event("final", "x"))
-    with pytest.raises(CommandError, match=rf"the recording .* is not whole: .*run\.jsonl\.media {reason}"):
+    with pytest.raises(CommandError, match=rf"the recording .* is incomplete: .*run\.jsonl\.media {reason}"):
         late.check()
     before = path.read_bytes()
     with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {reason}"):
@@ -218,7 +218,7 @@ def test_media_that_are_huge_or_cannot_be_read_are_left_out_and_reported(
         for text in ("one", "two"):
             recording.recorder.record(Event("final", text))
     assert recording.failure is not None
-    assert "is not whole: cannot read media file" in recording.failure
+    assert "is incomplete: cannot read media file" in recording.failure
     assert capsys.readouterr().err.count("over 67,108,864 bytes and left out") == (not quiet)
     assert not (tmp_path / "r.json.media").exists()
 

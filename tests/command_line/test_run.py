@@ -139,7 +139,7 @@ NO_AGENT = {
     "none": ("x = 1", "a.py", "a.py holds no agent"),
     "several": (ECHO + "\nbob = agent.replace(name='b'); eve = agent; del agent", "a.py", "a.py holds several agents: bob, eve"),
     "no such name": (ECHO, "a.py:bob", "a.py:bob: no 'bob'"),
-    "something else": (ECHO, "a.py:answer", "a.py:answer: 'answer' is no Agent but function"),
+    "something else": (ECHO, "a.py:answer", "a.py:answer: 'answer' must be an Agent, got function"),
 }  # fmt: skip
 
 
@@ -311,7 +311,7 @@ def test_a_recording_that_cannot_be_whole_is_reported_and_the_answer_still_shown
     write(tmp_path, "agent.py", "import shutil\n" + ECHO.replace("    return", "    shutil.rmtree('gone')\n    return"))
     done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "You said: x\n")
-    assert error_lines(done.stderr)[0].startswith("kernai: error: the recording gone/run.json is not whole: ")
+    assert error_lines(done.stderr)[0].startswith("kernai: error: the recording gone/run.json is incomplete: ")
 
 
 @pytest.mark.process

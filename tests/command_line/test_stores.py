@@ -225,10 +225,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
         ("run", "clerk.py", "x", "--store", "runs.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128",
     ),
     "no id": (("run", "clerk.py", "x", "--run-id", ""), "--run-id is empty", "leave it out"),
-    "a store that is none": (("runs", "clerk.py"), "not a database", "that kernai made"),
+    "a store that is none": (("runs", "clerk.py"), "not a database", "that kernai created"),
     "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store STORE` makes one"),
     "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),
-    "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "no regular file", "or a new one"),
+    "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "not a regular file", "or the name of a new file"),
     "a run that is not there": (
         ("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "did you mean r42? `kernai runs runs.db`",
     ),

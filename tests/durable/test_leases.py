@@ -132,7 +132,7 @@ def test_whoever_was_stopped_for_longer_than_the_lease_writes_nothing_and_starts
         monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
 
     it = acting(act)
-    with pytest.raises(RunConflictError, match=r"the lease on run 'r' may be over: it lasts 30 s, and was renewed 31 s ago"):
+    with pytest.raises(RunConflictError, match=r"the lease on run 'r' may have expired: it lasts 30 s and was last renewed 31 s ago"):
         way.execute(it, "go", store=store, run_id="r")
     monkeypatch.undo()
     assert calls == ["act"]
@@ -170,7 +170,7 @@ def test_a_model_call_is_not_made_again_by_whoever_was_stopped_between_two_tries
         raise kernai.ProviderError("busy", retryable=True, retry_after=0)
 
     it = acting(print, provider=MockProvider().on_call(fails), middleware=[retry(attempts=5)])
-    with pytest.raises(RunConflictError, match="may be over"):
+    with pytest.raises(RunConflictError, match="may have expired"):
         way.execute(it, "go", store=MemoryStore(), run_id="r")
     assert calls == ["model"]
 

@@ -169,7 +169,7 @@ def test_a_recording_replays_in_memory_and_out_of_each_kind_of_file(way: Way, tm
 def test_what_is_no_recording_is_the_callers_mistake(recording: Any) -> None:
     with pytest.raises(TypeError, match="recording must"):
         kernai.replay(agent(Performed()), recording=recording)
-    with pytest.raises(kernai.KernaiError, match="holds no run_start"):
+    with pytest.raises(kernai.KernaiError, match="has no run_start"):
         kernai.replay(agent(Performed()), recording=[])
 
 

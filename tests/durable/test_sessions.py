@@ -250,7 +250,7 @@ def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
     store = MemoryStore()
     kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
     for step in (2, -1, None, "0", True, [0]):
-        with pytest.raises(ValueError, match=r"at_step must be a step whose model call run 'r' came to \(0, 1\)"):
+        with pytest.raises(ValueError, match=r"at_step must be a step in which run 'r' called the model \(0, 1\)"):
             kernai.fork(store, "r", at_step=step, run_id="s")  # type: ignore[arg-type]
     with pytest.raises(KernaiError, match="no run 'x'"):
         kernai.fork(store, "x", at_step=0, run_id="s")

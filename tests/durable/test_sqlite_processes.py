@@ -311,7 +311,7 @@ except KernaiError as error:
         path.chmod(0o666)
         for _ in range(2):
             (lines,) = finished(started(code, path, other))
-            assert lines == [f"{str(path)!r} belongs to another user, and a store is for its owner alone: use another file"]
+            assert lines == [f"{str(path)!r} belongs to another user, and only its owner may use a store: use another file"]
             assert os.listdir(folder) == ["runs.db"]
         assert finished(started(code, path, owner))[0][0] == "['r']"
 

@@ -84,8 +84,8 @@ def test_durability_sets_sqlites_synchronous_level(path: Path, durability: Any, 
         (":memory:", ValueError, "MemoryStore"),
         (b"runs.db", TypeError, "path must be text or a Path"),
         (5, TypeError, "path must be text or a Path, got int"),
-        (".", KernaiError, "it is no regular file"),
-        ("pipe", KernaiError, "it is no regular file"),
+        (".", KernaiError, "it is not a regular file"),
+        ("pipe", KernaiError, "it is not a regular file"),
         ("none/runs.db", KernaiError, r"cannot open the store in '.*none/runs\.db': .*No such file"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_database_of_another_program_is_left_as_it_is(path: Path) -> None:
     altered(path, "CREATE TABLE books (title TEXT)")
     path.chmod(0o664)
     before = path.read_bytes()
-    with pytest.raises(KernaiError, match=r"runs\.db' is a database of something else"):
+    with pytest.raises(KernaiError, match=r"runs\.db' is another program's database"):
         SqliteStore(path)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o664)
     assert os.listdir(path.parent) == ["runs.db"]
@@ -191,7 +191,7 @@ def test_nothing_is_appended_to_a_file_that_is_gone(path: Path, store: SqliteSto
     os.rename(path, path.with_suffix(".old"))
     if replaced:
         SqliteStore(path).close()
-    with pytest.raises(RunConflictError, match="run 'r' has 0 entries in the store, and entry 1 was to follow"):
+    with pytest.raises(RunConflictError, match="run 'r' has 0 entries in the store, and entry 1 was to be written"):
         store.append("r", 1, [entry()], [])
     store.append("s", 0, [entry()], [])
     with SqliteStore(path) as again:
@@ -206,8 +206,8 @@ def test_nothing_is_appended_to_a_file_that_is_gone(path: Path, store: SqliteSto
     "first_seq, message",
     [
         (0, "has 2 entries .* write entry 0: another worker has started .*; resume it, or choose another run_id"),
-        (1, "has 2 entries .* write entry 1: another worker .* gone on with it.*; load the run anew, or leave it"),
-        (3, "has 2 entries .* entry 3 was to follow: the run was deleted or replaced"),
+        (1, "has 2 entries .* write entry 1: another worker .* continued the run.*; load it again, or leave it"),
+        (3, "has 2 entries .* entry 3 was to be written: the run was deleted or replaced"),
     ],
 )
 def test_a_conflict_says_what_to_do(make: Callable[[], Store], first_seq: int, message: str) -> None:
@@ -327,7 +327,7 @@ def test_a_store_in_a_folder_that_may_only_be_read_is_opened_for_reading() -> No
     with folder_that_may_only_be_read() as folder, SqliteStore(folder / "runs.db") as store:
         assert store.load("r") == [entry()]
         assert [one.run_id for one in store.runs()] == ["r"]
-        with pytest.raises(KernaiError, match=r"readonly database .*cannot be written by this user"):
+        with pytest.raises(KernaiError, match=r"readonly database .*this user may not write to the file"):
             store.append("r", 1, [entry()], [])
 
 

@@ -341,7 +341,7 @@ def test_a_sub_agent_is_held_to_its_own_grammar() -> None:
 
 def test_a_provider_that_takes_no_grammar_is_an_error_at_the_start() -> None:
     mock = MockProvider("<final>x</final>")
-    with pytest.raises(ValueError, match=r"constrain=True\) needs a provider that takes a grammar, MockProvider .*local/"):
+    with pytest.raises(ValueError, match=r"constrain=True\) needs a provider that accepts a grammar, and MockProvider .*local/"):
         execute(Agent(instructions="", constrain=True), "Go.", provider=mock)
     assert mock.call_count == 0
     with pytest.raises(TypeError, match="constrain must be True or False"):

@@ -361,7 +361,7 @@ def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter(an
     "annotation, said",
     [
         (dict[int, str], "keys that are not str"),
-        (list[set[list[int]]], r"set\[list\[int\]\] cannot be: a set holds no list\[int\]"),
+        (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
         ("Missing", "'Missing' cannot be resolved"),
         ("list[", "cannot be resolved"),
     ],
@@ -387,7 +387,7 @@ def test_a_dataclass_that_needs_more_than_its_fields_is_a_type_error_at_definiti
         n: int
         seed: InitVar[int]
 
-    with pytest.raises(TypeError, match="Seeded cannot be made from its fields: it also needs 'seed'"):
+    with pytest.raises(TypeError, match="Seeded cannot be created from its fields: its constructor also needs 'seed'"):
         probe(Seeded)
 
 

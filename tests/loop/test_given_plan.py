@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a misspelt key": ({"tasks": [Task("a", "x")], "strategie": "x"}, "the plan has no key 'strategie'; did you mean"),
     "another key": ({"tasks": [Task("a", "x")], "x": 1}, "has no key 'x'; it may have tasks, goal, strategy"),
     "a flag that is none": ([{"id": "a", "input": "x", "parallel": 1}], "task 'a': parallel must be True or False"),
-    "no JSON": ("{", "the plan is no valid JSON"),
+    "no JSON": ("{", "the plan is not valid JSON"),
     "a key twice": ('{"tasks": [{"id": "a", "id": "b", "input": "x"}]}', "given twice"),
     "dependencies that are no list": ([{"id": "a", "input": "x", "depends_on": 0}], "must be a list of ids, got 0"),
 }

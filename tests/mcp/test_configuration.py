@@ -95,7 +95,7 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "env": {"A": "\0"}}}}, "key 'env.A': contains a NUL character"),
     ({"servers": {"it": {"url": "ftp://h"}}}, "key 'url': must begin with http:// or https:// and name a host"),
     ({"servers": {"it": {"url": "http://"}}}, "key 'url': must begin with http:// or https:// and name a host"),
-    ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is no name of an HTTP header"),
+    ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is not a valid name for an HTTP header"),
     ({"servers": {"it": {"url": "http://h", "headers": {"A": "b\nc"}}}}, "key 'headers.A': must be printable ASCII on one line"),
     ({"servers": {"it": {**STDIO, "timeout": 0}}}, "key 'timeout': must be more than 0 seconds and finite, got 0"),
     ({"servers": {"it": {**STDIO, "timeout": "soon"}}}, "key 'timeout': must be a number of seconds, got 'soon'"),

@@ -90,7 +90,7 @@ def test_an_unreadable_answer_is_reported_without_a_warning_for_repeatable_calls
     with raw_adapter(timeout=1) as adapter:
         answer = call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "id": 3, "result": "cut in the midd')
     assert answer.error is not None
-    assert "did not answer tools/call of 'hang_safely' within 1 s; it printed what is no JSON-RPC message" in answer.error
+    assert "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message" in answer.error
     assert "cut in the midd" in answer.error
     assert "may have done it" not in answer.error
 
@@ -129,7 +129,7 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
     "options, message",
     [
         (["--exit-at-start"], "cannot open the database with [env TOKEN]"),
-        (["--only-garbage"], "it printed what is no JSON-RPC message to standard output: 'Welcome to the raw server!'"),
+        (["--only-garbage"], "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'"),
     ],
     ids=["exits at the start", "prints nothing but garbage"],
 )
@@ -146,7 +146,7 @@ def test_a_server_that_cannot_be_used_is_reported_with_its_own_words(options: li
     "entry, message",
     [
         ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
-        ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is no folder: '/no/such/folder'"),
+        ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is not a folder: '/no/such/folder'"),
         ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached: "),
         ({"url": "http://127.0.0.1:9/sse"}, "cannot be reached: "),
     ],
@@ -234,7 +234,7 @@ def test_a_server_that_has_come_back_is_asked_again_at_once(tmp_path: Path) -> N
     with setup(mapping, register=False) as adapter:
         assert call(adapter, "echo", text="on").text == "on"
         files.mkdir()
-        assert "its cwd is no folder" in str(call(adapter, "pid").error)
+        assert "its cwd is not a folder" in str(call(adapter, "pid").error)
         assert call(adapter, "pid", server="raw").text
         assert call(adapter, "pid").text
 
@@ -379,7 +379,7 @@ def test_an_event_stream_that_ends_without_an_endpoint_is_reported_as_such(body:
         with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
             error = str(call(adapter, "echo").error)
         web.shutdown()
-    assert error.startswith("server 'it' cannot be reached: its stream ended before it had said where messages go")
+    assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
 
 
 def test_a_secret_in_the_new_description_of_a_tool_is_not_in_the_event(tmp_path: Path) -> None:

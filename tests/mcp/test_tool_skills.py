@@ -212,7 +212,7 @@ def test_a_tool_whose_name_no_call_can_hold_is_an_error_that_names_it(name: str)
 
 
 UNHELD: list[tuple[Any, str]] = [
-    ({"type": "object", "properties": {"a": {"type": "strin"}}}, "it is no valid JSON schema"),
+    ({"type": "object", "properties": {"a": {"type": "strin"}}}, "it is not a valid JSON schema"),
     (properties(a={"$ref": "https://example.com/a.json"}), "it refers to 'https://example.com/a.json'"),
     (properties(a={"$ref": "#/$defs/Gone"}), "it refers to '#/$defs/Gone', which it does not hold"),
     (properties(a={"$dynamicRef": "#a"}), "it holds a dynamic reference"),

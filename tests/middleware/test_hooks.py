@@ -275,11 +275,11 @@ def _too_many() -> None:
 
 @pytest.mark.parametrize("make, says", [
     (_async_hook, "Late.before_model is an async function"),
-    (_misspelt, "Guard.before_tools is no hook and would never be called; did you mean 'before_tool'?"),
+    (_misspelt, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
     (_generator, "Guard.before_tool is a generator: hooks are plain functions"),
-    (_a_letter_off, "Guard.befor_tool is no hook and would never be called; did you mean 'before_tool'?"),
-    (_run_together, "Guard.beforetool is no hook and would never be called; did you mean 'before_tool'?"),
-    (_unknown, "Guard.on_token is no hook and would never be called; they are on_run_start, on_run_end, before_model"),
+    (_a_letter_off, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
+    (_run_together, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
+    (_unknown, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
     (_too_few, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
     (_too_many, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
 ])  # fmt: skip

@@ -456,5 +456,5 @@ def test_a_run_continues_when_a_sink_fails_and_the_log_says_so(start: Any, caplo
 def test_a_line_that_is_json_and_no_event_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(f"{line}\n", encoding="ascii")
-    with pytest.raises(KernaiError, match=r"run\.jsonl:1 is no event"):
+    with pytest.raises(KernaiError, match=r"run\.jsonl:1 is not an event"):
         JsonlSink.read(path)

@@ -97,7 +97,7 @@ def test_pictures_beside_the_recording_are_thumbnails_and_the_others_say_why_not
     page = show(script.entries, media_folder=folder)
     shown, vector, absent = step_card(page, 0).locator("figure").all()
     assert shown.locator("img").evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
-    expect(vector).to_contain_text("its data is no PNG, JPEG, GIF or WebP")
+    expect(vector).to_contain_text("its data is not PNG, JPEG, GIF or WebP")
     expect(absent).to_contain_text("its data is not beside the recording")
     shown.get_by_role("button").click()
     expect(page.get_by_role("dialog", name="Picture").locator("img")).to_be_visible()

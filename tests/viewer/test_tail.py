@@ -100,8 +100,8 @@ def test_a_file_that_goes_away_and_comes_back_is_another_one(path: Path) -> None
     "line, reason",
     [
         ("not JSON", "it is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        ("[1]", 'it is no event: it must be an object with its type as "event"'),
-        ('{"event": 5}', 'it is no event: it must be an object with its type as "event"'),
+        ("[1]", 'it is not an event: it must be an object with its type as "event"'),
+        ('{"event": 5}', 'it is not an event: it must be an object with its type as "event"'),
         ("[" * 100_000, "it is nested too deeply"),
     ],
 )

@@ -35,7 +35,7 @@ def test_the_ending_of_a_file_says_nothing(tmp_path: Path) -> None:
     (tmp_path / f"{ID}.bin").write_bytes(GIF)
     assert found(tmp_path)[ID]["uri"].startswith("data:image/gif;base64,")
     (tmp_path / f"{ID}.bin").write_bytes(b"<svg/>")
-    assert found(tmp_path)[ID] == {"left_out": "its data is no PNG, JPEG, GIF or WebP"}
+    assert found(tmp_path)[ID] == {"left_out": "its data is not PNG, JPEG, GIF or WebP"}
 
 
 @pytest.mark.parametrize("name", [f"{ID}", f"{ID}.a.b", f"x{ID}.png", "media_00000000000A.png", f"{ID}.png\n", f"{ID}.{'x' * 9}"])

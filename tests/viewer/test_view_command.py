@@ -92,7 +92,7 @@ def test_a_file_of_somebody_elses_is_left_alone_also_when_it_is_named(run: Path,
         refused = view(run, *arguments)
         assert refused.status == 2
         assert refused.err.splitlines() == [
-            f"kernai: error: {file} is there already, and is no page of this viewer", "hint: name another file with -o"]
+            f"kernai: error: {file} already exists and is not a page of this viewer", "hint: name another file with -o"]
         assert file.read_text() == "my notes"
 
 
@@ -209,7 +209,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     target.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text("not a page")
-    with pytest.raises(kernai.KernaiError, match="is no page of this viewer"):
+    with pytest.raises(kernai.KernaiError, match="is not a page of this viewer"):
         write_page(target, "x")
     (tmp_path / "elsewhere").write_bytes(MARK)
     write_page(target, "x")

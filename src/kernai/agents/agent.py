@@ -201,14 +201,14 @@ class Agent(Generic[Output_co]):
         if self.calls == "native" and provider is not None:
             if not provider.calls_natively:
                 raise ValueError(
-                    f'Agent(calls="native") needs a provider with native calls, {type(provider).__name__} has none; '
-                    'leave out calls="native", and the model calls in its text'
+                    f'Agent(calls="native") needs a provider with native calls, and {type(provider).__name__} does not '
+                    'have them; leave out calls="native", and the model calls in its text'
                 )
             return
         if self.constrain and provider is not None and provider.grammar_field is None:
             raise ValueError(
-                f"Agent(constrain=True) needs a provider that takes a grammar, {type(provider).__name__} takes none: "
-                "for a server of your own write resolve('local/MODEL', grammar='llamacpp'), or 'vllm', or 'sglang'"
+                f"Agent(constrain=True) needs a provider that accepts a grammar, and {type(provider).__name__} does "
+                "not: for a server of your own write resolve('local/MODEL', grammar='llamacpp'), or 'vllm', or 'sglang'"
             )
 
     def answer_text(self, result: Result[Any]) -> str:

@@ -197,7 +197,7 @@ def _attribute(module: ModuleType, name: str, target: str) -> Agent[Any]:
     if isinstance(found, Agent):
         return found
     known = _agents(module)
-    wrong = f"{name!r} is no Agent but {type(found).__name__}" if found is not None else f"no {name!r}"
+    wrong = f"{name!r} must be an Agent, got {type(found).__name__}" if found is not None else f"no {name!r}"
     hint = f"agents there: {', '.join(known)}" if known else "there is no Agent at its top level"
     raise CommandError(f"{target}: {wrong}", hint)
 

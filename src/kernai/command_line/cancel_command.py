@@ -27,5 +27,5 @@ def run(options: Namespace) -> int:
     with RunStore(options.store) as store:
         store.entries(options.run)  # says if there is no such run
         is_closed = end_run(store.store, options.run, options.reason)
-    output.write("closed" if is_closed else "the process that works on it was asked to stop")
+    output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK

@@ -256,7 +256,7 @@ class ChatSession:
                 output.note(summary(result, time.monotonic() - started))
         if isinstance(failure, StoreNeededError):
             how = "with `kernai chat --store STORE` you are asked here"
-            raise CommandError(f"{failure.why}, and a run that waits needs a store", how, NO) from failure
+            raise CommandError(f"{failure.why}, and a run can only wait in a store", how, NO) from failure
         if failure is not None:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)

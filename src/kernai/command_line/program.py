@@ -149,8 +149,8 @@ def _explained(error: Exception) -> CommandError:
     if isinstance(error, CommandError):
         return error
     if isinstance(error, StoreNeededError):
-        how = "with --store STORE the run waits, and `kernai resume` takes the decision"
-        return CommandError(f"{error.why}, and a run that waits needs a store", how, NO)
+        how = "with --store STORE the run waits until you decide with `kernai resume`"
+        return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
     if isinstance(error, RunDamagedError):
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
     if isinstance(error, KernaiError):

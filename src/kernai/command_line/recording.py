@@ -73,7 +73,7 @@ def source(words: Sequence[str]) -> Source:
     found, *more = sources(words)
     if more:
         found.events()  # says if there is none of that name
-        raise CommandError(f"unrecognized arguments: {more[0]}", f"{found} is a file, and no store with a run")
+        raise CommandError(f"unrecognized arguments: {more[0]}", f"{found} is a recording, not a store with runs")
     return found
 
 
@@ -201,7 +201,7 @@ class Recording:
 
     def _fail(self, error: OSError | KernaiError) -> None:
         reason = error.strerror if isinstance(error, OSError) else None
-        self.failure = self.failure or f"the recording {self.path} is not whole: {reason or error_text(error)}"
+        self.failure = self.failure or f"the recording {self.path} is incomplete: {reason or error_text(error)}"
 
     def check(self) -> None:
         """`CommandError` where the recording is not whole."""
@@ -225,7 +225,7 @@ def _check(path: str) -> None:
                 return
     except (KernaiError, ValueError, RecursionError) as error:
         cause = error
-    message = f"--record: {path} exists and is no recording, so it is left unchanged"
+    message = f"--record: {path} exists and is not a recording, so it is left unchanged"
     raise CommandError(message, "name another file") from cause
 
 
@@ -242,9 +242,9 @@ def _is_recording(path: str) -> bool:
 def _refusal(folder: str) -> str | None:
     """Why no media may be written there."""
     if os.path.islink(folder):
-        return f"{folder} is a link, and media are never written through one"
+        return f"{folder} is a link, and kernai does not write media through links"
     if os.path.exists(folder) and not os.path.isdir(folder):
-        return f"{folder} is no folder, and the media belong in one of that name"
+        return f"{folder} is not a folder, and the media would be written to a folder of that name"
     return None
 
 

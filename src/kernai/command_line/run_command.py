@@ -113,7 +113,7 @@ def _input(options: Namespace) -> UserInput:
     try:
         (text or "").encode("utf-8")
     except UnicodeEncodeError as error:  # bytes that are no text become halves of surrogates
-        wrong = f"INPUT: character {error.start} is no text in the terminal's encoding"
+        wrong = f"INPUT: character {error.start} is not valid in the terminal's encoding"
         raise CommandError(wrong, "pipe it in as UTF-8, with -") from error
     if text == "-" or (text is None and not output.is_terminal(sys.stdin)):
         # the line break with which a file or `echo` ends is no part of the question

@@ -70,10 +70,10 @@ class RunStore:
         try:
             with failing(f"cannot open {path}", MADE_BY):
                 if not make and not os.stat(path).st_size:
-                    raise CommandError(f"{path} is empty, and no store of runs", MADE_BY)
+                    raise CommandError(f"{path} is empty and not a store of runs", MADE_BY)
                 self.store = SqliteStore(path)
         except (KernaiError, ValueError) as error:
-            hint = "name a file that kernai made, or a new one"
+            hint = "give a store that kernai created, or the name of a new file"
             if isinstance(error.__cause__, OSError):
                 hint = "the folder must exist, and you must be allowed to write to it and to the file"
             raise CommandError(f"the store: {error}", hint) from error

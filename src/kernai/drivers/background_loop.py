@@ -46,7 +46,7 @@ class BackgroundLoop:
         with self._lock:
             # under the lock, so that nothing is submitted to a loop that is being closed
             if self.closed:
-                raise KernaiError(f"{self._name}: this event loop has been closed, for what it was for has ended")
+                raise KernaiError(f"{self._name}: this event loop is closed, because its run has ended")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._stopped = asyncio.Event()

@@ -92,7 +92,10 @@ class Stack:
     def enter(self, work: Work, outbox: Outbox) -> None:
         """Puts a sub-run's loop on top; its outcome is sent to the one below."""
         if len(self._below) >= MOST_NESTED - 1:
-            raise RecursionError(f"agents called one another {MOST_NESTED} levels deep, which is as deep as it goes")
+            raise RecursionError(
+                f"agents called one another {MOST_NESTED} levels deep, which is the maximum: look for agents that keep "
+                "calling each other"
+            )
         self._below = [*self._below, (self.work, self.outbox)]
         self.work, self.outbox = work, outbox
 

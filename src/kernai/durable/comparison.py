@@ -55,9 +55,9 @@ def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceE
     row = recorded.row
     scope = recorded.scope or "the root"
     return ReplayDivergenceError(
-        f"the agent decides otherwise than in the recording: event {recorded.seq} ({row.type}, step "
+        f"the agent decides differently from the recording: event {recorded.seq} ({row.type}, step "
         f"{row.place[0]} of {scope})\n  recorded: {expected}\n  now:      {got}\n"
-        "Go on with the agent that made the recording, or fork the run at a step before this one.",
+        "Use the agent that made the recording, or fork the run at an earlier step.",
         seq=recorded.seq, event=row.type, expected=expected, got=got,
     )
 
@@ -65,7 +65,7 @@ def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceE
 def _compared(data: Mapping[str, Any], row: Row) -> dict[str, Any]:
     compared = {key: one for key, one in data.items() if key not in row.uncompared}
     if row.is_worded and compared["error"] is not None:
-        compared["error"] = "in other words, perhaps"
+        compared["error"] = "possibly worded differently"
     return compared
 
 

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
-MAY_HAVE_TAKEN_EFFECT = "the run was broken off while these calls were under way, and they may have taken effect"
+MAY_HAVE_TAKEN_EFFECT = "the run was interrupted during these calls, and they may have taken effect"
 WHAT_TO_DO = (
     'pass in_flight="skip", "retry" or a function of the call, or mark a skill that may be called twice with '
     "@skill(idempotent=True)"
@@ -190,7 +190,7 @@ class DurableRun:
             raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)
         unreached = next((rows[0] for scope, rows in history.scopes.items() if rows and scope not in self.scopes), None)
         if unreached is not None:
-            raise divergence(unreached, unreached.row.type, "the run does not come to this")
+            raise divergence(unreached, unreached.row.type, "the run never gets to this event")
         runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
             try:

@@ -30,7 +30,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, MessagesSentRow)}
     if type(at_step) is not int or at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
-        raise ValueError(f"at_step must be a step whose model call run {source!r} came to ({known}), got {at_step!r}")
+        raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
     # including rows that a resume left out: they were paid for, and `run_resumed` has their numbers
     copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
     start = copies[0]["data"]

@@ -196,8 +196,8 @@ class Held:
             raise self._conflict
         if (passed := boottime() - self._sent) >= self.seconds:
             raise RunConflictError(
-                f"the lease on run {self.run_id!r} may be over: it lasts {self.seconds:g} s, and was renewed "
-                f"{passed:.0f} s ago, because the process was stopped or the store was away. Nothing more is written; "
+                f"the lease on run {self.run_id!r} may have expired: it lasts {self.seconds:g} s and was last renewed "
+                f"{passed:.0f} s ago; the process was suspended, or the store unavailable. Nothing more is written; "
                 "resume the run"
             )
 

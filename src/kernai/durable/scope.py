@@ -119,7 +119,7 @@ class DurableScope:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
         self.is_parked = frontier is not None and self._waits_for_decisions(frontier)
         if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self._cursor.rows:
-            self._durable.write_unrecorded(self.run, ModelRestartedRow("the run was taken up again"))
+            self._durable.write_unrecorded(self.run, ModelRestartedRow("the run was resumed"))
 
     def _compare_rows(self) -> None:
         """Compares the rows that the loop has written with the recording. Those after its end are new."""
@@ -242,7 +242,7 @@ class DurableScope:
         if isinstance(row, TaskEndedRow):
             spawned = task_scope(self.run.scope, self.run.step, row.task_id)
         if spawned not in self._keys:
-            raise divergence(recorded, row.type, "no such work was begun")
+            raise divergence(recorded, row.type, "no such call or task was started")
         key = self._keys[spawned]
         child, ended = self._children.pop(key, None), self._done.pop(key, None)
         if child is not None:
@@ -250,7 +250,7 @@ class DurableScope:
             ended = of_child and Completion(key, of_child.value, of_child.error)
         if ended is None:
             if not isinstance(row, _ERRORS):
-                raise divergence(recorded, row.type, "spawned work is waited for")
+                raise divergence(recorded, row.type, "the run is waiting for a call or task to end")
             ended = Completion(key, error=self._recorded_error(recorded))
         self._parked.discard(key)
         self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]

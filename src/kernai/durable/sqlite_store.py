@@ -84,11 +84,11 @@ _PRAGMAS = {
 
 _HINTS = {
     sqlite3.SQLITE_FULL: "free some space and resume the run; what was appended before is safe",
-    sqlite3.SQLITE_READONLY: "the file, or the folder around it, cannot be written by this user",
+    sqlite3.SQLITE_READONLY: "this user may not write to the file or to its folder",
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable, and the path must not be a folder",
-    sqlite3.SQLITE_NOTADB: "it is no SQLite file, or its first page is damaged",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still gives",
-    sqlite3.SQLITE_TOOBIG: "SQLite takes texts and payloads of up to 1 GB",
+    sqlite3.SQLITE_TOOBIG: "SQLite stores texts and payloads of up to 1 GB",
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for {PATIENCE:.0f} seconds",
 }
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -181,7 +181,7 @@ class SqliteStore(OpenedStore):
         if damage is not None:
             raise RunDamagedError(
                 f"cannot load entry {from_seq + len(found)} of run {run_id!r} in {self.path!r}: {damage}. The "
-                f"{len(found)} before it are in this error's `entries`: append them to a new run to go on from there",
+                f"{len(found)} before it are in this error's `entries`: append them to a new run to continue there",
                 found,
             ) from damage
         return found
@@ -485,7 +485,7 @@ def _frozen(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     connection.close()
-    raise KernaiError(f"{path!r} is of an older kernai, and can be opened only where its folder may be written")
+    raise KernaiError(f"{path!r} was written by an older kernai, and can only be opened if you may write to its folder")
 
 
 def _lock_hint(path: str, error: Exception) -> str | None:
@@ -520,7 +520,7 @@ def _make(path: str) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
-        raise KernaiError(f"cannot keep runs in {path!r}: it is no regular file")
+        raise KernaiError(f"cannot store runs in {path!r}: it is not a regular file")
     # to leave it as it is tells whose it is, before SQLite puts files of this user beside it, which keep its owner out
     _close_to_others(path, os.stat(path).st_mode)  # noqa: PTH116 - text in, text out
 
@@ -540,7 +540,7 @@ def _close_to_others(path: str, mode: int) -> None:
         os.chmod(path, stat.S_IMODE(mode))  # noqa: PTH101 - likewise
     except PermissionError:  # no cause: what the error says is how it was found out
         raise KernaiError(
-            f"{path!r} belongs to another user, and a store is for its owner alone: use another file"
+            f"{path!r} belongs to another user, and only its owner may use a store: use another file"
         ) from None
 
 
@@ -598,7 +598,7 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
             )
         return False
     if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise KernaiError(f"{path!r} is a database of something else, and nothing was written to it: use another file")
+        raise KernaiError(f"{path!r} is another program's database, so nothing was written to it: use another file")
     return True
 
 

@@ -422,13 +422,13 @@ def check_next(run_id: str, first_seq: int, count: int) -> None:
         return
     if first_seq > count:
         raise RunConflictError(
-            f"run {run_id!r} has {count} entries in the store, and entry {first_seq} was to follow: the run was "
-            "deleted or replaced meanwhile, or this is another store. Nothing was written; load the run anew"
+            f"run {run_id!r} has {count} entries in the store, and entry {first_seq} was to be written: the run "
+            "was deleted or replaced in the meantime, or this is another store. Nothing was written; load the run again"
         )
-    advice = "resume it, or choose another run_id" if first_seq == 0 else "load the run anew, or leave it to the other"
+    advice = "resume it, or choose another run_id" if first_seq == 0 else "load it again, or leave it to that worker"
     raise RunConflictError(
         f"run {run_id!r} has {count} entries in the store, and this worker was about to write entry {first_seq}: "
-        f"another worker has started the run or gone on with it. Nothing was written; {advice}"
+        f"another worker has started or continued the run. Nothing was written; {advice}"
     )
 
 

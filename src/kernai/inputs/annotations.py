@@ -173,7 +173,7 @@ class TypeBuilder:
     def _set(self, annotation: Any, origin: Any, item: Any) -> InputType:
         made = ListType(self._type(item), origin)
         if not _is_hashable(item):
-            raise TypeError(f"{_named(annotation)} cannot be: a set holds no {_named(item)}")
+            raise TypeError(f"{_named(annotation)} is not possible: a {_named(item)} cannot be in a set")
         return made
 
     def _class(self, annotation: Any) -> InputType:
@@ -192,7 +192,7 @@ class TypeBuilder:
         """The node of a record, the same each time."""
         if annotation not in self._records:
             if len(self._records) > _MOST_RECORDS:
-                raise TypeError(f"{_named(origin)} holds itself in ever new forms")
+                raise TypeError(f"{_named(origin)} contains itself with ever different type arguments")
             self._record(annotation, origin)
         return self._records[annotation]
 
@@ -305,7 +305,9 @@ def _check_constructor(record: type, names: Collection[str]) -> None:
 
     for one in signature(record).parameters.values():
         if one.name not in names and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-            raise TypeError(f"{record.__name__} cannot be made from its fields: it also needs {one.name!r}")
+            raise TypeError(
+                f"{record.__name__} cannot be created from its fields: its constructor also needs {one.name!r}"
+            )
 
 
 
@@ -325,7 +327,7 @@ def _is_hashable(annotation: Any) -> bool:
 def _literal(values: tuple[object, ...]) -> InputType:
     for value in values:
         if not (value is None or isinstance(value, Enum) or type(value) in (str, int, bool)):
-            raise TypeError(f"Literal[{value!r}] is no JSON value; it may hold str, int, bool, None and enum members")
+            raise TypeError(f"Literal[{value!r}] is not a JSON value; it may hold str, int, bool, None, enum members")
     return ChoiceType(values)
 
 

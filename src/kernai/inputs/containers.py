@@ -201,7 +201,7 @@ class ReferenceType(InputType):
     def stand_for(self, target: InputType) -> None:
         """Sets the target. `TypeError` for an alias that is nothing but itself."""
         if target is self:
-            raise TypeError(f"the type {self.name} is defined by itself alone")
+            raise TypeError(f"the type {self.name} is defined only in terms of itself")
         self.target = target
         self.natural = target.natural
 

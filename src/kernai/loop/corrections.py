@@ -61,8 +61,8 @@ def uncertain(blocks: Sequence[Block]) -> str:
     return error_block(
         "response",
         "The JSON in one of your blocks did not end: a string in it was still open at the end of your response. These "
-        f"blocks, which stand behind the beginning of that string, were not run: {said}. Write that block again with "
-        "whole JSON, and then the others if you meant them.",
+        f"blocks come after the beginning of that string and were not run: {said}. Write that block again with "
+        "complete JSON, and then the others if you meant them.",
     )
 
 

@@ -165,7 +165,7 @@ class Trust:
         run = self._run
         flag = "creates" if skill.creates else "directory"
         run.root.warn(f"{flag}.unreadable", run_id=run.root.run_id, skill=skill.name,
-                      reason=f"the result has not the form that {flag}= announces: nothing of it is trusted")
+                      reason=f"the result does not have the form that {flag}= declares, so none of it is trusted")
 
     # --------------------------------------------------------------------------------------------------- what counts
 

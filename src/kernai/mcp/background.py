@@ -84,7 +84,7 @@ class Background:
         self.check()
         if self._loop.serves_here():
             raise McpError(
-                "an MCP request was made on the thread that serves MCP, which would wait for itself for ever; "
+                "an MCP request on the thread that serves MCP would wait for itself forever; "
                 "in a sampling or elicitation callback use 'def' in place of 'async def', or await arun(...)"
             )
         if not self._begun:

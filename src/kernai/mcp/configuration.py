@@ -200,7 +200,7 @@ class _Entry:
         headers = self._pairs("headers")
         for name, value in headers.items():
             if not _HEADER.fullmatch(name):
-                raise self._fault("headers", f"{name!r} is no name of an HTTP header")
+                raise self._fault("headers", f"{name!r} is not a valid name for an HTTP header")
             if not value.isascii() or not value.isprintable():
                 raise self._fault(f"headers.{name}", "must be printable ASCII on one line")
         return headers

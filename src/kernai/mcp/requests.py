@@ -120,7 +120,7 @@ def read_request(text: str) -> Request:
     beside = {key: value for key, value in found.items() if key not in _ENVELOPE}
     if method in METHODS and beside:
         right = _mended(method, {**params, **beside})
-        raise McpError(f"{next(iter(beside))!r} does not belong beside method, but into params. Write: {right}")
+        raise McpError(f"{next(iter(beside))!r} does not belong next to method but in params. Write: {right}")
     if method in METHODS:
         _check(METHODS[method], params)
     return Request(method, {**params, **beside})
@@ -134,7 +134,7 @@ def _object(text: str) -> dict[str, Any]:
         found = loads(text)
     except ValueError as error:
         raise McpError(
-            f"the block must hold one JSON object and nothing else, but it is no valid JSON: {error}. Such as {example}"
+            f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {example}"
         ) from None
     if not isinstance(found, dict):
         raise McpError(f"the block must hold one JSON object, such as {example}")

@@ -96,7 +96,9 @@ def serve(
         return
     for option in _HTTP_OPTIONS:
         if option in options:
-            raise ValueError(f"{option} is for transport='http': over stdio the one client is who started it")
+            raise ValueError(
+                f"{option} is for transport='http': over stdio the only client is the process that started the server"
+            )
     tools = _Tools(source, options)
     run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop)))
 
@@ -156,7 +158,7 @@ class Server:
 
     def _listen(self) -> None:
         if self._url is not None:
-            raise RuntimeError("a Server is started once; make another one")
+            raise RuntimeError("a Server can be started only once; create another one")
         self._listener = self._address.listen()
         self._url = self._address.url(self._listener)
 

@@ -107,16 +107,16 @@ class SchemaTable(InputTable):
 def written_out(schema: Mapping[str, Any]) -> Schema:
     """A schema of arguments with all references resolved; `UnheldSchemaError` where it lists no arguments."""
     if not is_schema(schema):
-        raise UnheldSchemaError("it is no valid JSON schema")
+        raise UnheldSchemaError("it is not a valid JSON schema")
     try:
         made = _Writer(schema).written(schema, ("#",))
     except RecursionError:
         raise UnheldSchemaError("it nests too deeply") from None
     if made.get("type", "object") != "object":
-        raise UnheldSchemaError(f"its arguments are no object, but {label_of(made)}")
+        raise UnheldSchemaError(f"its arguments are not an object, but {label_of(made)}")
     free = made.get("patternProperties") or (not made.get("properties") and made.get("additionalProperties"))
     if free:
-        raise UnheldSchemaError("it takes arguments of any name, and an input has one")
+        raise UnheldSchemaError("it takes arguments of any name, and an input must have a fixed name")
     if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
         raise UnheldSchemaError("it does not list its arguments as properties")
     listed = made.get("properties", {})

@@ -74,7 +74,8 @@ class Health:
 
     def noise_lines(self) -> list[str]:
         """That it sent something unreadable, if it did: that may have been the missing answer."""
-        return [f"it printed what is no JSON-RPC message to standard output: {self.noise!r}"] if self.noise else []
+        said = "it printed something other than a JSON-RPC message to standard output"
+        return [f"{said}: {self.noise!r}"] if self.noise else []
 
     def details(self) -> list[str]:
         """What helps to understand a failure. Untrusted: it contains text of the server."""
@@ -242,7 +243,7 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
 def _check_command(config: ServerConfig, command: str) -> None:
     """The guard could only say it on the server's standard error, in more words."""
     if config.cwd is not None and not Path(config.cwd).is_dir():
-        raise McpError(f"its cwd is no folder: {config.cwd!r}")
+        raise McpError(f"its cwd is not a folder: {config.cwd!r}")
     path = (get_default_environment() | dict(config.env)).get("PATH")
     is_path = os.path.dirname(command) and config.cwd is not None  # noqa: PTH120 - as text, as the system reads it
     started = os.path.join(config.cwd or "", command) if is_path else command  # noqa: PTH118 - as above
@@ -268,7 +269,7 @@ async def _sse(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any)
     except* RuntimeError as errors:  # the SDK's reader of the stream ended without having "started"
         if begun:
             raise
-        reason = "its stream ended before it had said where messages go; is this an MCP server over SSE?"
+        reason = "its stream ended before it gave the address for messages; is this an MCP server over SSE?"
         raise McpError(reason) from errors
 
 

@@ -66,7 +66,7 @@ class Hooks:
                 _check_hook(cls, name)
             elif _is_meant(name) and callable(getattr(cls, name)):
                 hint = likely(name, _HOOKS, "they are")
-                raise TypeError(f"{cls.__name__}.{name} is no hook and would never be called{hint}")
+                raise TypeError(f"{cls.__name__}.{name} is not a hook and would never be called{hint}")
 
     def on_run_start(self, run: Run) -> None: ...
     def on_run_end(self, run: Run, result: Result[Any] | None) -> None: ...

@@ -144,12 +144,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
     with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # which need not have an end
-            raise KernaiError(f"{os.fspath(path)} is no recording: it is neither a file nor a pipe")
+            raise KernaiError(f"{os.fspath(path)} is not a recording: it is neither a file nor a pipe")
         raw = file.read()
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise KernaiError(f"{os.fspath(path)} is no recording: byte {error.start} is not UTF-8 text") from error
+        raise KernaiError(f"{os.fspath(path)} is not a recording: byte {error.start} is not UTF-8 text") from error
 
 
 def read_lines(text: str, name: str) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
                 continue
             raise KernaiError(f"{name}:{number} is not JSON: {error}") from error
         if not isinstance(entry, dict):
-            raise KernaiError(f"{name}:{number} is no event: it must be a JSON object")
+            raise KernaiError(f"{name}:{number} is not an event: it must be a JSON object")
         entries.append(entry)
     return expand(entries, name)
 

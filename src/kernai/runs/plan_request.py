@@ -36,7 +36,7 @@ def checked_plan(given: GivenPlan) -> Plan:
         try:
             given = loads(given, unique_keys=True)
         except ValueError as error:
-            raise ValueError(f"the plan is no valid JSON: {error}") from None
+            raise ValueError(f"the plan is not valid JSON: {error}") from None
     if isinstance(given, Plan):
         raw: Mapping[str, Any] = given.to_dict()
     elif isinstance(given, Mapping):
@@ -74,7 +74,7 @@ def _check_task(task: Task, given: Mapping[str, Any]) -> None:
         raise ValueError(f"task {task.id!r}: depends_on must be a list of ids, got {wanted!r}")  # noqa: TRY004 - JSON
     unknown = [name for name in wanted if name not in task.depends_on]
     if unknown:
-        raise ValueError(f"task {task.id!r} cannot depend on {unknown[0]!r}: it is no other task of the plan")
+        raise ValueError(f"task {task.id!r} cannot depend on {unknown[0]!r}: the plan has no other task with that id")
 
 
 def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) -> None:

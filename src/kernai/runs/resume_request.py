@@ -63,21 +63,21 @@ class _RecordedRequest(RunRequest):
         """What has changed of the agent; `ReplayLoosenedError` where it protects less and is not accepted."""
         recorded = self._recorded.definition
         if recorded is None:
-            return ["the recording does not say what the agent was: an older kernai made it", *_stale(accept, {})]
+            return ["the recording was made by an older kernai and does not describe the agent", *_stale(accept, {})]
         start = self._recorded.scopes[""][0]
         compared = reading(start, Comparison, recorded, run.definition())
         left = {key: words for key, words in compared.loosened.items() if key not in accept}
         if left:
             listed = "\n".join(f"  {words} (accept with {key!r})" for key, words in left.items())
             raise ReplayLoosenedError(
-                f"the agent decides as in the recording, and is less protected:\n{listed}", left, seq=start.seq,
+                f"the agent decides as in the recording, but has lost protections:\n{listed}", left, seq=start.seq,
                 event=RunStartRow.type, expected="; ".join(left), got="; ".join(left.values()),
             )
         return [*compared.changes, *_stale(accept, compared.loosened)]
 
 
 def _stale(accept: Iterable[str], loosened: Mapping[str, str]) -> list[str]:
-    return [f"{key} is accepted, and was not loosened" for key in accept if key not in loosened]
+    return [f"{key} is in accept, but that protection was not lost" for key in accept if key not in loosened]
 
 
 def accepted_keys(keys: Iterable[str]) -> list[str]:
@@ -303,7 +303,7 @@ def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[
     """The plan that the caller supplied for the run, and its tasks' agents; all of them if they may be called."""
     if start.plan is None:
         if agents:
-            raise ValueError("agents are for the tasks of a plan, and this run was not given one")
+            raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")
         return None, {}
     plan = checked_plan(start.plan)
     checked = checked_agents(agents, plan)
@@ -328,7 +328,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     runs = [entry.get("run_id") for entry in starts]
     known = ", ".join(map(str, runs))
     if not runs:
-        raise KernaiError("the recording holds no run_start, so there is no run to replay")
+        raise KernaiError("the recording has no run_start event, so there is no run to replay")
     if run_id is None and len(runs) > 1:
         raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
     wanted = runs[0] if run_id is None else run_id

@@ -249,7 +249,7 @@ class RunRequest:
             except (TypeError, ValueError) as error:
                 raise type(error)(f"history[{at}]: {error}") from error
             if message.role == "system":
-                raise ValueError(f"history[{at}] is a system message: an agent's instructions make the only one")
+                raise ValueError(f"history[{at}] is a system message: leave it out, the agent has its instructions")
             messages.append(message)
         return messages
 

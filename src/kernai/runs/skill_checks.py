@@ -52,8 +52,8 @@ class SkillChecks:
         if failed == isinstance(row, SkillErrorRow) and same(then, now):
             return
         raise ReplayDivergenceError(
-            f"skill {row.skill} does not give what it gave: event {recorded.seq} ({row.type}, call {row.call_id})\n"
-            f"  recorded: {shown(then)}\n  now:      {shown(now)}",
+            f"skill {row.skill} returned something else than in the recording: event {recorded.seq} ({row.type}, "
+            f"call {row.call_id})\n  recorded: {shown(then)}\n  now:      {shown(now)}",
             seq=recorded.seq, event=row.type, expected=shown(then), got=shown(now),
         )
 

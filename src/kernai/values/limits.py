@@ -58,7 +58,7 @@ class Limits(Value):
                 least = 2 if one.name == "repeated_calls" else 0
                 raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
             if not whole and isinstance(value, int) and value > float_info.max:
-                raise ValueError(f"{one.name} is beyond what a number can be here; None is no limit")
+                raise ValueError(f"{one.name} is larger than a float can be; for no limit, pass None")
 
     def check_model(self, model: Model) -> None:
         """`ValueError` if `max_cost` is set and the model's price is unknown: no price is guessed."""
@@ -151,7 +151,7 @@ class Budget:
 
     def _depth_error(self) -> LimitReachedError:
         return LimitReachedError(
-            f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
+            f"max_depth={self.limits.max_depth} is reached: agents call agents too deeply", StopReason.MAX_DEPTH)
 
     def spend_tokens(self, tokens: int | None, cost: float | None, model: Model, estimate: int) -> bool:
         """After a model call. If the vendor reported no total, `estimate` counts, at the highest price.

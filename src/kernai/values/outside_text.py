@@ -23,7 +23,7 @@ class Outside:
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(
-            "in another text, a text from outside would lose its mark: pass a list of parts, ['Sum up:', outside(mail)]"
+            "in another text, outside() text would lose its mark: pass a list of parts, ['Sum up:', outside(mail)]"
         )
 
     __str__ = __format__ = __add__ = __radd__ = __mod__ = __rmod__ = __iter__ = _refuse

@@ -92,7 +92,7 @@ class Tail:
         else:
             if isinstance(entry, dict) and isinstance(entry.get("event"), str):
                 return entry
-            reason = 'it is no event: it must be an object with its type as "event"'
+            reason = 'it is not an event: it must be an object with its type as "event"'
         shown = line[:SHOWN].decode("utf-8", "backslashreplace")
         return {"event": UNREADABLE, "data": {"line": self._line, "reason": reason, "text": shown}}
 

@@ -135,5 +135,5 @@ def write_page(path: str | os.PathLike[str], page: str) -> None:
         with file:
             start = file.read(200)
         if start and MARK not in start:
-            raise KernaiError(f"{target} is there already, and is no page of this viewer")
+            raise KernaiError(f"{target} already exists and is not a page of this viewer")
     write_private(target, page.encode("utf-8"))

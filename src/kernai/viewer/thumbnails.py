@@ -82,7 +82,7 @@ class Thumbnails:
             return {"left_out": f"it has {size:,} bytes, and a picture here may have {MAX_BYTES:,}"}
         kind = picture_type(data)
         if kind is None:
-            return {"left_out": "its data is no PNG, JPEG, GIF or WebP"}
+            return {"left_out": "its data is not PNG, JPEG, GIF or WebP"}
         if len(data) > self._left:
             return {"left_out": f"the pictures of this page have reached {MAX_TOTAL:,} bytes"}
         self._left -= len(data)
