@@ -22,6 +22,7 @@ from kernai.recording.recorder import MemorySink, Recorder
 if TYPE_CHECKING:
     from kernai.drivers.run_stream import Channel
     from kernai.durable.journal import Journal
+    from kernai.loop.root import Cancellation
     from kernai.recording.log import EventLog
 
 _TYPE = attrgetter("type")
@@ -32,11 +33,11 @@ TaskHook = Callable[..., Any]
 class EventWriter:
     """Writes events to the log, the recorder and the journal; the same for both drivers."""
 
-    __slots__ = ("_entries", "_log", "_loud", "_recorder", "_stop", "journal")
+    __slots__ = ("_cancellation", "_entries", "_log", "_loud", "_recorder", "journal")
 
-    def __init__(self, log: EventLog, recorder: Recorder | None, stop: Callable[[Stop], None]) -> None:
+    def __init__(self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation) -> None:
         self._log = log
-        self._stop = stop
+        self._cancellation = cancellation
         self._loud = log.loud
         self._recorder = recorder
         #: the list of a plain recorder in memory
@@ -102,7 +103,7 @@ class EventWriter:
         failure = as_failure(error)
         has_ended = isinstance(event, ResultRow) and not event.place[3]
         if isinstance(failure, Stop) and not (failure.is_final or has_ended):
-            self._stop(failure)
+            self._cancellation.stop(failure)
         elif isinstance(failure, (Exception, Control)):
             self._log.observer_failed(who, event, failure)
         else:

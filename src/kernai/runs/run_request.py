@@ -115,9 +115,7 @@ class RunRequest:
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
-        self.writer = EventWriter(
-            self._log, config.recorder if recorder is None else recorder, self.cancellation.stop
-        )
+        self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder, self.cancellation)
         model, provider = options.get("model"), check_provider(options.get("provider"))
         self._model = agent.model if model is None else check_model(model)
         if provider is None:

@@ -42,7 +42,11 @@ class Context:
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` calls no other."""
         made = super().__new__(cls)
-        vars(made).update(depth=0, task_id=None, media_store=MediaStore(), plan=None, task_results={}, trusted=())
+        for name, value in (  # through `vars`, each context would keep a dict that the garbage collector looks at
+            ("depth", 0), ("task_id", None), ("media_store", MediaStore()), ("plan", None), ("task_results", {}),
+            ("trusted", ()),
+        ):
+            object.__setattr__(made, name, value)
         return made
 
     def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
