@@ -221,9 +221,9 @@ def test_a_server_is_started_once_and_stopped_as_often_as_one_likes(served: Any)
     server.stop()
     with server:
         assert post(server.url)[0] == 200
-        with pytest.raises(RuntimeError, match="started once"):
+        with pytest.raises(RuntimeError, match="started only once"):
             server.start()
-        with pytest.raises(RuntimeError, match="started once"):
+        with pytest.raises(RuntimeError, match="started only once"):
             server.run(print)
     server.stop()
     assert repr(server) == f"Server({server.url})"

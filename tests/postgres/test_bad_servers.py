@@ -91,7 +91,7 @@ def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_
             own_server.kill()
 
     with opened(own_server) as kept:
-        with pytest.raises(KernaiError, match=r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may be over"):
+        with pytest.raises(KernaiError, match=r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"):
             way.execute(acting(act), "go", store=kept, run_id="r", lease=0.5)
         own_server.start()
         assert calls == [0]

@@ -410,7 +410,7 @@ def test_a_tape_that_was_not_replayed_whole_is_not_overwritten(demo: Demo, turns
         ('{"scenario": "other", "events": []}', "a log of the scenario 'other', not of 'demo'"),
         ('{"scenario": "demo", "events": []}', 'lacks its "provider" or "model"'),
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model has answered"),
-        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is no event"),
+        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is not an event"),
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is broken"),
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is broken"),
     ],

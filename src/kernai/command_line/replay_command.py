@@ -63,7 +63,7 @@ def run(options: Namespace) -> int:
     if options.json:
         output.write_json(_data(found, strict=options.strict))
     elif isinstance(found, ReplayLoosenedError):
-        output.write("the agent decides the same, and is less protected than in the recording:", "bold")
+        output.write("the agent decides the same, but has lost protections since the recording:", "bold")
         for key, words in found.loosened.items():
             output.write(f"- {words}", "red")
             output.write(f"  to accept it: --accept {key}")
