@@ -296,8 +296,7 @@ def test_nothing_of_a_state_that_work_at_once_changes_is_lost_or_doubled_by_a_cr
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rushed")
-@pytest.mark.parametrize("kind", [Cart, InPlace])
-@EACH_WAY
+@pytest.mark.parametrize("way, kind", [*zip(WAYS, [Cart, InPlace, InPlace, Cart], strict=True)])
 def test_nothing_is_lost_or_doubled_at_any_append_of_eight_tasks(way: Way, kind: type[Cart]) -> None:
     check_each_append(way, "tasks", kind, resumes=None)
 

@@ -75,6 +75,8 @@ STATES: dict[str, Callable[[Page], None]] = {
     "keys": press("?"),
     "a picture": picture,
 }
+#: the states that look different from all others in another window or scheme
+DISTINCT = ("rendered Markdown", "search", "an event's JSON", "types", "a row of the time line", "keys", "a picture")
 
 
 def faults(page: Page) -> list[str]:
@@ -86,11 +88,13 @@ def faults(page: Page) -> list[str]:
 def test_axe_finds_nothing(show: Show, bought: list[dict[str, Any]], tmp_path: Path, window: str, scheme: str) -> None:
     (tmp_path / "media_0123456789ab.png").write_bytes(PNG)
     page = show([*kept(), *bought], media_folder=tmp_path, viewport=WINDOWS[window], color_scheme=scheme)
+    looked_at = STATES if (window, scheme) == ("desk", "light") else DISTINCT
     found = {}
     for state, reach in STATES.items():
         reach(page)
-        found[state] = faults(page)
-    assert found == {state: [] for state in STATES}
+        if state in looked_at:
+            found[state] = faults(page)
+    assert not any(found.values()), found
 
 
 @pytest.mark.parametrize("entries", [[], small().entries], ids=["nothing", "one run"])
