@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from kernai import (
     PendingCall,
     Result,
     Skill,
+    SqliteStore,
     Trusted,
     execute,
     neutralize,
@@ -91,6 +93,19 @@ def test_both_drivers_ask_for_block_and_native_calls_alike(run: Any, again: Any,
     second = again(made, "r", store=store, approvals={waiting.call_id: True})
     assert (second.text, PAID) == ("done", [EVIL])
     replay(made, "r", store=store)
+
+
+def test_a_doubted_value_is_listed_in_a_file_and_decided_by_another_store(tmp_path: Path) -> None:
+    made = agent(call("pay", recipient=EVIL))
+    with SqliteStore(tmp_path / "runs.db") as store:
+        waiting = execute(made, "Pay Ann.", store=store, run_id="r").pending
+    with SqliteStore(tmp_path / "runs.db") as store:
+        info = store.info("r")
+        assert info is not None
+        assert info.pending == waiting
+        assert [str(one) for one in info.pending[0].untrusted] == [f'recipient is "{EVIL}", which the model made up']
+        assert resume(made, "r", store=store, approvals={waiting[0].call_id: True}).text == "done"
+    assert PAID == [EVIL]
 
 
 @DRIVERS

@@ -35,7 +35,7 @@ from kernai.events import (
 from kernai.loop.run_state import input_message
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message
-from kernai.values.pending_calls import PendingCall, UntrustedValue
+from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ class RecordedRun:
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, ApprovalRequestedRow):
-            untrusted = tuple(UntrustedValue(**value) for value in row.untrusted or ())
-            waiting = self.waiting[row.call_id] = PendingCall(**{**row.fields(), "untrusted": untrusted})
+            waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
             self.asked[row.call_id] = waiting.metadata
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, ApprovalGivenRow):

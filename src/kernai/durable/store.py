@@ -165,7 +165,7 @@ class RunInfo(Value):
                     changes["pending"] = ()
             case ApprovalRequestedRow.type | ApprovalGivenRow.type | InFlightRow.type:
                 others = [one for one in changes.get("pending", self.pending) if one.call_id != data["call_id"]]
-                asked = [PendingCall(**data)] if entry["event"] == ApprovalRequestedRow.type else []
+                asked = [PendingCall.from_dict(data)] if entry["event"] == ApprovalRequestedRow.type else []
                 changes["pending"] = (*others, *asked)
 
     def without_in_flight(self) -> RunInfo:
@@ -198,7 +198,7 @@ class RunInfo(Value):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunInfo:
         """Back from `to_dict`."""
-        pending = tuple([PendingCall(**one) for one in data["pending"]])
+        pending = tuple(map(PendingCall.from_dict, data["pending"]))
         return cls(**{**data, "usage": Usage(**data["usage"]), "pending": pending})
 
 

@@ -36,7 +36,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.testing.store_rules import _media, _raises, _same, entry
-from kernai.values.pending_calls import PendingCall
+from kernai.values.pending_calls import PendingCall, UntrustedValue
 
 PROCESSES = 8
 PATIENCE = 20.0  # seconds
@@ -330,9 +330,11 @@ class RunStoreRules:
         listed = (info.agent, info.created_at, info.updated_at, info.steps, info.usage.total_tokens, info.usage.cost)
         _same(listed, ("clerk", "1", "3", 2, 11, 0.25), "what is listed while it runs")
         _same((dict(info.tags), info.length, info.number, info.parent), ({"a": "b"}, 3, 0, None), "the rest of it")
-        store.append("r", 3, [asked("1.0", until="2026-11-21"), asked("1.1"), ended("interrupt")], [])
+        doubt = UntrustedValue("to", "eve", "which is in the result of `read_mail`")
+        paused = asked("1.0", until="2026-11-21", untrusted=[doubt.to_dict()])
+        store.append("r", 3, [paused, asked("1.1"), ended("interrupt")], [])
         _same([call.call_id for call in _info(store).pending], ["1.0", "1.1"], "the calls that wait")
-        waits = PendingCall("1.0", "pay", {"amount": 3}, "much", {}, "2026-11-21")
+        waits = PendingCall("1.0", "pay", {"amount": 3}, "much", {}, "2026-11-21", (doubt,))
         _same(_info(self.reopen(store)).pending[0], waits, "the first of them")
         given = entry(ApprovalGivenRow.type, {"call_id": "1.0", "decision": True, "by": "ann"})
         store.append("r", 6, [entry(RunResumedRow.type, {"from_seq": 6, "dropped": []}), given, ended()], [])

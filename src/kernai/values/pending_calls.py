@@ -64,3 +64,9 @@ class PendingCall(Value):
         if self.untrusted:
             data["untrusted"] = [one.to_dict() for one in self.untrusted]
         return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PendingCall:
+        """Back from `to_dict`."""
+        untrusted = tuple([UntrustedValue(**one) for one in data.get("untrusted") or ()])
+        return cls(**{**data, "untrusted": untrusted})
