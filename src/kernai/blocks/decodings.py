@@ -26,9 +26,8 @@ _MOST_ROUNDS = 8
 _BEFORE_A_SIGN = re.compile(r"\\\\*(?=[!-$'-/:-<>-@\[-`{-~])")
 _BEFORE_A_CODE = re.compile(r"\\(?<!\\\\)\\*+(?=[%=][0-9a-fA-F]{2}|&\\?#?\w{2,32}\\?;)")
 _TAG = re.compile(r"<\s*+(?:(?:block|command|final|plan)[\s+/>]|function=|(?:antml:)?invoke[\s+])", re.IGNORECASE)
-#: what follows a key in JSON, up to the beginning of its value: a text or an object. Comments may be around the colon,
-#: and in forms a `+` is a space
-_VALUE = r"""["']?[\s+]*+(?:[#/](?s:.{0,2000}?))?:[\s+]*+["'{#/]"""
+#: what follows a key in JSON: a comment, or the beginning of its value, a text or an object. In forms a `+` is a space
+_VALUE = r"""["']?[\s+]*+(?:[#/]|:[\s+]*+["'{#/])"""
 _NAME, *_ARGUMENTS = (  # each begins with plain characters, so it is found fast
     re.compile(rf"{key}(?<![\w$-]{key}){end}")
     for key, end in (("name", _VALUE), ("arguments", _VALUE), ("parameters", _VALUE), ("tool_use", "[\"']"))

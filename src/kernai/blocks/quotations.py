@@ -113,7 +113,8 @@ def _in_named_forms(text: str) -> Iterator[QuotedCall]:
                 yield _of(dialects.named_block(named[1], dialects.json_at(text, named.end())[0]))
 
 
-_BRACKET = re.compile(r"[{\[]")
+#: the beginning of an object that has a key
+_OBJECT = re.compile(r"\{(?=\s*+[^\s{}\[\]:,<>])")
 _HIDES = re.compile(r"'|#|//|/\*")
 
 
@@ -124,8 +125,8 @@ def _in_objects(text: str) -> Iterator[QuotedCall]:
     has no comments and no quotes but those of its strings.
     """
     done = spent = 0
-    for bracket in _BRACKET.finditer(text):
-        start = bracket.start()
+    for brace in _OBJECT.finditer(text):
+        start = brace.start()
         if start < done:
             continue
         try:
