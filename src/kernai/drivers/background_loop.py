@@ -37,6 +37,7 @@ class BackgroundLoop:
         self._stopped: asyncio.Event | None = None
         self._main: asyncio.Task[Any] | None = None
         self._thread: threading.Thread | None = None
+        self._ending: Future[object] | None = None
         self.closed = False
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
@@ -115,11 +116,11 @@ class BackgroundLoop:
         import asyncio
 
         with self._lock:
-            already, self.closed = self.closed, True
+            self.closed = True
             loop, stopped, thread = self._loop, self._stopped, self._thread
-        if already or loop is None or stopped is None or thread is None:
-            return
-        ending = asyncio.run_coroutine_threadsafe(_nothing() if last is None else last(), loop)
+            if self._ending is not None or loop is None or stopped is None or thread is None:
+                return
+            ending = self._ending = asyncio.run_coroutine_threadsafe(_nothing() if last is None else last(), loop)
         ending.add_done_callback(lambda _: loop.call_soon_threadsafe(stopped.set))
         if thread is threading.current_thread():
             return

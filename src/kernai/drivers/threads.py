@@ -94,18 +94,27 @@ class ThreadsDriver(Driver):
             value = self._drive(stack, error, pauses)
             if value is _PAUSED:
                 return value
-            self._close()
+            self._close_whatever_comes()
         except NotPerformed:
-            self._close()  # its cause is raised below
+            self._close_whatever_comes()  # its cause is raised below
         except TakenOver:
             raise  # the thread that has taken the stack over does the rest
         except BaseException:
-            self.stop()
-            self._close()
+            try:
+                self.stop()
+            finally:
+                self._close_whatever_comes()
             raise
         if self.failure is not None:
             raise self.failure
         return value
+
+    def _close_whatever_comes(self) -> None:
+        try:
+            self._close()
+        except BaseException:  # a second Ctrl-C must leave no thread
+            self._close()
+            raise
 
     def _close(self) -> None:
         self.root.runs.clear()
