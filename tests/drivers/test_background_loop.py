@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import gc
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -136,6 +136,21 @@ def test_what_would_end_an_event_loop_from_within_a_task_of_a_skill_does_not_han
     assert in_time(loop, gather()) is error
     assert in_time(loop, value(5)) == 5
     loop.close()
+
+
+def test_a_close_that_ctrl_c_interrupts_is_done_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = BackgroundLoop("kernai-test")
+    assert in_time(loop, value(5)) == 5
+
+    def interrupted(work: Coroutine[Any, Any, Any], _: asyncio.AbstractEventLoop) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        loop.close()
+    loop.close()
+    assert "kernai-test" not in [one.name for one in threading.enumerate()]
 
 
 def test_closing_cancels_what_was_left_and_ends_thread_and_loop() -> None:

@@ -94,22 +94,22 @@ class ThreadsDriver(Driver):
             value = self._drive(stack, error, pauses)
             if value is _PAUSED:
                 return value
-            self._close_whatever_comes()
+            self._close()
         except NotPerformed:
-            self._close_whatever_comes()  # its cause is raised below
+            self._close_again_if_interrupted()  # its cause is raised below
         except TakenOver:
             raise  # the thread that has taken the stack over does the rest
         except BaseException:
             try:
                 self.stop()
             finally:
-                self._close_whatever_comes()
+                self._close_again_if_interrupted()
             raise
         if self.failure is not None:
             raise self.failure
         return value
 
-    def _close_whatever_comes(self) -> None:
+    def _close_again_if_interrupted(self) -> None:
         try:
             self._close()
         except BaseException:  # a second Ctrl-C must leave no thread
