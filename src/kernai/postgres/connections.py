@@ -213,7 +213,7 @@ _CONNECTIONS: WeakSet[Connection] = WeakSet()
 def _in_child() -> None:
     for connection in _CONNECTIONS:
         with suppress(psycopg.Error, OSError):
-            os.close(connection.fileno())  # a copy: nothing is sent, and the parent goes on with its own
+            os.close(connection.fileno())  # a copy: nothing is sent, and the parent keeps its own
     _CONNECTIONS.clear()
     for server in _SERVERS:
         server.after_fork()
