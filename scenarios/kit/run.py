@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import kernai
-from kernai.command_line.errors import CommandError
+from kernai.command_line.output import CommandError
 from kernai.command_line.recording import Recording
 from kernai.errors import error_text
 from kit.definition import Definition

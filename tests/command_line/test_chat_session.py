@@ -32,8 +32,8 @@ from kernai import (
 from kernai.command_line import main
 from kernai.command_line.chat_command import interruptible
 from kernai.command_line.chat_session import ChatSession, _result
-from kernai.command_line.errors import CommandError
 from kernai.command_line.narrator import PipedTurn, TurnView
+from kernai.command_line.output import CommandError
 from kernai.interrupts import INTERRUPTS
 from tests.command_line.support import ECHO, write
 from tests.command_line.terminal import PATIENCE

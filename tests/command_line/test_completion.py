@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernai.command_line import main
-from kernai.command_line.program import COMMANDS, command_of
+from kernai.command_line.program import SUMMARIES, command_of
 from tests.command_line.conftest import Here
 
 BASH = """
@@ -47,7 +47,7 @@ def test_a_shell_completes(here: Here, tmp_path: Path, shell: str, line: str) ->
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_knows_every_command_and_option_and_its_shell_can_read_it(here: Here, tmp_path: Path, shell: str) -> None:
     script = here("completion", shell, cwd=tmp_path).stdout
-    for command in COMMANDS:
+    for command in SUMMARIES:
         assert re.search(rf"\b{command}\b", script)
         for option in command_of(command)[1]._option_string_actions:
             assert option in script or f"-l {option[2:]} " in script or f"-s {option[1:]} " in script
@@ -59,4 +59,4 @@ def test_a_script_knows_every_command_and_option_and_its_shell_can_read_it(here:
 def test_fish_reads_each_description_as_it_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "fish"]) == 0
     described = {shlex.split(line)[-1] for line in capsys.readouterr().out.splitlines()}
-    assert {*COMMANDS.values(), "use this model instead of the agent's own"} <= described
+    assert {*SUMMARIES.values(), "use this model instead of the agent's own"} <= described

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernai import Event, Media, MediaStore
-from kernai.command_line.errors import CommandError
+from kernai.command_line.output import CommandError
 from kernai.command_line.recording import MAX_BYTES, Recording
 from kernai.jsonio.json_data import dumps
 from kernai.recording_file import read_recording

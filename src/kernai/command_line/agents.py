@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described, failing
 from kernai.command_line.options import AGENT_FORMS
+from kernai.command_line.output import DEBUG_HINT, NO, CommandError, described, failing
 from kernai.errors import KernaiError, error_text
 from kernai.registry.configuration import config
 from kernai.registry.skill_definition import Skill

@@ -16,9 +16,10 @@ from kernai.command_line import options as shared
 from kernai.command_line import output
 from kernai.command_line.agents import prepared
 from kernai.command_line.chat_session import ChatSession, KeptConversation
-from kernai.command_line.errors import INTERRUPTED, OK, WAITING, CommandError
+from kernai.command_line.options import Command
+from kernai.command_line.output import INTERRUPTED, OK, WAITING, CommandError
 from kernai.command_line.recording import recording_of
-from kernai.command_line.runs_command import RunStore
+from kernai.command_line.stores import RunStore
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.values.media_store import MediaStore
 
@@ -194,3 +195,6 @@ class LineReader:
             sys.stderr.flush()
         line = sys.stdin.readline() if sys.stdin is not None else ""
         return line.rstrip("\r\n") if line else None
+
+
+COMMANDS = {"chat": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

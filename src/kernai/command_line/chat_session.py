@@ -14,11 +14,11 @@ from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.agents import note_unseen
-from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described, failing
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, summary
 from kernai.command_line.options import media as media_at
+from kernai.command_line.output import DEBUG_HINT, NO, CommandError, described, failing
 from kernai.command_line.run_command import failure_of
-from kernai.command_line.runs_command import RunStore, call_line, check_id, command, continuing, login_name, new_run_id
+from kernai.command_line.stores import RunStore, call_line, check_id, command, continuing, login_name, new_run_id
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kernai.command_line import output
-from kernai.command_line.errors import OK
-from kernai.command_line.program import COMMANDS, command_of
+from kernai.command_line.options import Command
+from kernai.command_line.output import OK
+from kernai.command_line.program import SUMMARIES, command_of
 
 DESCRIPTION = """\
 Print a script with which bash, zsh or fish completes the commands of kernai, their options, and the vendors of --model.
@@ -46,7 +47,7 @@ def _arguments() -> Iterator[_Argument]:
     from kernai_providers.vendors import VENDORS
 
     vendors = tuple(f"{vendor.name}/" for vendor in VENDORS)
-    for command in COMMANDS:
+    for command in SUMMARIES:
         for action in command_of(command)[1]._actions:  # noqa: SLF001 - argparse lists them nowhere else
             if action.help != SUPPRESS:
                 values = vendors if action.metavar == "VENDOR/NAME" else tuple(action.choices or ())
@@ -58,8 +59,8 @@ def _bash(arguments: list[_Argument]) -> Iterator[str]:
     yield "_kernai() {"
     yield "  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words="
     yield "  case $COMP_CWORD:${COMP_WORDS[1]}:$before in"
-    yield f'    1:*) words="{" ".join(COMMANDS)} help --help --version" ;;'
-    for command in COMMANDS:
+    yield f'    1:*) words="{" ".join(SUMMARIES)} help --help --version" ;;'
+    for command in SUMMARIES:
         own = [one for one in arguments if one.command == command]
         for one in own:
             if one.flags and one.has_value:
@@ -78,13 +79,13 @@ def _zsh(arguments: list[_Argument]) -> Iterator[str]:
     yield "#compdef kernai"
     yield "_kernai() {"
     yield "  local -a commands=("
-    yield from (f"    {_quoted(f'{name}:{what}')}" for name, what in COMMANDS.items())
+    yield from (f"    {_quoted(f'{name}:{what}')}" for name, what in SUMMARIES.items())
     yield "  )"
     yield "  if (( CURRENT == 2 )); then _describe command commands; return; fi"
     yield "  local command=$words[2]"
     yield "  shift words; (( CURRENT-- ))"
     yield "  case $command in"
-    for command in COMMANDS:
+    for command in SUMMARIES:
         own = [one for one in arguments if one.command == command]
         yield f"    {command}) _arguments '*:argument:{_zsh_values(_positional(own))}' \\"
         for one in own:
@@ -104,7 +105,7 @@ def _zsh_values(values: str) -> str:
 
 
 def _fish(arguments: list[_Argument]) -> Iterator[str]:
-    for name, what in COMMANDS.items():
+    for name, what in SUMMARIES.items():
         yield f"complete -c kernai -n __fish_use_subcommand -f -a {name} -d {_quoted(what)}"
     for one in arguments:
         flags = "".join(f" -{'l' if flag.startswith('--') else 's'} {flag.lstrip('-')}" for flag in one.flags)
@@ -125,3 +126,6 @@ def _quoted(text: str) -> str:
 
 
 _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+
+
+COMMANDS = {"completion": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from kernai import events
 from kernai.command_line import output
-from kernai.command_line.errors import NO, OK, CommandError
+from kernai.command_line.options import Command
+from kernai.command_line.output import NO, OK, CommandError
 from kernai.command_line.recording import FORMS, Source, sources
 from kernai.terminal_text import one_line
 
@@ -407,3 +408,6 @@ def _shown(text: str) -> str:
     r"""A text with what is not printable as its escape, so that two texts that differ are seen to differ."""
     escaped = json.dumps(text, ensure_ascii=False)[1:-1]
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in escaped)
+
+
+COMMANDS = {"diff": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 from kernai import __version__
 from kernai.command_line import output
-from kernai.command_line.errors import NO, OK
+from kernai.command_line.options import Command
+from kernai.command_line.output import NO, OK
 from kernai.errors import KernaiError
 from kernai.terminal_text import one_line
 from kernai_providers.http_transport import HttpTransport
@@ -253,3 +254,6 @@ def _models(server: _Server) -> list[str]:
     if not isinstance(listed, list):
         raise ValueError("no list of models")  # noqa: TRY004 - as for text that is no JSON at all
     return [str(one.get(server.id_key)) for one in listed if isinstance(one, dict)]
+
+
+COMMANDS = {"doctor": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -7,37 +7,30 @@ import math
 import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from kernai._util.close_matches import closest
 from kernai.command_line import output
-from kernai.command_line.errors import CommandError, failing
+from kernai.command_line.output import CommandError, failing
 from kernai.values.media import Media
 from kernai.values.model import CAPABILITIES
 
 AGENT_FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 
 
-class Command(Protocol):
-    """What `program` needs of a command's module."""
+class Command(NamedTuple):
+    """A command. Its module has it in `COMMANDS`, by its name."""
 
+    #: Declares its arguments, besides ``--help`` and ``--debug``. Positional arguments and options may be mixed on the
+    #: command line, so no subparsers and no `REMAINDER`.
+    add_arguments: Callable[[ArgumentParser], None]
+    #: Runs it and returns the exit status, one of `STATUSES`. Writes with `output`. Raises `CommandError` for what the
+    #: user should fix; `program` also reports a `KernaiError`, an `OSError`, Ctrl-C and a closed pipe.
+    run: Callable[[Namespace], int]
     #: what it does, for its ``--help``: a sentence or a few
-    DESCRIPTION: str
+    description: str
     #: command lines that work, one a line, for the end of its ``--help``
-    EXAMPLES: str
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declares its arguments, besides ``--help`` and ``--debug``.
-
-        Positional arguments and options may be mixed on the command line, so no subparsers and no `REMAINDER`.
-        """
-
-    def run(self, options: Namespace) -> int:
-        """Runs it and returns the exit status, one of `STATUSES`.
-
-        Writes with `output`. Raises `CommandError` for what the user should fix; `program` also reports a
-        `KernaiError`, an `OSError`, Ctrl-C and a closed pipe.
-        """
+    examples: str
 
 
 class Parser(argparse.ArgumentParser):
@@ -140,6 +133,24 @@ def add_model_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--price", type=_price, metavar="IN,OUT",
         help="prices of the --model in dollars per million tokens, for --max-cost",
+    )
+
+
+def add_run_arguments(parser: ArgumentParser) -> None:
+    """STORE and RUN, for a run in a store."""
+    add_store_argument(parser)
+    parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
+
+
+def add_store_argument(parser: ArgumentParser) -> None:
+    """STORE."""
+    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
+
+
+def add_by_argument(parser: argparse._ActionsContainer) -> None:
+    """``--by``."""
+    parser.add_argument(
+        "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"
     )
 
 

@@ -1,6 +1,7 @@
-"""The standard streams: writing that no encoding breaks and no model's control characters get through, and reading.
+"""What a command writes and reads, and how it ends: the standard streams, exit statuses and errors.
 
-What a command was asked for goes to stdout, everything else to stderr.
+No encoding breaks what is written, and no control characters of a model get through. What a command was asked for goes
+to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -15,9 +16,65 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from kernai.command_line.errors import DEBUG_HINT, CommandError, failing
+from kernai.errors import error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import printable
+
+OK = 0
+NO = 1
+USAGE = 2
+PROVIDER = 3
+WAITING = 4
+INTERRUPTED = 130
+#: as a shell reports it of any program
+PIPE_CLOSED = 141
+TERMINATED = 143
+
+#: `kernai --help` and docs/command-line.md list these
+STATUSES = {
+    OK: "done",
+    NO: "the run ended without an answer, the runs differ, or something is invalid",
+    USAGE: "wrong usage, or a file that cannot be read",
+    PROVIDER: "the model's vendor failed",
+    WAITING: "the run is waiting for a person's decision",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    PIPE_CLOSED: "the reader of the output has closed it",
+    TERMINATED: "terminated by SIGTERM",
+}
+
+DEBUG_HINT = "--debug shows the traceback"
+
+
+class CommandError(Exception):
+    """Ends the program with `status`, after ``kernai: error: MESSAGE`` and, where there is one, ``hint: HINT``.
+
+    The message says what was wrong, the hint what to do. Raise it ``from`` the exception that caused it, for
+    ``--debug``. Both may hold hostile text: they are made printable, and one line, when they are written.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, status: int = USAGE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.status = status
+
+
+@contextlib.contextmanager
+def failing(message: str, hint: str) -> Iterator[None]:
+    """Around what the system may refuse: an `OSError` becomes a `CommandError`, ``MESSAGE: REASON``."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{message}: {error.strerror or error}", hint) from error
+
+
+def described(error: BaseException) -> str:
+    """``ValueError: text``, or the class alone where there is no text."""
+    name, text = type(error).__name__, error_text(error)
+    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
+
+
+# ---------------------------------------------------------------------------------------------------------- streams
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 A_TEXT = "name a text file, or - for stdin"

@@ -12,7 +12,8 @@ from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
 from kernai.blocks.parser import parse
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
-from kernai.command_line.errors import NO, OK
+from kernai.command_line.options import Command
+from kernai.command_line.output import NO, OK
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.decision import (
     FORGED,
@@ -206,3 +207,6 @@ def _show(parts: list[Part], verdict: Verdict, *, full: bool) -> None:
         output.write(f"    answer: {one_line(verdict.answer, _WIDTH)}")
     for remark in verdict.remarks:
         output.write(f"    {one_line(remark, 10 * _WIDTH)}", "yellow")
+
+
+COMMANDS = {"parse": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kernai._util.close_matches import closest
 from kernai.command_line import output
-from kernai.command_line.errors import (
+from kernai.command_line.output import (
     DEBUG_HINT,
     INTERRUPTED,
     NO,
@@ -36,8 +36,8 @@ from kernai.interrupts import INTERRUPTS
 if TYPE_CHECKING:
     from kernai.command_line.options import Command, Parser
 
-#: each is a module of this package: `run_command` for `run`
-COMMANDS = {
+#: each is in a module of this package, by default `run_command` for `run`
+SUMMARIES = {
     "run": "run an agent once and print its answer",
     "chat": "have a conversation with an agent",
     "runs": "list the runs in a store",
@@ -54,6 +54,7 @@ COMMANDS = {
     "doctor": "check Python, extras, keys and local servers",
     "completion": "print a completion script for your shell",
 }
+_MODULES = {"resume": "run", "approve": "runs", "cancel": "runs", "worker": "runs", "store": "runs"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,13 +113,13 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         from kernai import __version__
 
         output.write(f"kernai {__version__}")
-    elif first in COMMANDS:
+    elif first in SUMMARIES:
         return _run_command(first, rest, debug=debug)
     elif first.startswith("-"):
         raise CommandError(f"unknown option {first}", "options of a command come after it: kernai COMMAND --help")
     else:
-        close = closest(first, COMMANDS)
-        hint = f"did you mean `kernai {close}`?" if close else f"there are {', '.join(COMMANDS)}"
+        close = closest(first, SUMMARIES)
+        hint = f"did you mean `kernai {close}`?" if close else f"there are {', '.join(SUMMARIES)}"
         raise CommandError(f"unknown command {first!r}", hint)
     return OK
 
@@ -134,11 +135,12 @@ def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
 
 
 def command_of(name: str) -> tuple[Command, Parser]:
-    """A command's module, and the parser of its arguments."""
+    """A command, and the parser of its arguments."""
     from kernai.command_line.options import Parser  # `kernai --help` needs no parser
 
-    command: Command = import_module(f"kernai.command_line.{name}_command")
-    parser = Parser(f"kernai {name}", command.DESCRIPTION, command.EXAMPLES)
+    module = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command")
+    command: Command = module.COMMANDS[name]
+    parser = Parser(f"kernai {name}", command.description, command.examples)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return command, parser
@@ -181,7 +183,7 @@ def _report(error: BaseException, explained: CommandError, *, debug: bool) -> in
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())
+    commands = "\n".join(f"  {name:<12}{what}" for name, what in SUMMARIES.items())
     statuses = "\n".join(f"  {status:<12}{meaning}" for status, meaning in STATUSES.items())
     return f"""\
 usage: kernai COMMAND ... [--debug]

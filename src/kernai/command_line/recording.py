@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
-from kernai.command_line.errors import NO, CommandError, failing
-from kernai.command_line.runs_command import RunStore, command, is_address
+from kernai.command_line.output import NO, CommandError, failing
+from kernai.command_line.stores import RunStore, command, is_address
 from kernai.errors import KernaiError, error_text
 from kernai.events import Event
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text

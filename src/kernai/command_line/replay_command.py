@@ -8,10 +8,10 @@ from typing import Any
 
 from kernai.command_line import output
 from kernai.command_line.agents import NAME_ONE, agent_of, is_made
-from kernai.command_line.errors import NO, OK, CommandError
-from kernai.command_line.options import AGENT_FORMS, add_agent_arguments, same_agent
+from kernai.command_line.options import AGENT_FORMS, Command, add_agent_arguments, same_agent
+from kernai.command_line.output import NO, OK, CommandError
 from kernai.command_line.recording import FORMS, Source, source
-from kernai.command_line.runs_command import RunStore, command
+from kernai.command_line.stores import RunStore, command
 from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, error_text
 from kernai.runs.resume_request import Replay
 from kernai.runs.running import replay
@@ -132,3 +132,6 @@ def _show(found: ReplayDivergenceError, recording: str, agent: str) -> None:
     for sign, text, style in (("-", found.expected, "red"), ("+", found.got, "green")):
         for line in text.splitlines():
             output.write(f"{sign}{line}", style)
+
+
+COMMANDS = {"replay": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -1,205 +1,32 @@
-"""`kernai runs`, and the stores of runs that other commands open."""
+"""Commands on the runs of a store: `kernai runs`, `approve`, `cancel`, `worker` and `store migrate`."""
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
-import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernai._util.close_matches import closest
 from kernai.command_line import output
-from kernai.command_line.errors import NO, OK, CommandError, failing
-from kernai.command_line.options import number
-from kernai.durable.store import Entry, RunFilter, RunInfo, check_run_id
-from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError, error_text
+from kernai.command_line.agents import agents_in
+from kernai.command_line.options import Command, add_by_argument, add_run_arguments, add_store_argument, number
+from kernai.command_line.output import OK, CommandError
+from kernai.command_line.stores import (
+    RunStore,
+    call_line,
+    command,
+    is_address,
+    login_name,
+    not_waiting,
+    open_postgres,
+)
+from kernai.durable.approvals import Decision
+from kernai.durable.lease import end_run
+from kernai.durable.store import RunFilter
+from kernai.errors import KernaiError
 from kernai.events import LlmResponseRow, RunStartRow, row_of
-from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
 from kernai.values.result import Usage
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.durable.sqlite_store import SqliteStore
-    from kernai.postgres import PostgresStore
-    from kernai.values.pending_calls import PendingCall
-
-MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
-_CALL_WIDTH = 200
-_PASSWORD = re.compile(r"(\w://[^/@:]*:)[^@/]*(@)")
-
-
-def is_address(path: str) -> bool:
-    """Whether the user typed the address of a PostgreSQL database."""
-    return path.startswith(("postgresql://", "postgres://"))
-
-
-def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
-    """The `PostgresStore` at an address; `CommandError` where it cannot be opened."""
-    try:
-        from kernai.postgres import PostgresStore  # an extra
-    except ImportError as error:
-        raise CommandError("PostgreSQL needs the extra kernai[postgres]", "pip install 'kernai[postgres]'") from error
-    try:
-        return PostgresStore(address, create=create)
-    except (KernaiError, ValueError) as error:
-        hint = "an address is postgresql://USER@HOST/DATABASE"
-        raise CommandError(f"the store: {error_text(error)}", hint) from error
-
-
-class RunStore:
-    """The store that the user typed: a file of `SqliteStore`, or the address of a PostgreSQL database.
-
-    A context manager. `CommandError` where it cannot be opened; with `make`, a file is created if it does not exist.
-    """
-
-    def __init__(self, path: str, *, make: bool = False) -> None:
-        self.path = _PASSWORD.sub(r"\1***\2", path)
-        self.store: SqliteStore | PostgresStore
-        if is_address(path):
-            self.store = open_postgres(path)
-            return
-        from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
-
-        try:
-            with failing(f"cannot open {path}", MADE_BY):
-                if not make and not os.stat(path).st_size:
-                    raise CommandError(f"{path} is empty and not a store of runs", MADE_BY)
-                self.store = SqliteStore(path)
-        except (KernaiError, ValueError) as error:
-            hint = "give a store that kernai created, or the name of a new file"
-            if isinstance(error.__cause__, OSError):
-                hint = "the folder must exist, and you must be allowed to write to it and to the file"
-            raise CommandError(f"the store: {error}", hint) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.store.close()
-
-    def info(self, run_id: str) -> RunInfo | None:
-        """What the store knows of the run, if it is there."""
-        check_id(run_id)
-        return self.store.info(run_id)
-
-    def entries(self, run_id: str) -> list[Entry]:
-        """The run as it is stored; `CommandError` where it is not there."""
-        check_id(run_id)
-        entries = self.store.load(run_id)
-        if entries:
-            return entries
-        listed = f"`{command('runs', self.path)}` lists those it has"
-        close = closest(run_id, [run.run_id for run in self.store.runs()])
-        hint = f"did you mean {close}? {listed}" if close else listed
-        raise CommandError(f"{self.path} has no run {run_id!r}", hint)
-
-    def has_job(self, run_id: str) -> bool:
-        """Whether a worker will continue the run."""
-        return is_address(self.path) and self.store.enqueue(run_id)  # type: ignore[union-attr]  # a `PostgresStore`
-
-    def again(self, agent: tuple[str, ...], run_id: str) -> str:
-        """The command line that continues a run; `agent` are the words that describe its agent."""
-        return command("resume", *agent, self.path, run_id)
-
-
-def command(*words: str) -> str:
-    """A command line of kernai's that can be copied."""
-    return f"kernai {shlex.join(words)}"
-
-
-def check_id(run_id: str) -> None:
-    """`CommandError` for an id that no run in a store can have."""
-    try:
-        check_run_id(run_id)
-    except ValueError as error:
-        allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ -, and no dot at the start"
-        raise CommandError(f"a run in a store cannot be called {run_id!r}", allowed) from error
-
-
-def new_run_id() -> str:
-    """A random id, short enough to be typed."""
-    return os.urandom(6).hex()
-
-
-def call_line(call: PendingCall) -> str:
-    """A call that somebody has to decide on, on one line."""
-    what = f"{call.skill} {one_line(jsonable(call.params), _CALL_WIDTH)}" if call.skill else "a call of the model"
-    return f"{what} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else what
-
-
-def call_lines(calls: Iterable[PendingCall]) -> str:
-    """The same of several, each with its id."""
-    return "; ".join(f"{call.call_id} {call_line(call)}" for call in calls)
-
-
-def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
-    """The error for a decision on a call that needs none."""
-    hint = f"those that wait: {call_lines(waiting.values())}" if waiting else "no call of this run waits"
-    return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
-
-
-def login_name() -> str | None:
-    """Who the user is on this machine, if that is known."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # no such user, as in some containers
-        return None
-
-
-@contextmanager
-def continuing(
-    again: str | None, replay: str = "", *, another: str = "use the agent that made the recording"
-) -> Iterator[None]:
-    """Around a run that is kept. What prevents continuing it becomes a `CommandError`; after any other exception, a
-    note says how to continue.
-
-    `again` and `replay` are command lines; without `again` there is no note. `another` is the advice for an agent that
-    has changed.
-    """
-    try:
-        yield
-    except InFlightError as error:
-        if again is None:
-            raise  # the caller asks the user
-        raise CommandError(
-            f"the run was interrupted during calls that may have taken effect: {call_lines(error.calls)}",
-            f"find out whether they did; then `{again} --in-flight skip` tells the model that the outcome is unknown, "
-            "and `--in-flight retry` calls again", NO,
-        ) from error
-    except ReplayDivergenceError as error:
-        raise CommandError(
-            f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})",
-            f"`{replay}` shows where; {another}", NO,
-        ) from error
-    except RunConflictError as error:
-        raise CommandError(
-            "another process has continued the run, so this one has stopped", f"`{again}` continues after it", NO
-        ) from error
-    except BaseException as error:
-        if again is not None:
-            in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
-            output.note(f"The run is kept; to continue it: {again}{in_flight}")
-        raise
-
-
-DESCRIPTION = """\
-List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`
-means that a process is working on it, `abandoned` that its process died, `waiting` that a person must decide on a call,
-`blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet.
-
-With --delete, these runs are deleted instead of listed, except those that a process is working on."""
-EXAMPLES = """\
-kernai runs runs.db
-kernai runs runs.db --json | python -m json.tool
-kernai runs postgresql:///app --status waiting --limit 50
-kernai runs runs.db --delete --older-than 90d --status final"""
 
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
@@ -207,8 +34,8 @@ _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
 _LEAST_INPUT = 20
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
+def _add_runs_arguments(parser: ArgumentParser) -> None:
+    add_store_argument(parser)
     parser.add_argument("--status", metavar="STATUS", help="only runs with this status")
     parser.add_argument("--agent", metavar="NAME", help="only runs of this agent")
     parser.add_argument(
@@ -238,7 +65,7 @@ def _delete(options: Namespace, store: RunStore) -> int:
     return OK
 
 
-def run(options: Namespace) -> int:
+def _runs(options: Namespace) -> int:
     with RunStore(options.store) as store:
         if options.delete:
             return _delete(options, store)
@@ -289,3 +116,124 @@ def _show(runs: list[dict[str, Any]]) -> None:
         cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
         style = "dim" if line is _HEADS else _STYLES.get(line[2], "red")
         output.write("  ".join([*cells, line[-1]]), style)
+
+
+def _add_approve_arguments(parser: ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument("call", metavar="CALL", help="the call's id")
+    parser.add_argument("--no", metavar="REASON", help="refuse the call, and give the model this reason")
+    add_by_argument(parser)
+
+
+def _approve(options: Namespace) -> int:
+    with RunStore(options.store) as store:
+        info = store.info(options.run)
+        waiting = {} if info is None else {one.call_id: one for one in info.pending}
+        if options.call not in waiting:
+            store.entries(options.run)  # says if there is no such run
+            raise not_waiting(options.call, options.run, waiting)
+        by = login_name() if options.by is None else options.by
+        try:
+            store.store.decide(options.run, options.call, Decision(True if options.no is None else options.no, by=by))
+        except ValueError as error:
+            raise CommandError(f"--no: {error}", "say why, or leave it out to approve") from error
+        verdict = "approved" if options.no is None else "refused"
+        output.write(f"{verdict}: {options.call} {call_line(waiting[options.call])}")
+        if not store.has_job(options.run):
+            output.note(f"to continue the run: {command('resume', 'AGENT', store.path, options.run)}")
+    return OK
+
+
+def _add_cancel_arguments(parser: ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument("--reason", metavar="TEXT", default="", help="reason for the cancellation, for the recording")
+
+
+def _cancel(options: Namespace) -> int:
+    with RunStore(options.store) as store:
+        store.entries(options.run)  # says if there is no such run
+        is_closed = end_run(store.store, options.run, options.reason)
+    output.write("closed" if is_closed else "the process that is working on it was asked to stop")
+    return OK
+
+
+def _add_worker_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("agents", metavar="FILE.py|MODULE", help="where the agents are defined; the code is executed")
+    parser.add_argument("--store", metavar="STORE", required=True, help="postgresql://...")
+    parser.add_argument(
+        "--concurrency", type=number(int, 1), default=50, metavar="N",
+        help="how many runs to process at once (default: 50)",
+    )
+    parser.add_argument(
+        "--queue", default="kernai", metavar="NAME", help="the queue to take runs from (default: kernai)"
+    )
+    parser.add_argument(
+        "--grace", type=number(float, 0.1), default=30.0, metavar="SECONDS",
+        help="on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
+    )
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="KEY",
+        help="continue runs although their agent has lost this protection; the reason a run is blocked gives the KEY",
+    )
+
+
+def _work(options: Namespace) -> int:
+    if not is_address(options.store):
+        raise CommandError("workers need a PostgreSQL store", "name one as --store postgresql://...")
+    found = agents_in(options.agents)
+    with open_postgres(options.store) as store:
+        from kernai.postgres import Workers  # an extra
+
+        workers = Workers(
+            store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace,
+            accept=options.accept,
+        )
+        output.note(f"working on runs of {', '.join(found)} in {store.name}; Ctrl-C ends")
+        workers.run()
+    return OK
+
+
+def _add_store_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=["migrate"], help="what to do")
+    parser.add_argument("store", metavar="STORE", help="postgresql://...")
+
+
+def _migrate(options: Namespace) -> int:
+    if not is_address(options.store):
+        raise CommandError("only a PostgreSQL store has tables to migrate", "name one as postgresql://...")
+    with open_postgres(options.store, create=True) as store:
+        output.write(f"the tables in {store.name} are up to date")
+    return OK
+
+
+COMMANDS = {
+    "runs": Command(_add_runs_arguments, _runs, """\
+List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`
+means that a process is working on it, `abandoned` that its process died, `waiting` that a person must decide on a call,
+`blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet.
+
+With --delete, these runs are deleted instead of listed, except those that a process is working on.""", """\
+kernai runs runs.db
+kernai runs runs.db --json | python -m json.tool
+kernai runs postgresql:///app --status waiting --limit 50
+kernai runs runs.db --delete --older-than 90d --status final"""),
+    "approve": Command(_add_approve_arguments, _approve, """\
+Approve or refuse a call that is waiting for a decision, or one that was running when its process died. The decision is
+saved in the store. A worker acts on it at once; without one, run `kernai resume`.""", """\
+kernai approve postgresql:///app refund-42 1.0
+kernai approve runs.db refund-42 1.0 --no "order 42 was never paid" --by ann"""),
+    "cancel": Command(_add_cancel_arguments, _cancel, """\
+Cancel a run. A process that is working on it stops within seconds and records it as cancelled. A run that is waiting,
+or whose process died, is closed at once. The recorded events are kept.""", """\
+kernai cancel postgresql:///app refund-42
+kernai cancel runs.db refund-42 --reason "the customer has left\""""),
+    "worker": Command(_add_worker_arguments, _work, """\
+Process the runs that programs submit with `kernai.postgres.Workers`, until SIGTERM or Ctrl-C. You can start any number
+of workers on any number of machines. The agents must be variables at the top level of the file; the variable's name is
+the agent's name.""", """\
+kernai worker agents.py --store postgresql:///app
+kernai worker agents.py --store postgresql:///app --concurrency 10 --queue slow"""),
+    "store": Command(_add_store_arguments, _migrate, """\
+Create or upgrade the tables of a PostgreSQL store, in the schema `kernai`, and those of Procrastinate. No other command
+changes the tables. It is safe to run this more than once.""", "kernai store migrate postgresql://ann@db.example.org/app"),
+}

@@ -7,8 +7,8 @@ from typing import Any
 
 from kernai.command_line import output
 from kernai.command_line.agents import FoundSkills, skills_in
-from kernai.command_line.errors import DEBUG_HINT, NO, OK, CommandError
-from kernai.command_line.options import add_capabilities_argument
+from kernai.command_line.options import Command, add_capabilities_argument
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import SkillRegistry
 from kernai.values.model import Model
@@ -76,3 +76,6 @@ def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
         ],
         "faults": [{"file": fault.file, "line": fault.line, "reason": fault.reason} for fault in found.faults],
     }
+
+
+COMMANDS = {"skills": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernai.command_line import output
-from kernai.command_line.errors import OK, CommandError, failing
-from kernai.command_line.options import number
+from kernai.command_line.options import Command, number
+from kernai.command_line.output import OK, CommandError, failing
 from kernai.command_line.recording import FORMS, Source, source
-from kernai.command_line.runs_command import is_address
+from kernai.command_line.stores import is_address
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
@@ -126,3 +126,6 @@ def _open(address: str) -> None:
 
     if not webbrowser.open(address):
         output.note("No browser could be opened.", "yellow")
+
+
+COMMANDS = {"view": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

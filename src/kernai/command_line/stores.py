@@ -1,0 +1,184 @@
+"""Stores of runs as the command line knows them, and what it says about a run that waits or can be continued."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kernai._util.close_matches import closest
+from kernai.command_line import output
+from kernai.command_line.output import NO, CommandError, failing
+from kernai.durable.store import Entry, RunInfo, check_run_id
+from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError, error_text
+from kernai.jsonio.json_data import jsonable
+from kernai.terminal_text import one_line
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.durable.sqlite_store import SqliteStore
+    from kernai.postgres import PostgresStore
+    from kernai.values.pending_calls import PendingCall
+
+MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
+_CALL_WIDTH = 200
+_PASSWORD = re.compile(r"(\w://[^/@:]*:)[^@/]*(@)")
+
+
+def is_address(path: str) -> bool:
+    """Whether the user typed the address of a PostgreSQL database."""
+    return path.startswith(("postgresql://", "postgres://"))
+
+
+def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
+    """The `PostgresStore` at an address; `CommandError` where it cannot be opened."""
+    try:
+        from kernai.postgres import PostgresStore  # an extra
+    except ImportError as error:
+        raise CommandError("PostgreSQL needs the extra kernai[postgres]", "pip install 'kernai[postgres]'") from error
+    try:
+        return PostgresStore(address, create=create)
+    except (KernaiError, ValueError) as error:
+        hint = "an address is postgresql://USER@HOST/DATABASE"
+        raise CommandError(f"the store: {error_text(error)}", hint) from error
+
+
+class RunStore:
+    """The store that the user typed: a file of `SqliteStore`, or the address of a PostgreSQL database.
+
+    A context manager. `CommandError` where it cannot be opened; with `make`, a file is created if it does not exist.
+    """
+
+    def __init__(self, path: str, *, make: bool = False) -> None:
+        self.path = _PASSWORD.sub(r"\1***\2", path)
+        self.store: SqliteStore | PostgresStore
+        if is_address(path):
+            self.store = open_postgres(path)
+            return
+        from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
+
+        try:
+            with failing(f"cannot open {path}", MADE_BY):
+                if not make and not os.stat(path).st_size:
+                    raise CommandError(f"{path} is empty and not a store of runs", MADE_BY)
+                self.store = SqliteStore(path)
+        except (KernaiError, ValueError) as error:
+            hint = "give a store that kernai created, or the name of a new file"
+            if isinstance(error.__cause__, OSError):
+                hint = "the folder must exist, and you must be allowed to write to it and to the file"
+            raise CommandError(f"the store: {error}", hint) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.store.close()
+
+    def info(self, run_id: str) -> RunInfo | None:
+        """What the store knows of the run, if it is there."""
+        check_id(run_id)
+        return self.store.info(run_id)
+
+    def entries(self, run_id: str) -> list[Entry]:
+        """The run as it is stored; `CommandError` where it is not there."""
+        check_id(run_id)
+        entries = self.store.load(run_id)
+        if entries:
+            return entries
+        listed = f"`{command('runs', self.path)}` lists those it has"
+        close = closest(run_id, [run.run_id for run in self.store.runs()])
+        hint = f"did you mean {close}? {listed}" if close else listed
+        raise CommandError(f"{self.path} has no run {run_id!r}", hint)
+
+    def has_job(self, run_id: str) -> bool:
+        """Whether a worker will continue the run."""
+        return is_address(self.path) and self.store.enqueue(run_id)  # type: ignore[union-attr]  # a `PostgresStore`
+
+    def again(self, agent: tuple[str, ...], run_id: str) -> str:
+        """The command line that continues a run; `agent` are the words that describe its agent."""
+        return command("resume", *agent, self.path, run_id)
+
+
+def command(*words: str) -> str:
+    """A command line of kernai's that can be copied."""
+    return f"kernai {shlex.join(words)}"
+
+
+def check_id(run_id: str) -> None:
+    """`CommandError` for an id that no run in a store can have."""
+    try:
+        check_run_id(run_id)
+    except ValueError as error:
+        allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ -, and no dot at the start"
+        raise CommandError(f"a run in a store cannot be called {run_id!r}", allowed) from error
+
+
+def new_run_id() -> str:
+    """A random id, short enough to be typed."""
+    return os.urandom(6).hex()
+
+
+def call_line(call: PendingCall) -> str:
+    """A call that somebody has to decide on, on one line."""
+    what = f"{call.skill} {one_line(jsonable(call.params), _CALL_WIDTH)}" if call.skill else "a call of the model"
+    return f"{what} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else what
+
+
+def call_lines(calls: Iterable[PendingCall]) -> str:
+    """The same of several, each with its id."""
+    return "; ".join(f"{call.call_id} {call_line(call)}" for call in calls)
+
+
+def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
+    """The error for a decision on a call that needs none."""
+    hint = f"those that wait: {call_lines(waiting.values())}" if waiting else "no call of this run waits"
+    return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
+
+
+def login_name() -> str | None:
+    """Who the user is on this machine, if that is known."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such user, as in some containers
+        return None
+
+
+@contextmanager
+def continuing(
+    again: str | None, replay: str = "", *, another: str = "use the agent that made the recording"
+) -> Iterator[None]:
+    """Around a run that is kept. What prevents continuing it becomes a `CommandError`; after any other exception, a
+    note says how to continue.
+
+    `again` and `replay` are command lines; without `again` there is no note. `another` is the advice for an agent that
+    has changed.
+    """
+    try:
+        yield
+    except InFlightError as error:
+        if again is None:
+            raise  # the caller asks the user
+        raise CommandError(
+            f"the run was interrupted during calls that may have taken effect: {call_lines(error.calls)}",
+            f"find out whether they did; then `{again} --in-flight skip` tells the model that the outcome is unknown, "
+            "and `--in-flight retry` calls again", NO,
+        ) from error
+    except ReplayDivergenceError as error:
+        raise CommandError(
+            f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})",
+            f"`{replay}` shows where; {another}", NO,
+        ) from error
+    except RunConflictError as error:
+        raise CommandError(
+            "another process has continued the run, so this one has stopped", f"`{again}` continues after it", NO
+        ) from error
+    except BaseException as error:
+        if again is not None:
+            in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
+            output.note(f"The run is kept; to continue it: {again}{in_flight}")
+        raise
