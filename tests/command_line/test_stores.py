@@ -161,13 +161,13 @@ def test_runs_are_listed_with_what_they_used_the_last_changed_first(here: Here, 
     head, *rows = here("runs", "runs.db", cwd=paused).stdout.splitlines()
     assert head.split() == ["RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST", "CHANGE", "INPUT"]
     first, second = [row.split(maxsplit=7) for row in rows]
-    assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "1", "1,500", "$0.0020", "How many lamps?"]
+    assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "2", "1,500", "$0.0020", "How many lamps?"]
     assert [*second[:6], second[7]] == ["r42", "clerk", "waiting", "2", "-", "-", "Refund order 42"]
     assert max(map(len, rows)) <= 120
     last, earlier = as_json(here("runs", "runs.db", "--json", cwd=paused).stdout)
     assert last.pop("updated_at") > earlier.pop("updated_at")
     assert last.pop("input").startswith("How many\nlamps? x")
-    assert last == {"run_id": "lamps", "agent": None, "status": "error", "steps": 1, "tokens": 1_500, "cost": 0.002}
+    assert last == {"run_id": "lamps", "agent": None, "status": "error", "steps": 2, "tokens": 1_500, "cost": 0.002}
     assert earlier == {
         "run_id": "r42", "agent": "clerk", "status": "waiting", "steps": 2, "tokens": None, "cost": None, "input": "Refund order 42",
     }
@@ -176,8 +176,8 @@ def test_runs_are_listed_with_what_they_used_the_last_changed_first(here: Here, 
 def test_a_damaged_run_is_listed_beside_the_others(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
         store.append("odd", 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
-    rows = {row.split()[0]: row.split()[3:6] for row in here("runs", "runs.db", cwd=paused).stdout.splitlines()[1:]}
-    assert rows == {"r42": ["2", "-", "-"], "odd": ["-", "-", "-"]}
+    rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in here("runs", "runs.db", cwd=paused).stdout.splitlines()[1:]}
+    assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
 
 
 def test_a_store_without_runs_says_so(here: Here, tmp_path: Path) -> None:

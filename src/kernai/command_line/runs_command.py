@@ -24,9 +24,8 @@ from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
 from kernai.durable.store import RunFilter
 from kernai.errors import KernaiError
-from kernai.events import LlmResponseRow, RunStartRow, row_of
+from kernai.events import RunStartRow, row_of
 from kernai.terminal_text import one_line
-from kernai.values.result import Usage
 
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
@@ -73,7 +72,8 @@ def _runs(options: Namespace) -> int:
         runs = [
             {
                 "run_id": one.run_id, "agent": one.agent, "status": one.status, "updated_at": one.updated_at,
-                **_facts(store, one.run_id),
+                "steps": one.steps, "tokens": one.usage.total_tokens, "cost": one.usage.cost,
+                "input": _input(store, one.run_id),
             }
             for one in (found if options.limit is None else found.page(options.limit))
         ]
@@ -86,19 +86,13 @@ def _runs(options: Namespace) -> int:
     return OK
 
 
-def _facts(store: RunStore, run_id: str) -> dict[str, Any]:
-    """What the run has used so far, sub-runs included, and its input; None where the run is damaged."""
-    steps, usage, given = 0, Usage(), None
+def _input(store: RunStore, run_id: str) -> Any:
+    """The run's input; None where its first entry is damaged."""
     try:
-        for row in map(row_of, store.store.load(run_id)):
-            usage += row.usage() or Usage()
-            if isinstance(row, LlmResponseRow) and not row.place[3]:
-                steps += 1
-            if isinstance(row, RunStartRow) and given is None:
-                given = row.input
+        (first,) = map(row_of, store.store.load(run_id, limit=1))
     except (KernaiError, ValueError):  # the others are listed all the same
-        return dict.fromkeys(("steps", "tokens", "cost", "input"))
-    return {"steps": steps, "tokens": usage.total_tokens, "cost": usage.cost, "input": given}
+        return None
+    return first.input if isinstance(first, RunStartRow) else None
 
 
 def _show(runs: list[dict[str, Any]]) -> None:

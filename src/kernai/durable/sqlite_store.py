@@ -95,7 +95,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
 
 # as bytes: a flipped bit may leave what is no UTF-8
-_ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? AND seq >= ? ORDER BY seq"
+_ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? AND seq >= ? ORDER BY seq LIMIT ?"
 _MEDIA = "SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media WHERE run_id = ? ORDER BY rowid"
 _SOME_MEDIA = """
 SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media
@@ -158,24 +158,25 @@ class SqliteStore(OpenedStore):
 
         return self._file.perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
 
-    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
-        """The run's entries. `RunDamagedError` where one cannot be read; its `entries` are those before."""
+    def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
+        """At most `limit` entries. `RunDamagedError` where one cannot be read; its `entries` are those before."""
         check_run_id(run_id)
         key = self._key(run_id)
+        most = -1 if limit is None else limit
         found: list[Entry] = []
 
         def work(connection: sqlite3.Connection) -> _DamageError | None:
             found.clear()
             try:
                 with _noticing_damage():
-                    for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq)):
+                    for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
                         if seq != from_seq + len(found):
                             return _DamageError("it is missing")
                         found.append(_data(self._opened, _intact(text, checksum)))
                     count = max(_head(connection, key).entries - from_seq, 0)
             except _DamageError as damage:
                 return damage
-            return _DamageError("it is missing") if count != len(found) else None
+            return None if len(found) in (count, most) else _DamageError("it is missing")
 
         damage = self._file.perform(f"load run {run_id!r}", work, "BEGIN")
         if damage is not None:

@@ -169,11 +169,11 @@ class PostgresStore(OpenedStore):
         patience = None if lease is None else lease.seconds
         return self._perform(f"append entries {first_seq} to {ends - 1} of run {run_id!r}", work, patience)
 
-    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
-        """See `RunStore.load`."""
+    def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
+        """See `RunStore.load`; at most `limit` entries."""
         check_run_id(run_id)
-        query = "SELECT entry FROM entries WHERE tenant = %s AND run_id = %s AND seq >= %s ORDER BY seq"
-        given = (self._tenant, run_id, from_seq)
+        query = "SELECT entry FROM entries WHERE tenant = %s AND run_id = %s AND seq >= %s ORDER BY seq LIMIT %s"
+        given = (self._tenant, run_id, from_seq, limit)
         texts = self._perform(f"load run {run_id!r}", lambda connection: connection.execute(query, given).fetchall())
         return [self._opened(text) for text, in texts]
 
