@@ -133,7 +133,7 @@ class TypeBuilder:
             return known
         reference = self._records[key] = ReferenceType(name)
         made = self._type(find())
-        reference.stand_for(made)
+        reference.wrap(made)
         if not reference.is_used:
             self._records[key] = made
         return self._records[key]

@@ -10,7 +10,7 @@ from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.constraints import underlying, without_constraints
+from kernai.inputs.constraints import underlying
 from kernai.inputs.containers import ModelType, UnionType
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, input_error, shown
 from kernai.inputs.params import Repair, read_json
@@ -36,7 +36,7 @@ class AnswerType:
             raise TypeError(f"output: {error}") from error
         self._has_media = builder.has_media  # no example knows their ids
         #: whether every text is an answer, apart from constraints
-        self.is_text = without_constraints(self._type) is PLAIN[str]
+        self.is_text = underlying(self._type) is PLAIN[str]
 
     def read(self, text: str, media_store: MediaStore | None = None, *, repair: Repair = "json") -> Any:
         """The value of an answer's text; `SkillInputError` with all its faults."""

@@ -7,6 +7,7 @@ refused, never ignored. Other metadata is left alone.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -14,10 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType
+from kernai.inputs.containers import DictType, ListType, UnionType
 from kernai.inputs.faults import Validation
 from kernai.inputs.schema import WORDS, Schema, condition, is_multiple, label_of, sample_of
-from kernai.inputs.types import PLAIN, InputType, TextType
+from kernai.inputs.types import PLAIN, InputType, TextType, WrapperType
 from kernai.values.skill_result import plain
 
 _NUMBERS = (PLAIN[int], PLAIN[float])
@@ -27,13 +28,16 @@ _DESCRIPTIVE = {"description", "title", "examples", "annotation"}
 #: constraints of annotated-types that refuse no value
 _HINTS = {"unit", "documentation"}
 _TEXTS = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "")  # to try if the sample is refused
-#: of each bound: the keyword of JSON Schema, and whether a value is within it
-_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "ge": ("minimum", lambda value, bound: value >= bound),
-    "gt": ("exclusiveMinimum", lambda value, bound: value > bound),
-    "le": ("maximum", lambda value, bound: value <= bound),
-    "lt": ("exclusiveMaximum", lambda value, bound: value < bound),
-    "multiple_of": ("multipleOf", is_multiple),
+#: the keywords of JSON Schema for bounds
+_BOUNDS = {
+    "ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
+}
+#: whether a value satisfies a constraint of each name; ``func`` is a predicate
+_CHECKS: dict[str, Callable[[Any, Any], object]] = {
+    "ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt, "multiple_of": is_multiple,
+    "min_length": lambda value, least: len(value) >= least, "max_length": lambda value, most: len(value) <= most,
+    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+    "func": lambda value, predicate: predicate(value),
 }
 
 
@@ -49,7 +53,7 @@ class Constraint:
         if self.name in ("min_length", "max_length"):
             of = "Length" if kind is _TEXT else "Items" if isinstance(kind, ListType) else "Properties"
             return self.name[:3] + of
-        return _BOUNDS[self.name][0] if self.name in _BOUNDS else self.name if self.name == "pattern" else ""
+        return self.name if self.name == "pattern" else _BOUNDS.get(self.name, "")
 
     def words(self, kind: InputType) -> str:
         """How a model reads it."""
@@ -60,15 +64,7 @@ class Constraint:
     def holds(self, value: Any) -> bool:
         """Whether a converted value satisfies it. A predicate that raises refuses the value."""
         try:
-            if self.name in _BOUNDS:
-                return _BOUNDS[self.name][1](value, self.value)
-            if self.name == "min_length":
-                return bool(len(value) >= self.value)
-            if self.name == "max_length":
-                return bool(len(value) <= self.value)
-            if self.name == "pattern":
-                return re.search(self.value, value) is not None
-            return bool(self.value(value))
+            return bool(_CHECKS[self.name](value, self.value))
         except Exception:  # noqa: BLE001 - the author's own function may not expect this value
             return False
 
@@ -85,23 +81,22 @@ class Constraint:
             return isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
         if not isinstance(kind, TextType):
             return False
-        sample = kind.convert(kind.example, Validation())
+        sample = kind.convert(kind.schema["examples"][0], Validation())
         try:
-            _BOUNDS[self.name][1](sample, self.value)
+            _CHECKS[self.name](sample, self.value)
         except Exception:  # noqa: BLE001 - such as a date compared to a number
             return False
         return True
 
 
-class ConstrainedType(InputType):
+class ConstrainedType(WrapperType):
     """A type whose values must also satisfy constraints."""
 
     def __init__(self, inner: InputType, constraints: Iterable[Constraint]) -> None:
-        self.inner = inner
+        self.wrap(inner)
         self.constraints = tuple(constraints)
-        self.natural = inner.natural
         if isinstance(inner, TextType):  # what the bounds forbid is no example
-            self.inner = inner.shown_by(next(filter(self._fits, self._candidates(inner.example)), inner.example))
+            self.inner = inner.shown_by(self._right_one(sample_of(inner.schema)))
 
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
@@ -109,9 +104,6 @@ class ConstrainedType(InputType):
         if len(validation.faults) == before and not all(one.holds(made) for one in self.constraints):
             validation.refuse(self.label, value)
         return made
-
-    def from_text(self, text: str) -> Any:
-        return self.inner.from_text(text)
 
     @cached_property
     def schema(self) -> Schema:
@@ -122,8 +114,12 @@ class ConstrainedType(InputType):
                 _tighten(made, keyword, _source(one.value) if keyword == "pattern" else one.value)
         words = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
         sample = sample_of(made)
-        better = next(filter(self._fits, self._candidates(sample)), sample)
+        better = self._right_one(sample)
         return {**made, **({} if better is sample else {"examples": [better]}), WORDS: words}
+
+    def _right_one(self, sample: Any) -> Any:
+        """The sample, or what fits in its place."""
+        return next(filter(self._fits, self._candidates(sample)), sample)
 
     def _fits(self, value: object) -> bool:
         validation = Validation()
@@ -252,18 +248,10 @@ def description_of(metadata: object) -> str:
     return ""
 
 
-def without_constraints(kind: InputType) -> InputType:
-    """The type alone."""
-    while isinstance(kind, ConstrainedType):
-        kind = kind.inner
-    return kind
-
-
 def underlying(kind: InputType) -> InputType:
     """The type that decides which constraints make sense: without constraints and references."""
-    kind = without_constraints(kind)
-    while isinstance(kind, ReferenceType) and kind.target is not None:
-        kind = without_constraints(kind.target)
+    while isinstance(kind, WrapperType) and hasattr(kind, "inner"):
+        kind = kind.inner
     return kind
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
 from kernai.inputs.schema import WORDS, Definition, Schema, adopted, tags_of
-from kernai.inputs.types import FloatType, InputType
+from kernai.inputs.types import FloatType, InputType, WrapperType
 from kernai.jsonio.json_data import copy_of
 from kernai.values.skill_result import plain
 
@@ -170,13 +170,6 @@ class UnionType(InputType):
             for fault in faults
         ]
 
-    def from_text(self, text: str) -> Any:
-        if str in self.natural:
-            return NO_VALUE
-        whole = sorted(self.members, key=_is_float)  # "5" is an int first
-        found = (member.from_text(text) for member in whole)
-        return next((value for value in found if value is not NO_VALUE), NO_VALUE)
-
     @cached_property
     def schema(self) -> Schema:
         every = [member.schema for member in self.members]
@@ -190,34 +183,24 @@ def _is_float(member: InputType) -> bool:
     return isinstance(member, FloatType)
 
 
-class ReferenceType(InputType):
-    """An alias that may contain itself. `target` is set once it is built; `is_used`: it was needed before."""
+class ReferenceType(WrapperType):
+    """An alias that may contain itself. `is_used`: it was needed before it was built, and so before it had `inner`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.target: InputType | None = None
         self.is_used = False
 
-    def stand_for(self, target: InputType) -> None:
-        """Sets the target. `TypeError` for an alias that is nothing but itself."""
-        if target is self:
+    def wrap(self, inner: InputType) -> None:
+        """`TypeError` for an alias that is nothing but itself."""
+        if inner is self:
             raise TypeError(f"the type {self.name} is defined only in terms of itself")
-        self.target = target
-        self.natural = target.natural
-
-    def convert(self, value: object, validation: Validation) -> Any:
-        assert self.target is not None
-        return self.target.convert(value, validation)
-
-    def from_text(self, text: str) -> Any:
-        return NO_VALUE if self.target is None else self.target.from_text(text)
+        super().wrap(inner)
 
     @cached_property
     def schema(self) -> Schema:
         definition = Definition(self.name)
         self.schema = {"$ref": definition}  # before the target's, which may contain it
-        assert self.target is not None
-        definition.update(self.target.schema)
+        definition.update(self.inner.schema)
         return self.schema
 
 

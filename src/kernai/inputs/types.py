@@ -22,12 +22,10 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.schema import WORDS, Schema, label_of
-from kernai.jsonio.json_data import copy_of
+from kernai.jsonio.json_data import copy_of, loads
 from kernai.values.media import Media
 
 MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 class InputType:
@@ -60,9 +58,14 @@ class InputType:
         self.convert(value, validation)
         return not validation.faults
 
-    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for types that are written as a bare literal
+    def from_text(self, text: str) -> Any:
         """The number or boolean that plain text means where it is the only input, else NO_VALUE."""
-        return NO_VALUE
+        if str in self.natural or self.natural.isdisjoint(_LITERALS):
+            return NO_VALUE
+        value = literal_of(text)
+        if type(value) is int and int not in self.natural:
+            value = _parsed(float, value)
+        return value if type(value) in self.natural else NO_VALUE
 
     def _from_string(self, value: object, validation: Validation) -> Any:
         """A literal that was given as a string, if the type has no strings of its own; any other value is a fault."""
@@ -72,6 +75,23 @@ class InputType:
                 return made
         validation.refuse(self.label, value)
         return None
+
+
+class WrapperType(InputType):
+    """A type whose values are those of another one, `inner`, or some of them."""
+
+    inner: InputType
+
+    def wrap(self, inner: InputType) -> None:
+        """Sets `inner`."""
+        self.inner = inner
+        self.natural = inner.natural
+
+    def convert(self, value: object, validation: Validation) -> Any:
+        return self.inner.convert(value, validation)
+
+    def from_text(self, text: str) -> Any:
+        return self.inner.from_text(text)
 
 
 class AnyType(InputType):
@@ -101,14 +121,6 @@ class PlainType(InputType):
             return value
         return self._from_string(value, validation)
 
-    def from_text(self, text: str) -> Any:
-        bare = text.strip(ASCII_SPACE)
-        if self.exact is bool:
-            return {"true": True, "false": False}.get(bare, NO_VALUE)
-        if self.exact is int and _INTEGER.fullmatch(bare):
-            return _parsed(int, bare)
-        return NO_VALUE
-
 
 class FloatType(InputType):
     """`float`: any finite number; an integer becomes one."""
@@ -127,11 +139,6 @@ class FloatType(InputType):
             return None
         return self._from_string(value, validation)
 
-    def from_text(self, text: str) -> Any:
-        bare = text.strip(ASCII_SPACE)
-        number = _parsed(float, bare) if _NUMBER.fullmatch(bare) else math.inf
-        return number if math.isfinite(number) else NO_VALUE
-
 
 class TextType(InputType):
     """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is accepted too.
@@ -144,7 +151,6 @@ class TextType(InputType):
     def __init__(self, kind: type, name: str, example: str, parse: Callable[[Any], object], schema: Schema,
                  shape: str = ".*", sources: tuple[type, ...] = (str,), but: tuple[type, ...] = ()) -> None:
         self.kind = kind
-        self.example = example
         self.schema = {**schema, "examples": [example], WORDS: f'{name} such as "{example}"'}
         self._parse = parse
         self._shape = re.compile(shape, re.DOTALL)
@@ -154,8 +160,7 @@ class TextType(InputType):
     def shown_by(self, example: str) -> TextType:
         """The same type with another example."""
         other = copy(self)
-        other.label = self.label.replace(self.example, example)
-        other.example = example
+        other.label = self.label.replace(self.schema["examples"][0], example)
         other.schema = {**self.schema, "examples": [example], WORDS: other.label}
         return other
 
@@ -231,13 +236,8 @@ class ChoiceType(InputType):
         return self._from_string(value, validation)
 
     def from_text(self, text: str) -> Any:
-        if (str, text) in self._results:
-            return NO_VALUE
-        for literal in (int, bool):
-            value = PLAIN[literal].from_text(text)
-            if (literal, value) in self._results:
-                return value
-        return NO_VALUE
+        value = NO_VALUE if (str, text) in self._results else literal_of(text)
+        return value if (type(value), value) in self._results else NO_VALUE
 
 
 NULL: Final = PlainType("null", type(None))
@@ -277,6 +277,18 @@ def text_types() -> Mapping[type, TextType]:
         TextType(UUID, "UUID", "123e4567-e89b-42d3-a456-426614174000", UUID, written("uuid"), _UUID),
     ]
     return {one.kind: one for one in made}
+
+
+_LITERALS = frozenset({int, float, bool})
+
+
+def literal_of(text: str) -> Any:
+    """The number or boolean that a text is in JSON, perhaps with white space around it, else NO_VALUE."""
+    with suppress(ValueError):
+        value = loads(text.strip(ASCII_SPACE))
+        if type(value) in _LITERALS:
+            return value
+    return NO_VALUE
 
 
 def _parsed(make: Callable[[Any], Any], value: object) -> Any:

@@ -20,7 +20,7 @@ from kernai.inputs.params import Repair, TextParams
 from kernai.inputs.schema import WORDS, Schema, label_of, published, sample_of
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.trusted import marked
-from kernai.inputs.types import PLAIN, InputType
+from kernai.inputs.types import InputType
 from kernai.jsonio.json_data import copy_of
 from kernai.mcp.arguments import found_faults
 from kernai.mcp.dispatch import is_repeatable
@@ -33,7 +33,7 @@ from kernai.values.media_store import MediaStore
 
 #: of a schema that is written out
 MAX_PARTS = 5000
-_PYTHON: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
+_PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,), "boolean": (bool,)}
 _SEVERAL = ("anyOf", "oneOf")
 
 
@@ -47,16 +47,12 @@ class SchemaType(InputType):
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self.schema = {**schema, WORDS: plain_line(label_of(schema))}
-        kind = _PYTHON.get(str(schema.get("type")))
-        self._literal = None if kind is None else PLAIN[kind]
+        self.natural = frozenset(_PYTHON.get(str(schema.get("type")), ()))
 
     def convert(self, value: object, validation: Validation) -> Any:
         faults = found_faults({"properties": {"": self._schema}}, {"": value})
         validation.faults.extend(Fault(path[1:], message) for path, message in faults)
         return copy_of(value)
-
-    def from_text(self, text: str) -> Any:
-        return NO_VALUE if self._literal is None else self._literal.from_text(text)
 
 
 class SchemaTable(InputTable):
