@@ -21,9 +21,9 @@ from http import HTTPStatus
 from typing import Any
 
 from kernai import ProviderError
+from kernai._util.copies import Value
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
-from kernai.values.value import Value
 
 RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 HIDDEN = "[hidden]"

@@ -19,8 +19,8 @@ from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.limits import MODEL_MAX_TASKS, Limits
+from kernai.values.message import Outside, instruction_parts
 from kernai.values.model import Model, Models
-from kernai.values.outside_text import Outside, instruction_parts
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:

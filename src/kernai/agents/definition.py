@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.agents.setup import Setup
     from kernai.registry.skill_definition import Skill
-    from kernai.values.outside_text import Outside
+    from kernai.values.message import Outside
 
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({

@@ -18,8 +18,7 @@ from kernai.blocks.runtime_blocks import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
-from kernai.values.message import Message
-from kernai.values.outside_text import Outside, instruction_parts
+from kernai.values.message import Message, Outside, instruction_parts
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent

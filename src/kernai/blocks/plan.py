@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kernai._util.copies import Value
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.jsonio.json_data import jsonable, loads
 from kernai.values.limits import MAX_TASKS
-from kernai.values.value import Value
 
 STRATEGIES = ("parallel", "sequential", "mixed")
 

@@ -21,7 +21,7 @@ from kernai.command_line.output import INTERRUPTED, OK, WAITING, CommandError
 from kernai.command_line.recording import recording_of
 from kernai.command_line.stores import RunStore
 from kernai.interrupts import INTERRUPTS, calls_out
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 
 DESCRIPTION = f"""\
 Chat with an agent that remembers the conversation. AGENT is {shared.AGENT_FORMS}; without it you talk to a plain agent,

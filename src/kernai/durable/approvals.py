@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.copies import Value
 from kernai.durable.store import utc
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
@@ -13,7 +14,6 @@ from kernai.jsonio.json_data import copied, jsonable
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
 from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import StopReason
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from kernai.events import Row
     from kernai.loop.root import Root
     from kernai.loop.run_state import Run
-    from kernai.values.outside_text import InputPart
+    from kernai.values.message import InputPart
     from kernai.values.pending_calls import UntrustedValue
 
 InFlight = str | Callable[[PendingCall], str]

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from kernai.durable.lease import Held
     from kernai.durable.store import Store
     from kernai.events import Row
-    from kernai.values.media import Media
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import Media, MediaStore
 
 
 class Journal:

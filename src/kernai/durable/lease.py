@@ -25,10 +25,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from kernai._util.copies import Value
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
 from kernai.events import ResultRow
 from kernai.interrupts import calls_out
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.durable.store import Entry, RunInfo, RunStore

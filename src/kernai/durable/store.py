@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai._util.callables import is_async
+from kernai._util.copies import Value
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import (
     KINDS,
@@ -35,7 +36,6 @@ from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import StopReason, Usage
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.durable.lease import Lease

@@ -1,15 +1,26 @@
-"""The grammar of a whole response: a final, or correct calls of the available skills and protocols."""
+"""The grammar of a whole response: a final, or correct calls of the available skills and protocols.
+
+`JsonGrammar` makes GBNF of a JSON Schema: the JSON texts of the values that the schema describes. A grammar counts no
+keys and has no regular expressions, so it accepts less than the schema: the fields of a record are in their declared
+order, numbers have bounded length, and if one of several types has a `pattern` that is unknown here, only the others
+are offered. What remains is left to the check of the call: an unknown `pattern` alone is any text, and `uniqueItems`
+and duplicate free keys are not checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
 
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
-from kernai.grammars.gbnf import ROOT, Rules, literal, one_of, optional, repeated
-from kernai.grammars.json_grammar import JsonGrammar, bounds
+from kernai.grammars.gbnf import ROOT, Rules, decimals, integers, literal, one_of, optional, repeated
 from kernai.inputs.answer_type import AnswerType
 from kernai.inputs.schema import Schema
+from kernai.inputs.types import DECIMAL_PATTERN, MEDIA_PATTERN
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 
@@ -89,3 +100,198 @@ def _bounded_text(schema: Schema) -> str:
 def _around(block: Block, content: str) -> str:
     opening, close = str(block).split("></")
     return " ".join(filter(None, [literal(opening + ">"), content, literal("</" + close)]))
+
+
+# ------------------------------------------------------------------------------------------------ JSON Schema to GBNF
+
+_SPACE = '" "?'
+_COMMA = f'"," {_SPACE}'
+_MOST_DIGITS = 18
+_TOP = 10**_MOST_DIGITS - 1
+_WIDEST, _FINEST = Decimal(_TOP), Decimal("0.000001")  # of a bound on numbers
+_LONGEST_COUNTED = 1000  # characters, items: servers refuse more repetitions, so larger bounds are left out
+
+_CHARACTER = (
+    r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" ([0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
+)
+_DATE = (
+    r'[1-9] [0-9]{3} "-" (("01" | "03" | "05" | "07" | "08" | "10" | "12") "-" ("0" [1-9] | [12] [0-9] | "3" [01])'
+    r' | ("04" | "06" | "09" | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | "02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]))'
+)
+_TIME = r'("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9]'
+_ZONE = '("Z" | [+-] ("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9])?'
+_HEX = "[0-9a-fA-F]"
+#: the texts of a `format`, or of one of our own patterns
+_TEXTS = {
+    "date": _DATE,
+    "time": f"{_TIME} {_ZONE}",
+    "date-time": f'{_DATE} "T" {_TIME} {_ZONE}',
+    "uuid": f'{_HEX}{{8}} "-" ({_HEX}{{4}} "-"){{3}} {_HEX}{{12}}',
+    MEDIA_PATTERN: '"media_" [0-9a-f]{12}',
+    DECIMAL_PATTERN: '"-"? [0-9]{1,18} ("." [0-9]{1,18})?',
+}
+# never infinite: an exponent of at most 299 follows at most 8 digits; small numbers may become 0
+_NUMBER = (
+    '"-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,17})?'
+    ' | "-"? ("0" | [1-9] [0-9]{0,7}) ("." [0-9]{1,17})? [eE] ("+"? ([0-9]{1,2} | [12] [0-9]{2}) | "-" [0-9]{1,3})'
+)
+
+
+class JsonGrammar:
+    """Adds the rules for one JSON Schema to a grammar."""
+
+    def __init__(self, rules: Rules, schema: Schema) -> None:
+        self._rules = rules
+        self._schema = schema
+        self._definitions: Mapping[str, Schema] = schema.get("$defs", {})
+        self._named: dict[str, str] = {}
+
+    def root(self, name: str) -> str:
+        """The expression for a value of the whole schema; its rules are named after `name`."""
+        return self._rule(self._schema, name)
+
+    def _rule(self, schema: Any, name: str) -> str:
+        if not isinstance(schema, dict):
+            schema = {}
+        given = [_json(schema["default"])] if "default" in schema else []
+        return one_of([self._typed(schema, name), *given])
+
+    def _typed(self, schema: Schema, name: str) -> str:
+        if "$ref" in schema:
+            return self._reference(str(schema["$ref"]).rpartition("/")[2])
+        if "const" in schema or "enum" in schema:
+            return one_of(_json(one) for one in schema.get("enum", [schema.get("const")]))
+        for several in ("anyOf", "oneOf"):
+            if several in schema:
+                known = [one for one in schema[several] if not _is_foreign(one)] or schema[several]
+                return one_of(self._rule(one, f"{name}-{at}") for at, one in enumerate(known))
+        if "allOf" in schema:
+            merged: Schema = {}
+            for one in schema["allOf"]:
+                merged |= one
+            return self._rule({**merged, **{key: one for key, one in schema.items() if key != "allOf"}}, name)
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return one_of(self._typed({**schema, "type": one}, f"{name}-{one}") for one in kind)
+        if kind is None and "properties" in schema:
+            kind = "object"
+        make = {"object": self._object, "array": self._array, "string": self._string, "integer": self._integer,
+                "number": self._number}.get(str(kind))
+        if make is not None:
+            return make(schema, name)
+        return {"boolean": '("true" | "false")', "null": '"null"'}.get(str(kind)) or self._any()
+
+    def _reference(self, definition: str) -> str:
+        if definition not in self._named:
+            self._named[definition] = name = self._rules.reserve(definition)
+            self._rules.fill(name, self._rule(self._definitions.get(definition, {}), definition))
+        return self._named[definition]
+
+    def _any(self) -> str:
+        """Any JSON value."""
+        if "" not in self._named:
+            self._named[""] = name = self._rules.reserve("json")
+            scalars = [self._rule({"type": kind}, kind) for kind in ("string", "number", "boolean", "null")]
+            self._rules.fill(name, one_of([*scalars, self._object({}, "any"), self._array({}, "any")]))
+        return self._named[""]
+
+    def _object(self, schema: Schema, name: str) -> str:
+        if "properties" not in schema and schema.get("additionalProperties") is not False:
+            free = schema.get("additionalProperties", {})
+            value = self._rule(free, name)
+            pair = self._rules.add(f"{name}-pair", f'{self._string({}, "string")} ":" {_SPACE} {value}')
+            return _sequence('"{"', _list_of(pair, schema, "Properties"), '"}"')
+        return _sequence('"{"', self._fields(schema, name), '"}"')
+
+    def _fields(self, schema: Schema, name: str) -> str:
+        """The declared fields in order; for each there is a rule for what may follow, with or without a comma."""
+        required = schema.get("required", ())
+        rest = {True: "", False: ""}  # by whether a field comes before
+        for key, one in reversed(schema.get("properties", {}).items()):
+            pair = self._rules.add(f"{name}-{key}", f'{_json(key)} ":" {_SPACE} {self._rule(one, f"{name}-{key}")}')
+            with_it = {before: _sequence(_COMMA if before else "", pair, rest[True]) for before in rest}
+            if key not in required:
+                with_it = {
+                    before: one_of([with_it[before], rest[before]]) if rest[before] else optional(with_it[before])
+                    for before in rest
+                }
+            rest = {before: self._rules.add(f"{name}-from-{key}", body) for before, body in with_it.items()}
+        return rest[False]
+
+    def _array(self, schema: Schema, name: str) -> str:
+        if "prefixItems" in schema:
+            items = [self._rule(one, f"{name}-{at}") for at, one in enumerate(schema["prefixItems"])]
+            return f'("[" {f" {_COMMA} ".join(items)} "]")'
+        item = self._rules.add(f"{name}-item", self._rule(schema.get("items", {}), name))
+        return _sequence('"["', _list_of(item, schema, "Items"), '"]"')
+
+    def _string(self, schema: Schema, name: str) -> str:
+        text = _TEXTS.get(str(schema.get("pattern", schema.get("format"))))
+        if text is not None:
+            return self._rules.add(name, rf'"\"" ({text}) "\""')
+        character = self._rules.add("character", _CHARACTER)
+        least, most = bounds(schema, "Length")
+        return self._rules.add("string", rf'"\"" {repeated(character, least, most)} "\""')
+
+    def _integer(self, schema: Schema, name: str) -> str:
+        (low, above), (high, below) = _edges(schema)
+        least = math.floor(low) + 1 if above else math.ceil(low)
+        most = max(least, math.ceil(high) - 1 if below else math.floor(high))
+        if least == -most == -_TOP:
+            return self._rules.add("integer", f'"-"? ("0" | [1-9] [0-9]{{0,{_MOST_DIGITS - 1}}})')
+        return self._rules.add(name, integers(least, most))
+
+    def _number(self, schema: Schema, name: str) -> str:
+        if not any(key.lower().endswith(("minimum", "maximum")) for key in schema):
+            return self._rules.add("number", _NUMBER)
+        (low, above), (high, below) = _edges(schema)
+        low, high = (min(max(one, -_WIDEST), _WIDEST) for one in (low, high))
+        least, most = low.quantize(_FINEST, ROUND_CEILING), high.quantize(_FINEST, ROUND_FLOOR)
+        body = decimals(least, most, above=above and least == low, below=below and most == high)
+        return self._rules.add(name, body)
+
+
+def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
+    """The bounds of a number, and whether each is exclusive."""
+    found = []
+    for side, inside, narrower in (("Minimum", Decimal(-_TOP), max), ("Maximum", Decimal(_TOP), min)):
+        edges = [(inside, False)]
+        given, exclusive = schema.get(side.lower()), schema.get(f"exclusive{side}")
+        if given is not None:
+            edges.append((Decimal(str(given)), exclusive is True))  # as in older drafts
+        if exclusive is not None and not isinstance(exclusive, bool):
+            edges.append((Decimal(str(exclusive)), True))
+        edge = narrower(one for one, _ in edges)
+        found.append((edge, (edge, True) in edges))
+    return found[0], found[1]
+
+
+def bounds(schema: Schema, of: str) -> tuple[int, int | None]:
+    """How many a schema allows; the upper bound is None if there is none, or one that servers refuse."""
+    least, most = schema.get(f"min{of}", 0), schema.get(f"max{of}")
+    return min(least, _LONGEST_COUNTED), None if most is None or most > _LONGEST_COUNTED else most
+
+
+def _list_of(item: str, schema: Schema, of: str) -> str:
+    """Items with commas between them, as many as the schema allows."""
+    least, most = bounds(schema, of)
+    if most == 0:
+        return ""
+    more = repeated(f"{_COMMA} {item}", max(0, least - 1), None if most is None else most - 1)
+    return f"{item} {more}" if least else f"({item} {more})?"
+
+
+def _is_foreign(schema: Any) -> bool:
+    """Whether it is a text with an unknown pattern."""
+    return isinstance(schema, dict) and "pattern" in schema and schema["pattern"] not in _TEXTS
+
+
+def _json(value: object) -> str:
+    """A value's text, also with `<` escaped as in usage lines."""
+    text = json.dumps(value, ensure_ascii=False)
+    return one_of([literal(text), literal(text.replace("<", "\\u003c"))])
+
+
+def _sequence(*expressions: str) -> str:
+    parts: Sequence[str] = [one for one in expressions if one]
+    return " ".join(parts) if len(parts) == 1 else f"({' '.join(parts)})"

@@ -12,6 +12,7 @@ from operator import getitem
 from typing import TYPE_CHECKING, Any, Final
 
 from kernai._util.close_matches import close_matches
+from kernai._util.copies import Value
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.inputs.containers import Field, object_schema
@@ -20,8 +21,7 @@ from kernai.inputs.params import RepairedParams, TextParams, read_params
 from kernai.inputs.schema import Schema, json_in_block, line_of, outline_of, published, sample_of
 from kernai.inputs.types import InputType
 from kernai.jsonio.json_data import copy_of, loads, loads_flat, quoted
-from kernai.values.media_store import MediaStore
-from kernai.values.value import Value
+from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
     from kernai.inputs.annotations import TypeBuilder

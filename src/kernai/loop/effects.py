@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from kernai.blocks.block import Block
     from kernai.registry.provider import Provider
     from kernai.values.generation_options import GenerationOptions
-    from kernai.values.message import Message
+    from kernai.values.message import InputPart, Message
     from kernai.values.model import Model
-    from kernai.values.outside_text import InputPart
     from kernai.values.tools import Tools
 
 

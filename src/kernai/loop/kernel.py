@@ -84,7 +84,7 @@ from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.loop.root import Outbox, Root
-    from kernai.values.outside_text import InputPart
+    from kernai.values.message import InputPart
 
 PROSE_PREVIEW = 400
 

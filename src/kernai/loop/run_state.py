@@ -23,8 +23,7 @@ from kernai.registry.skill_context import SkillContext
 from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
-from kernai.values.message import By, Message, Part, joined
-from kernai.values.outside_text import InputPart, Outside
+from kernai.values.message import By, InputPart, Message, Outside, Part, joined
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from kernai.mcp.rendering import Returned
 from kernai.mcp.validation import is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 
 #: of a schema that is written out
 MAX_PARTS = 5000

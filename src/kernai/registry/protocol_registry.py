@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from kernai._util.callables import first_paragraph
+from kernai._util.copies import Value
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.registry.registry import Registry, process_wide
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.registry.skill_context import SkillContext

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.copies import Value
 from kernai.errors import KernaiError
 from kernai.inputs.faults import Validation, dotted
 from kernai.inputs.params import setting_value
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.inputs.types import InputType

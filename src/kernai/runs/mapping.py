@@ -14,6 +14,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic
 
 from kernai._util.callables import is_async
+from kernai._util.copies import Value
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
 from kernai.errors import Control, KernaiError, RunCancelledError, error_text
@@ -23,10 +24,8 @@ from kernai.registry.configuration import config
 from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.media import Media
-from kernai.values.message import as_parts
-from kernai.values.outside_text import INPUT_PARTS, Outside
+from kernai.values.message import INPUT_PARTS, Outside, as_parts
 from kernai.values.result import Output_co, Result, StopReason, Usage
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.drivers.run_stream import Driving

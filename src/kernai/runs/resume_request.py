@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
+from kernai._util.copies import Value
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.delivery import ThreadsDelivery
@@ -29,10 +30,8 @@ from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.runs.skill_checks import Same, SkillChecks
 from kernai.values.context import Context
-from kernai.values.message import as_parts
-from kernai.values.outside_text import INPUT_PARTS
+from kernai.values.message import INPUT_PARTS, as_parts
 from kernai.values.result import Output_co, Result, StopReason
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Plan

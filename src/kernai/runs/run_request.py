@@ -30,9 +30,8 @@ from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.limits import Budget, Limits
 from kernai.values.media import Media
-from kernai.values.message import Message, as_parts
+from kernai.values.message import INPUT_PARTS, InputPart, Message, Outside, as_parts
 from kernai.values.model import Model
-from kernai.values.outside_text import INPUT_PARTS, InputPart, Outside
 from kernai.values.result import Result
 
 if TYPE_CHECKING:

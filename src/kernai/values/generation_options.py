@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any
 
-from kernai.values.value import Value
+from kernai._util.copies import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -9,10 +9,10 @@ from itertools import count
 from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Literal
 
+from kernai._util.copies import Value
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.values.llm_response import LlmResponse

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.copies import Value
 from kernai.values.message import Message
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from kernai.values.value import Value
+from kernai._util.copies import Value
 
 TOKENS_PER_PRICE = 1_000_000
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernai._util.copies import Value
 from kernai.jsonio.json_data import copied
-from kernai.values.value import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

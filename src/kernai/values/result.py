@@ -9,8 +9,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai._util.close_matches import likely
+from kernai._util.copies import Value
 from kernai.errors import RunStoppedError, error_text
-from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
