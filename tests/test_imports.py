@@ -45,7 +45,7 @@ PROVIDER_LAYERS = (
     "transport request_checks families",
     "failures stream_decoders",
     "network streamed_response http_transport memory_transport httpx_transport llama_transport",
-    "native reader exchange performing",
+    "native reader exchange turns",
     "http_provider openai responses anthropic gemini ollama",
     "vendors __init__ prices",
 )

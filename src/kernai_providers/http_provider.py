@@ -24,10 +24,10 @@ from kernai_providers.exchange import Exchange
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import Heard, Toolbox, root_of
-from kernai_providers.performing import SyncTurn, aperform, perform
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, needed, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
+from kernai_providers.turns import ThreadTurn, aperform, perform
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 #: seconds
@@ -144,18 +144,18 @@ class HttpProvider(NotCopied, Provider):
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """One turn, streamed. `ProviderError` for whatever goes wrong; nothing is returned that is not whole."""
-        return perform(self._exchange(messages, model, generation, on_chunk).steps(), self.transport, on_chunk)
+        return perform(self._exchange(messages, model, generation, on_chunk), ThreadTurn(self.transport, on_chunk))
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
         """The same for asyncio. Cancelled, it closes the connection at once."""
-        steps = self._exchange(messages, model, generation, on_chunk).steps()
+        exchange = self._exchange(messages, model, generation, on_chunk)
         if isinstance(self.transport, AsyncTransport):
-            return await aperform(steps, self.transport, on_chunk)
-        turn = SyncTurn(on_chunk)
+            return await aperform(exchange, self.transport, on_chunk)
+        turn = ThreadTurn(self.transport, on_chunk)
         try:
-            return await in_worker(WorkerPool(1), lambda: perform(steps, self.transport, on_chunk, turn))
+            return await in_worker(WorkerPool(1), lambda: perform(exchange, turn))
         except asyncio.CancelledError:
             turn.abort()
             raise
@@ -274,7 +274,6 @@ class HttpProvider(NotCopied, Provider):
             self.vendor,
             " or ".join(self.key_variables) or None,
             self.secrets,
-            on_chunk,
         )
 
     def _toolbox(self, tools: Tools) -> Toolbox:
