@@ -12,6 +12,7 @@ own classes there, whose sockets are not sockets.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import ssl
@@ -369,11 +370,14 @@ def not_connected(error: BaseException, peer: str) -> TransportError:
         return TransportError(f"{peer} has no trusted certificate: {error.verify_message}", "tls")
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return TransportError(f"no TLS with {peer} ({error.reason or 'no reason given'})", "tls")
-    reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
-    return TransportError(f"no connection to {peer}: {reason or refusal(error)}", "connect")
+    reason = None
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        # asyncio writes the address where the reason belongs
+        reason = os.strerror(error.errno or 0) if error.errno in errno.errorcode else error.strerror
+    return TransportError(f"no connection to {peer}: {reason or _refusal(error)}", "connect")
 
 
-def refusal(error: BaseException) -> str:
+def _refusal(error: BaseException) -> str:
     """Why there is no tunnel. Of the proxy's own words only the status, since they may repeat the password."""
     status = [word for word in str(error).split() if word.isdecimal() and len(word) == 3][:1]  # noqa: PLR2004 - RFC 9110
     if status:

@@ -12,7 +12,6 @@ and decoded like everywhere else here.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import ssl
 import threading
@@ -20,8 +19,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.loop.effects import Cancelled
 from kernai_providers.http_transport import HttpTransport, not_connected
@@ -63,9 +63,8 @@ class HttpxTransport:
         self._limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds
         )
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
+        self._lock = ForkSafeLock()
+        self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[_Transports, None]] = {}
         self._bridge: _Bridge | None = None
 
     def send(self, request: Request) -> Response:
@@ -73,23 +72,22 @@ class HttpxTransport:
         proxy = _route(outgoing(request)).proxy
         if proxy is None or proxy.scheme == "http":
             return self._threads.send(request)
-        self._reset_in_a_child()
         with self._lock:
-            if self._bridge is None:
+            if self._bridge is None or self._bridge.process != os.getpid():  # a fork has no thread of its parent's
                 self._bridge = _Bridge(self.aclose)
             bridge = self._bridge
-            bridge.begin()
+            bridge.enter()
         try:
             return BridgedResponse(bridge.run(self.asend(request), request.unwanted), bridge, request)
         except BaseException:
-            bridge.end()
+            bridge.leave()
             raise
 
     async def asend(self, request: Request) -> HttpxResponse:
         """The same on the running event loop. Cancelling the task closes the connection."""
         call = outgoing(request)
         route = _route(call)
-        transport = await self._of_this_loop(route)
+        transport = await self._transport(route)
         try:
             return await _ask(transport, request, call, route)
         except _StaleError:
@@ -101,44 +99,41 @@ class HttpxTransport:
         with self._lock:
             bridge, self._bridge = self._bridge, None
         if bridge is not None:
-            bridge.retire()
+            bridge.leave()
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop, also those in use."""
-        with self._lock:
-            pools = self._loops.get(asyncio.get_running_loop())
-        if pools is not None:
-            await pools.aclose()
+        connections = self._loops.get(asyncio.get_running_loop())
+        if connections is not None:
+            await connections.aclose()
 
-    async def _of_this_loop(self, route: _Route) -> httpx.AsyncHTTPTransport:
-        self._reset_in_a_child()
+    async def _transport(self, route: _Route) -> httpx.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()
-        with self._lock:
-            for ended in [each for each in self._loops if each.is_closed()]:
-                del self._loops[ended]
-            known = loop in self._loops
-            pools = self._loops.setdefault(loop, _LoopPools(self._loops, loop))
-            if route not in pools.transports:
-                transport = httpx.AsyncHTTPTransport(**self._options(route))
-                # httpx has no parameter for what httpcore takes
-                transport._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
-                pools.transports[route] = transport
-        if not known:
-            await pools.watch_loop()
-        return pools.transports[route]
+        for ended in [each for each in list(self._loops) if each.is_closed()]:
+            self._loops.pop(ended, None)
+        if loop not in self._loops:
+            self._loops[loop] = self._connections(loop)
+        transports = await anext(self._loops[loop])
+        if route not in transports:
+            # http needs no authorities: reading them takes longer than a local request
+            context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            proxy = None if route.proxy is None else _httpx_proxy(route.proxy)
+            made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
+            # httpx has no parameter for what httpcore takes
+            made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
+            transports[route] = made
+        return transports[route]
 
-    def _reset_in_a_child(self) -> None:
-        if self._process != os.getpid():
-            # after a fork nothing of the parent's may be used, least of all a lock
-            self._process, self._lock, self._loops, self._bridge = os.getpid(), threading.Lock(), {}, None
-
-    def _options(self, route: _Route) -> dict[str, Any]:
-        # http needs no authorities: reading them takes longer than a local request
-        context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return {
-            "verify": context, "limits": self._limits, "trust_env": False,
-            "proxy": None if route.proxy is None else _httpx_proxy(route.proxy),
-        }
+    async def _connections(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_Transports, None]:
+        """Those of one event loop. Loops have no hook for their end, but they close asynchronous generators."""
+        transports: _Transports = {}
+        try:
+            while True:
+                yield transports
+        finally:
+            self._loops.pop(loop, None)
+            for transport in transports.values():
+                await transport.aclose()
 
 
 class _StaleError(Exception):
@@ -150,6 +145,9 @@ class _Route(NamedTuple):
 
     scheme: str
     proxy: Proxy | None
+
+
+_Transports: TypeAlias = dict[_Route, httpx.AsyncHTTPTransport]
 
 
 def _route(call: Outgoing) -> _Route:
@@ -183,35 +181,6 @@ async def _ask(
     except TransportError:
         await raw.aclose()
         raise
-
-
-class _LoopPools:
-    """Connections for one event loop."""
-
-    def __init__(
-        self, all_loops: dict[asyncio.AbstractEventLoop, _LoopPools], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.transports: dict[_Route, httpx.AsyncHTTPTransport] = {}
-        self._all_loops = all_loops
-        self._loop = loop
-        self._watch: AsyncGenerator[None, None] | None = None
-
-    async def watch_loop(self) -> None:
-        # loops have no hook for their end, but they close asynchronous generators that have begun
-        self._watch = self._until_the_end()
-        await anext(self._watch)
-
-    async def aclose(self) -> None:
-        if self._watch is not None:
-            await self._watch.aclose()
-
-    async def _until_the_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self._all_loops.pop(self._loop, None)
-            for transport in self.transports.values():
-                await transport.aclose()
 
 
 class HttpxResponse:
@@ -285,14 +254,14 @@ class HttpxResponse:
 
 
 class _Bridge:
-    """An event loop in a thread, on which other threads read answers. It ends with the last of them, once retired."""
+    """An event loop in a thread, on which other threads read answers. It ends when the last user leaves."""
 
     def __init__(self, close: Callable[[], Any]) -> None:
+        self.process = os.getpid()
         self._loop = BackgroundLoop("kernai-httpx")
         self._close = close
         self._lock = threading.Lock()
-        self._users = 0
-        self._retired = False
+        self._users = 1  # the transport, until it is closed
 
     def run(self, awaitable: Awaitable[Any], unwanted: Callable[[], bool] | None) -> Any:
         """The awaitable's outcome. `TransportError` once nobody wants it."""
@@ -301,23 +270,15 @@ class _Bridge:
         except Cancelled:
             raise TransportError("the answer is not wanted any more", "unwanted") from None
 
-    def begin(self) -> None:
+    def enter(self) -> None:
         with self._lock:
             self._users += 1
 
-    def end(self) -> None:
+    def leave(self) -> None:
         with self._lock:
             self._users -= 1
-        self._close_if_over()
-
-    def retire(self) -> None:
-        self._retired = True
-        self._close_if_over()
-
-    def _close_if_over(self) -> None:
-        with self._lock:
-            over = self._retired and not self._users
-        if over:
+            is_last = not self._users
+        if is_last:
             self._loop.close(last=self._close)
 
 
@@ -347,7 +308,7 @@ class BridgedResponse(StreamedResponse):
         try:
             self._bridge.run(self._response.aclose(), None)
         finally:
-            self._bridge.end()
+            self._bridge.leave()
 
 
 # ------------------------------------------------------------------------------------ the network below httpx
@@ -468,8 +429,6 @@ def _head_error(
     if isinstance(error, httpx.ConnectTimeout) or (isinstance(error, httpx.TimeoutException) and deadline.connecting):
         return TransportError(f"no connection to {reached} within {request.timeouts.connect:g} seconds", "connect")
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
-        if isinstance(origin, OSError) and origin.errno in errno.errorcode and not isinstance(origin, ssl.SSLError):
-            origin = OSError(origin.errno, os.strerror(origin.errno or 0))  # asyncio has the address for a reason
         return not_connected(origin if isinstance(origin, OSError) else OSError(str(error)), reached)
     # the HTTP parser itself complains; an early end is noticed before it is asked
     no_http = isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11"
@@ -484,6 +443,4 @@ def _head_error(
 def _body_error(error: httpx.HTTPError, peer: str, deadline: Deadline) -> TransportError:
     if isinstance(error, httpx.TimeoutException):
         return deadline.timed_out()
-    if isinstance(error, httpx.UnsupportedProtocol):
-        return TransportError(f"httpx does not know how to reach {peer}", "protocol")
     return TransportError(f"{peer} closed the connection before the end of its answer", "closed")
