@@ -16,13 +16,14 @@ from kernai_providers.http_provider import (
     EMPTY,
     HttpProvider,
     heard_parts,
+    known,
     media_reference,
     one_text,
     sampling_options,
     system_of,
 )
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
-from kernai_providers.reader import SseReader, count_of, sum_of
+from kernai_providers.reader import SseReader, at, count_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
@@ -139,7 +140,7 @@ class AnthropicProvider(HttpProvider):
             "max_tokens": max_tokens,
             "messages": listed,
             "stream": True,
-        } | {name: value for name, value in options.items() if value is not None}
+        } | known(options)
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """As of 4.7 these models know no sampling options."""
@@ -236,50 +237,38 @@ class AnthropicReader(SseReader):
 
     def _on_fallback(self, to: object) -> None:
         """Another model answers from here on."""
-        if isinstance(to, dict) and isinstance(to.get("model"), str):
-            self.answered_by = self.metadata["model"] = to["model"]
+        if isinstance(at(to, "model"), str):
+            self.answered_by = self.metadata["model"] = at(to, "model")
 
     def _on_start(self, message: object) -> None:
         if not isinstance(message, dict):
             return
         self.note(message, response_id="id", model="model")
-        usage = message.get("usage")
-        if isinstance(usage, dict):
-            self._on_usage(usage)
-            # so far; it counts where the answer is never ended
-            self.completion_tokens = count_of(usage.get("output_tokens"))
+        self._on_usage(message.get("usage"))
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
-        delta = found.get("delta")
-        reason = delta.get("stop_reason") if isinstance(delta, dict) else None
-        details = delta.get("stop_details") if isinstance(delta, dict) else None
+        reason, details = at(found, "delta", "stop_reason"), at(found, "delta", "stop_details")
         if isinstance(details, dict):
             self.metadata["stop_details"] = details
         if isinstance(reason, str):
-            self.end_with(reason, FINISH_REASONS, details.get("explanation") if isinstance(details, dict) else None)
-        usage = found.get("usage")
-        self._on_usage(usage)
-        # what the message began with is no total
-        self.completion_tokens = count_of(usage.get("output_tokens")) if isinstance(usage, dict) else None
+            self.end_with(reason, FINISH_REASONS, at(details, "explanation"))
+        self._on_usage(found.get("usage"))
 
     def _on_usage(self, usage: object) -> None:
         """Cumulative: each number replaces an earlier one, but a 0, which gateways send where they do not know."""
-        if not isinstance(usage, dict):
-            return
+        # at the start, what is written so far: it counts where the answer is never ended, and is no total at its end
+        self.completion_tokens = count_of(at(usage, "output_tokens"))
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
-            count = count_of(usage.get(name))
+            count = count_of(at(usage, name))
             if count is not None and (count or name not in self._usage):
                 self._usage[name] = count
-        details = usage.get("output_tokens_details")
-        thought = count_of(details.get("thinking_tokens")) if isinstance(details, dict) else None
-        if thought is not None:
-            self.metadata["reasoning_tokens"] = thought
-        if isinstance(usage.get("iterations"), list):
-            self.metadata["iterations"] = usage["iterations"]
-        known = self._usage.get
-        self.cached_tokens = known("cache_read_input_tokens")
-        self.cache_write_tokens = known("cache_creation_input_tokens")
-        self.prompt_tokens = sum_of(known("input_tokens"), self.cache_write_tokens, self.cached_tokens)
+        self.thought_tokens(count_of(at(usage, "output_tokens_details", "thinking_tokens")))
+        if isinstance(at(usage, "iterations"), list):
+            self.metadata["iterations"] = at(usage, "iterations")
+        counted = self._usage.get
+        self.cached_tokens = counted("cache_read_input_tokens")
+        self.cache_write_tokens = counted("cache_creation_input_tokens")
+        self.prompt_tokens = sum_of(counted("input_tokens"), self.cache_write_tokens, self.cached_tokens)
 
 
 def _tool(name: str, tool: Tool) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -315,17 +316,6 @@ _MOST_DOUBLINGS = 64
 # few digits, since converting a number of a million digits takes seconds
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)s")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
-# RFC 9110, section 5.6.7: today's format, and two obsolete ones that recipients must accept
-_DATES = tuple(
-    re.compile(pattern, re.ASCII | re.IGNORECASE)
-    for pattern in (
-        rf"[a-z]{{3}}, (?P<day>\d\d) (?P<month>[a-z]{{3}}) (?P<year>\d{{4}}) {_CLOCK} GMT",
-        rf"[a-z]{{6,9}}, (?P<day>\d\d)-(?P<month>[a-z]{{3}})-(?P<year>\d\d) {_CLOCK} GMT",
-        rf"[a-z]{{3}} (?P<month>[a-z]{{3}}) (?P<day>[ \d]\d) {_CLOCK} (?P<year>\d{{4}})",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -395,9 +385,14 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
     hints = (
         None if milliseconds is None else milliseconds / 1000,
         _header_seconds(given.get("retry-after", ""), now),
-        _retry_delay(body),
+        max((float(found[1]) for found in map(_DURATION.fullmatch, _delays(body)) if found), default=None),
     )
     return next((hint for hint in hints if hint is not None and hint <= LONGEST_HINT), None)
+
+
+def _delays(body: object) -> list[str]:
+    """Those in the details of Google's errors."""
+    return [_text(detail.get("retryDelay")) for detail in _said(body).details]
 
 
 def _header_seconds(value: str, now: float) -> float | None:
@@ -406,7 +401,7 @@ def _header_seconds(value: str, now: float) -> float | None:
     known = [one for one in seconds if one is not None]
     if len(known) == len(seconds):
         return max(known)
-    moment = _date(value, now)
+    moment = _date(value)
     return None if moment is None else max(0.0, moment - now)
 
 
@@ -414,33 +409,13 @@ def _number(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-def _date(text: str, now: float) -> float | None:
-    found = next(filter(None, (pattern.fullmatch(text) for pattern in _DATES)), None)
-    if found is None or found["month"].lower() not in _MONTHS:
+def _date(text: str) -> float | None:
+    """A date in one of the three formats of RFC 9110, section 5.6.7; GMT if it has no zone."""
+    try:
+        moment = parsedate_to_datetime(text)
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    year = int(found["year"])
-    if len(found["year"]) == 2:  # noqa: PLR2004 - the year with these digits that is within fifty years from now
-        earliest = datetime.fromtimestamp(now, UTC).year - 49
-        year = earliest + (year - earliest) % 100
-    month = _MONTHS.index(found["month"].lower()) + 1
-    hour, minute, second = (int(found[name]) for name in ("hour", "minute", "second"))
-    try:  # a leap second is written as 60
-        return datetime(year, month, int(found["day"]), hour, minute, min(second, 59), tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-
-
-def _retry_delay(body: object) -> float | None:
-    """The longest delay in the details of Google's errors."""
-    if isinstance(body, list) and body:
-        body = body[0]
-    error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    if not isinstance(details, list):
-        return None
-    delays = (one.get("retryDelay") for one in details if isinstance(one, dict))
-    found = (_DURATION.fullmatch(delay) for delay in delays if isinstance(delay, str))
-    return max((float(match[1]) for match in found if match), default=None)
 
 
 def _seconds(value: float) -> str:

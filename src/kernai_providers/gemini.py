@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
-from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, media_reference, system_of
+from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, known, media_reference, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation
-from kernai_providers.reader import SseReader, count_of, sum_of
+from kernai_providers.reader import SseReader, at, count_of, objects, sum_of
 
 #: which capability lets a kind of media in
 CAPABILITIES = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
@@ -118,9 +118,9 @@ class GeminiProvider(HttpProvider):
             "topP": generation.top_p,
             "maxOutputTokens": generation.max_tokens,
             "stopSequences": generation.stop,
-            "thinkingConfig": _known(thinking_config) or None,
+            "thinkingConfig": known(thinking_config) or None,
         }
-        return body | ({"generationConfig": _known(config)} if _known(config) else {})
+        return body | ({"generationConfig": known(config)} if known(config) else {})
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         """Text and every kind of media that the model declares; anything else becomes its placeholder."""
@@ -166,14 +166,14 @@ class GeminiReader(SseReader):
         chunk = self.parsed(data)
         self.check_error(chunk)
         self._keep(chunk)
-        candidates = chunk.get("candidates")
-        answers = [one for one in candidates if isinstance(one, dict)] if isinstance(candidates, list) else []
-        for candidate in answers:
+        for candidate in objects(chunk.get("candidates")):
             # several candidates come where `extra` asks for them; the first is the answer
             if candidate.get("index", 0) in (0, None):
                 self._on_candidate(candidate)
         if self.finish_reason is None:
-            self._check_blocked(chunk.get("promptFeedback"))
+            reason = at(chunk, "promptFeedback", "blockReason")
+            if isinstance(reason, str) and reason:
+                raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
 
     def check_complete(self) -> None:
         """The last finish reason counts."""
@@ -181,13 +181,10 @@ class GeminiReader(SseReader):
         super().check_complete()
 
     def _on_candidate(self, candidate: Mapping[str, Any]) -> None:
-        content = candidate.get("content")
-        parts = content.get("parts") if isinstance(content, dict) else None
-        for part in parts if isinstance(parts, list) else ():
-            if isinstance(part, dict):
-                (self.think if part.get("thought") is True else self.say)(part.get("text"))
-                if "functionCall" in part:
-                    self._on_call(part)
+        for part in objects(at(candidate, "content", "parts")):
+            (self.think if part.get("thought") is True else self.say)(part.get("text"))
+            if "functionCall" in part:
+                self._on_call(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))
@@ -195,20 +192,15 @@ class GeminiReader(SseReader):
 
     def _on_call(self, part: Mapping[str, Any]) -> None:
         """A call comes whole. Its signature has to come back with it."""
-        call, at = part["functionCall"], self._called
+        call, number = part["functionCall"], self._called
         if not isinstance(call, dict):
             return
         if self.box is not None and isinstance(part.get("thoughtSignature"), str):
             items = self.metadata.setdefault("reasoning_items", [])
-            items.append({"type": SIGNATURE, "at": at, "signature": part["thoughtSignature"]})
+            items.append({"type": SIGNATURE, "at": number, "signature": part["thoughtSignature"]})
         self._called += 1
         arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
-        self.call(at, name=call.get("name"), id=call.get("id"), text=arguments)
-
-    def _check_blocked(self, feedback: object) -> None:
-        reason = feedback.get("blockReason") if isinstance(feedback, dict) else None
-        if isinstance(reason, str) and reason:
-            raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
+        self.call(number, name=call.get("name"), id=call.get("id"), text=arguments)
 
     def _keep(self, chunk: Mapping[str, Any]) -> None:
         self.note(chunk, response_id="responseId", model="modelVersion")
@@ -223,9 +215,4 @@ class GeminiReader(SseReader):
         if "candidatesTokenCount" not in usage:
             self.completion_tokens = thoughts  # all of the answer was thinking
         self.cached_tokens = count_of(usage.get("cachedContentTokenCount"))
-        if thoughts is not None:
-            self.metadata["reasoning_tokens"] = thoughts
-
-
-def _known(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+        self.thought_tokens(thoughts)

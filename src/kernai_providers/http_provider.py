@@ -204,8 +204,6 @@ class HttpProvider(NotCopied, Provider):
 
         Where the vendor wants the roles to alternate, consecutive messages of one role become one.
         """
-        said = (message.text for message in messages if message.role == "system")
-        system = "\n\n".join(text for text in said if text.strip())
         turns: list[Turn] = []
         for message in messages:
             if message.role == "system":
@@ -215,7 +213,7 @@ class HttpProvider(NotCopied, Provider):
                 turns[-1][1].extend(self.between(model) + parts)
             else:
                 turns.append((message.role, parts))
-        return system, turns
+        return system_of(messages), turns
 
     def between(self, model: Model) -> list[Any]:
         """What stands between two messages that are merged, as parts; none where parts stay apart anyway."""
@@ -327,6 +325,11 @@ def heard_parts(heard: Heard, *, media_in_results: bool = False) -> list[Part]:
 def sampling_options(generation: GenerationOptions) -> list[str]:
     """Those that are set."""
     return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
+
+
+def known(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are set."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def one_text(parts: list[Any]) -> Any:

@@ -51,6 +51,11 @@ class Outcome:
     media: list[Part]
     is_error: bool
 
+    @property
+    def marked(self) -> str:
+        """The text, for vendors that have no other place to say that it is an error."""
+        return f"Error: {self.text}" if self.is_error else self.text
+
 
 @dataclass(slots=True)
 class Said:
@@ -59,6 +64,10 @@ class Said:
     text: str
     calls: list[Call]
     reasoning: Sequence[Mapping[str, Any]] = ()
+
+    def thought(self, kind: str) -> str:
+        """The text of its reasoning of one kind."""
+        return "".join(str(item["text"]) for item in self.reasoning if item.get("type") == kind)
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.http_provider import HttpProvider, heard_parts, system_of
+from kernai_providers.http_provider import HttpProvider, heard_parts, known, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation
-from kernai_providers.reader import LineReader, count_of
+from kernai_providers.reader import LineReader, count_of, objects
 from kernai_providers.request_checks import checked_base_url
 
 LOCAL = "http://localhost:11434"
@@ -58,9 +58,8 @@ class OllamaProvider(HttpProvider):
             "temperature": generation.temperature, "top_p": generation.top_p, "num_predict": generation.max_tokens,
             "stop": generation.stop,
         }
-        known = {name: value for name, value in options.items() if value is not None}
-        if known:
-            body["options"] = known
+        if known(options):
+            body["options"] = known(options)
         if generation.thinking is not None:
             body["think"] = generation.thinking.get("effort", True)
         return body
@@ -97,13 +96,12 @@ class OllamaProvider(HttpProvider):
             if turn.calls:
                 called = [{"name": call.name, "arguments": call.arguments} for call in turn.calls]
                 said["tool_calls"] = [{"function": function} for function in called]
-                thought = "".join(str(item["text"]) for item in turn.reasoning if item.get("type") == THOUGHT)
+                thought = turn.thought(THOUGHT)
                 said |= {"thinking": thought} if thought else {}
             yield said
             return
         for outcome in turn.outcomes:
-            text = f"Error: {outcome.text}" if outcome.is_error else outcome.text
-            yield {"role": "tool", "tool_name": outcome.call.name, "content": text}
+            yield {"role": "tool", "tool_name": outcome.call.name, "content": outcome.marked}
         if parts := heard_parts(turn):
             yield _message("user", self.encode(parts, model))
 
@@ -146,9 +144,8 @@ class OllamaReader(LineReader):
             else:
                 self.say(message.get("content"))
             self.think(message.get("thinking"))
-            calls = message.get("tool_calls")
-            for call in calls if isinstance(calls, list) else ():
-                self._on_call(call.get("function") if isinstance(call, dict) else None)
+            for call in objects(message.get("tool_calls")):
+                self._on_call(call.get("function"))
         if data.get("done") is not True:
             return
         reason = data.get("done_reason")
@@ -159,7 +156,6 @@ class OllamaReader(LineReader):
         self.prompt_tokens = count_of(data.get("prompt_eval_count"))
         self.completion_tokens = count_of(data.get("eval_count"))
         self.complete = True
-
 
     def _on_call(self, function: object) -> None:
         if isinstance(function, dict):

@@ -17,13 +17,14 @@ from kernai_providers.http_provider import (
     HttpProvider,
     data_uri,
     heard_parts,
+    known,
     media_reference,
     one_text,
     sampling_options,
     system_of,
 )
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
-from kernai_providers.reader import SseReader, cost_of, count_of, sum_of
+from kernai_providers.reader import SseReader, at, cost_of, count_of, objects, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
@@ -101,7 +102,7 @@ class OpenAIProvider(HttpProvider):
                 _mark_end_of_prompt(body["messages"][-1])
         if generation.thinking is not None:
             options["reasoning_effort"] = generation.thinking.get("effort")
-        return body | {name: value for name, value in options.items() if value is not None}
+        return body | known(options)
 
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
@@ -138,13 +139,12 @@ class OpenAIProvider(HttpProvider):
                         "name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}}
                     for call in turn.calls
                 ]
-                thought = "".join(str(item["text"]) for item in turn.reasoning if item.get("type") == REASONING)
+                thought = turn.thought(REASONING)
                 said |= {REASONING: thought} if thought else {}
             yield said
             return
         for outcome in turn.outcomes:
-            text = f"Error: {outcome.text}" if outcome.is_error else outcome.text
-            yield {"role": "tool", "tool_call_id": outcome.call.id, "content": text}
+            yield {"role": "tool", "tool_call_id": outcome.call.id, "content": outcome.marked}
         if parts := heard_parts(turn):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
@@ -211,10 +211,9 @@ class OpenAIReader(SseReader):
         chunk = self.parsed(data)
         self.check_error({"error": chunk} if chunk.get("object") == "error" else chunk)  # as vLLM has it
         self._keep(chunk)
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
+        for choice in objects(chunk.get("choices")):
             # several choices come where `extra` asks for them; the first is the answer
-            if isinstance(choice, dict) and choice.get("index", 0) in (0, None):
+            if choice.get("index", 0) in (0, None):
                 self._on_choice(choice)
 
     def check_complete(self) -> None:
@@ -234,10 +233,8 @@ class OpenAIReader(SseReader):
         delta = choice.get("delta") or choice.get("message")  # of servers that only wrap up an answer as a stream
         if isinstance(delta, dict):
             self._on_content(delta.get("content"))
-            calls = delta.get("tool_calls")
-            for at, call in enumerate(calls if isinstance(calls, list) else ()):
-                if isinstance(call, dict):
-                    self._on_call(call, at)
+            for number, call in enumerate(objects(delta.get("tool_calls"))):
+                self._on_call(call, number)
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get(REASONING), str):
                 self._thought.append(delta[REASONING])
@@ -249,21 +246,19 @@ class OpenAIReader(SseReader):
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS)
 
-    def _on_call(self, call: Mapping[str, Any], at: int) -> None:
-        function = call.get("function")
-        given: Mapping[str, Any] = function if isinstance(function, dict) else {}
-        arguments = given.get("arguments")
+    def _on_call(self, call: Mapping[str, Any], number: int) -> None:
+        name, arguments = at(call, "function", "name"), at(call, "function", "arguments")
         text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
         key: object = call.get("index")
         # some servers number no call, or each with 0; others repeat id and name in each piece
-        is_more = not given.get("name") or (key in self._seen and call.get("id") and call["id"] == self._seen[key])
+        is_more = not name or (key in self._seen and call.get("id") and call["id"] == self._seen[key])
         if not isinstance(key, int) or (key in self._seen and not is_more):
-            key = f"{len(self._seen)}.{at}"
+            key = f"{len(self._seen)}.{number}"
         if not is_more:
             self._seen[key] = call.get("id")
         elif key not in self._seen and self._seen:
             key = next(reversed(self._seen))
-        self.call(key, name=given.get("name"), id=call.get("id"), text=text)
+        self.call(key, name=name, id=call.get("id"), text=text)
 
     def _on_content(self, content: object) -> None:
         """A text; or parts, as models of Mistral's send them that reason."""
@@ -271,9 +266,8 @@ class OpenAIReader(SseReader):
             if not isinstance(part, dict):
                 self.say(part)
             elif part.get("type") == "thinking":
-                thought = part.get("thinking")
-                for one in thought if isinstance(thought, list) else (thought,):
-                    self.think(one.get("text") if isinstance(one, dict) else one)
+                for thought in objects(part.get("thinking")) or [{"text": part.get("thinking")}]:
+                    self.think(thought.get("text"))
             else:
                 self.say(part.get("text"))
 
@@ -288,16 +282,14 @@ class OpenAIReader(SseReader):
         if prompt_tokens or not self.prompt_tokens:
             self.prompt_tokens = prompt_tokens
         self.cost = cost_of(usage)
-        prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-        thought = _detail(completion, "reasoning_tokens")
-        if thought is not None:
-            self.metadata["reasoning_tokens"] = thought
+        thought = count_of(at(usage, "completion_tokens_details", "reasoning_tokens"))
+        self.thought_tokens(thought)
         self.completion_tokens = self._completion(usage, thought)
         # DeepSeek and Moonshot report it beside the others
-        beside = (usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
-        cached = (_detail(prompt, "cached_tokens"), *map(count_of, beside))
+        places = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+        cached = (count_of(at(usage, *path)) for path in places)
         self.cached_tokens = next((count for count in cached if count is not None), None)
-        self.cache_write_tokens = _detail(prompt, "cache_write_tokens")
+        self.cache_write_tokens = count_of(at(usage, "prompt_tokens_details", "cache_write_tokens"))
 
     def _completion(self, usage: Mapping[str, Any], thought: int | None) -> int | None:
         """With the reasoning, which xAI counts beside the completion: its total says so."""
@@ -335,7 +327,3 @@ def _mark_end_of_prompt(message: dict[str, Any]) -> None:
     content = message["content"]
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     message["content"] = [*parts[:-1], parts[-1] | {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": LONG_CACHE}}]
-
-
-def _detail(details: object, name: str) -> int | None:
-    return count_of(details.get(name)) if isinstance(details, dict) else None

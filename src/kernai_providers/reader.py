@@ -229,6 +229,11 @@ class Reader(ABC):
         if isinstance(text, str) and text:
             self._reasoning.append(text)
 
+    def thought_tokens(self, count: int | None) -> None:
+        """The part of the completion that the model spent on thinking."""
+        if count is not None:
+            self.metadata["reasoning_tokens"] = count
+
     def note(self, found: Mapping[str, Any], **names: str) -> None:
         """What stands beside the answer: ours the names, theirs the fields that hold it."""
         for ours, theirs in names.items():
@@ -374,6 +379,18 @@ class LineReader(Reader):
 def whole_characters(text: str) -> str:
     """With each two halves of a character joined, and a lone one, which nothing could write or send, as U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
+
+
+def at(data: object, *path: str) -> Any:
+    """What JSON data hold at this path; None where they hold nothing."""
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a JSON list; anything else counts as an empty one."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def count_of(value: object) -> int | None:

@@ -15,10 +15,10 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import failure_in_stream
-from kernai_providers.http_provider import EMPTY, data_uri, heard_parts, media_reference, system_of
+from kernai_providers.http_provider import EMPTY, data_uri, heard_parts, known, media_reference, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.openai import IMAGE_TYPES, LONG_CACHE, REASONING_MODEL, OpenAIProvider, cache_key, keeps_longer
-from kernai_providers.reader import SseReader, cost_of, count_of, whole_characters
+from kernai_providers.reader import SseReader, at, cost_of, count_of, objects, whole_characters
 
 #: how a response has ended, or else why it is incomplete
 FINISH_REASONS = {
@@ -76,8 +76,7 @@ class ResponsesProvider(OpenAIProvider):
                 yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
             return
         for outcome in turn.outcomes:
-            text = f"Error: {outcome.text}" if outcome.is_error else outcome.text
-            output: Any = self.encode([text, *outcome.media], model) if outcome.media else text
+            output: Any = self.encode([outcome.marked, *outcome.media], model) if outcome.media else outcome.marked
             yield {"type": "function_call_output", "call_id": outcome.call.id, "output": output}
         if parts := heard_parts(turn, media_in_results=True):
             yield {"role": "user", "content": _content("user", self.encode(parts, model))}
@@ -97,9 +96,7 @@ class ResponsesProvider(OpenAIProvider):
             "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
             "prompt_cache_options": {"ttl": LONG_CACHE} if keeps_longer(generation, model) else None,
         }
-        return {"model": model.id, "input": items, "stream": True, "store": False} | {
-            name: value for name, value in options.items() if value is not None
-        }
+        return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Those of `OpenAIProvider`; no model takes `stop` here."""
@@ -183,14 +180,13 @@ class ResponsesReader(SseReader):
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
         if how == "failed":
             raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, secrets=self.secrets)
-        details = response.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, dict) else ""
-        self.end_with(str(reason) if how == "incomplete" else how, FINISH_REASONS)
-        output = response.get("output")
+        self.end_with(
+            str(at(response, "incomplete_details", "reason") or "") if how == "incomplete" else how, FINISH_REASONS)
+        output = objects(response.get("output"))
         text = self._output(output)
-        for at, item in enumerate(output if isinstance(output, list) else ()):
-            if isinstance(item, dict) and item.get("type") == "function_call":
-                index = next((index for index, id in self._ids.items() if id == item.get("call_id")), f"last {at}")
+        for number, item in enumerate(output):
+            if item.get("type") == "function_call":
+                index = next((index for index, id in self._ids.items() if id == item.get("call_id")), f"last {number}")
                 self._on_item(item, index)
         if how == "completed" and self.metadata.get("refusal"):
             self.finish_reason = "refusal"
@@ -214,15 +210,14 @@ class ResponsesReader(SseReader):
             part.clear()
         part.append(text)
 
-    def _output(self, output: object) -> str:
+    def _output(self, output: Sequence[Mapping[str, Any]]) -> str:
         """The text of the final output, which counts where the pieces differ; a refusal in it is noted."""
         texts = []
-        for item in output if isinstance(output, list) else ():
-            parts = item.get("content") if isinstance(item, dict) and item.get("type") == "message" else None
-            for part in parts if isinstance(parts, list) else ():
-                if isinstance(part, dict) and part.get("type") == "output_text":
+        for item in output:
+            for part in objects(item.get("content")) if item.get("type") == "message" else ():
+                if part.get("type") == "output_text":
                     texts.append(str(part.get("text", "")))
-                elif isinstance(part, dict) and part.get("type") == "refusal":
+                elif part.get("type") == "refusal":
                     self.metadata["refusal"] = str(part.get("refusal", ""))
         return whole_characters("".join(texts or ["".join(part) for part in self._parts.values()]))
 
@@ -235,13 +230,9 @@ class ResponsesReader(SseReader):
         self.prompt_tokens = count_of(usage.get("input_tokens"))
         self.completion_tokens = count_of(usage.get("output_tokens"))
         self.cost = cost_of(usage)
-        prompt, completion = usage.get("input_tokens_details"), usage.get("output_tokens_details")
-        if isinstance(prompt, dict):
-            self.cached_tokens = count_of(prompt.get("cached_tokens"))
-            self.cache_write_tokens = count_of(prompt.get("cache_write_tokens"))
-        thought = count_of(completion.get("reasoning_tokens")) if isinstance(completion, dict) else None
-        if thought is not None:
-            self.metadata["reasoning_tokens"] = thought
+        self.cached_tokens = count_of(at(usage, "input_tokens_details", "cached_tokens"))
+        self.cache_write_tokens = count_of(at(usage, "input_tokens_details", "cache_write_tokens"))
+        self.thought_tokens(count_of(at(usage, "output_tokens_details", "reasoning_tokens")))
 
 
 #: of an item of reasoning, what the vendor takes back
