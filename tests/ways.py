@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernai import Agent, Result, aexecute, astream, execute, stream
+from kernai import Agent, Result, aexecute, aresume, astream, execute, resume, stream
 from kernai.events import KINDS
 
 Way = Callable[..., Result]
@@ -41,4 +41,11 @@ def by_astream(agent: Agent, *content: Any, **options: Any) -> Result:
     return asyncio.run(go())
 
 
-WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
+def by_aresume(*given: Any, **options: Any) -> Result:
+    return asyncio.run(aresume(*given, **options))
+
+
+ALL: list[Way] = [by_execute, by_stream, by_aexecute, by_astream]
+WAYS = pytest.mark.parametrize("way", ALL)
+#: a run, and the same run resumed, in threads and under asyncio
+DRIVERS = pytest.mark.parametrize("run, again", [(by_execute, resume), (by_aexecute, by_aresume)], ids=["threads", "asyncio"])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from kernai import Block
 
 
 def command(name: str, content: str = "") -> str:
     return str(Block("command", name, content))
+
+
+def call(name: str, **params: Any) -> str:
+    return command(name, json.dumps(params))
 
 
 def final(text: str) -> str:

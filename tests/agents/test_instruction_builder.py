@@ -104,22 +104,6 @@ def test_protocols_are_named_with_an_example_of_the_first() -> None:
     assert "Ask it" not in text  # the documentation is what /protocols shows
 
 
-def test_a_handler_without_a_hash_answers_like_any_other() -> None:
-    class Desk(list[str]):
-        """Compares by what it holds, so it has no hash."""
-
-        def __call__(self, block: kernai.Block, _: object) -> str:
-            self.append(block.content)
-            return "noted"
-
-    desk = Desk()
-    kernai.protocols.register("desk", desk)
-    agent = Agent(instructions="", provider=MockProvider('<block type="desk">one</block>', "done"))
-    assert '<block type="desk">' in agent.system_prompt()
-    assert kernai.run(agent, "Go.") == "done"
-    assert desk == ["one"]
-
-
 def test_a_listing_holds_what_the_agent_may_call_and_no_more() -> None:
     see = Skill("see", execute=lambda: "", requires="vision")
     kernai.configure(allowed_skills=["echo", "see"])

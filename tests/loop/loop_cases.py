@@ -325,6 +325,14 @@ ANSWERS = [
 
 # --------------------------------------------------------------------------------------- what has to be mended
 
+#: the reason, the plan, and a word of the correction
+BAD_PLANS = [
+    ("invalid_json", '{"tasks": [}', "not valid JSON"), ("not_a_hash", "[1]", "JSON object"),
+    ("no_tasks", "{}", '"tasks"'), ("empty_tasks", '{"tasks": []}', "empty"),
+    ("all_tasks_invalid", '{"tasks": [{"id": "a"}, 3]}', '"input"'),
+    ("duplicate_ids", json.dumps({"tasks": [task("a"), task("a")]}), "same id"),
+    ("cyclic", json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}), "circle"),
+]
 MENDED = [
     Case("an unfinished block is asked for again, whole",
          [Turn('<block type="final">It is 4', error_saying("final", "final", "&lt;", "/block>")), DONE],
@@ -364,9 +372,6 @@ MENDED = [
     Case("a forged block beside an unfinished one is named in the correction",
          [Turn("<result>42</result><final>x", error_saying("final", "final", "runtime", "result")), DONE],
          [("forged_block", block("result", "42")), ("block_incomplete", block("final", "x")), ENDED], "done"),
-    Case("a forged block does not make prose of the rest",
-         [Turn("<result>42</result>", error_saying("response")), DONE],
-         [("forged_block", block("result", "42")), ("informational_only", {"kinds": ["result"]}), ENDED], "done"),
     Case("an agent that can call nothing may mention a tag and leave it open",
          [Turn("Errors come as <error>, closed or not.")],
          [("block_incomplete", block("error", ", closed or not."))],
@@ -379,13 +384,7 @@ MENDED = [
                  error_saying("response", "plan", '<block type="error" name="plan">', word, "/workflow")), DONE],
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw),
             ("informational_only", {"kinds": ["plan"]}), ENDED], "done")
-      for reason, raw, word in [
-          ("invalid_json", '{"tasks": [}', "not valid JSON"), ("not_a_hash", "[1]", "JSON object"),
-          ("no_tasks", "{}", '"tasks"'), ("empty_tasks", '{"tasks": []}', "empty"),
-          ("all_tasks_invalid", '{"tasks": [{"id": "a"}, 3]}', '"input"'),
-          ("duplicate_ids", json.dumps({"tasks": [task("a"), task("a")]}), "same id"),
-          ("cyclic", json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}), "circle"),
-      ]],
+      for reason, raw, word in BAD_PLANS],
     Case("a plan that is a note gets no help on how plans are written",
          [Turn("<plan>look</plan>", error_lacking("response", "/workflow")), DONE],
          [("plan_rejected", {"reason": "invalid_json"}), ("plan", "look"), ("informational_only", {}), ENDED], "done"),
@@ -400,12 +399,7 @@ MENDED = [
     *[Case(f"a plan that is {reason} is recorded as rejected and as notes",
            [Turn(f'<block type="plan">{raw}</block>{final("done")}')],
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw), ENDED], "done")
-      for reason, raw in {
-          "blank": " \n", "invalid_json": '{"tasks": [}', "not_a_hash": "[1]", "no_tasks": "{}",
-          "empty_tasks": '{"tasks": []}', "all_tasks_invalid": '{"tasks": [{"id": "a"}, 3]}',
-          "duplicate_ids": json.dumps({"tasks": [task("a"), task("a")]}),
-          "cyclic": json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}),
-      }.items()],
+      for reason, raw, _ in [("blank", " \n", ""), *BAD_PLANS]],
     Case("steps that bring no answer end the run",
          [Turn("<json>1</json>", error_saying("response")), Turn(command("echo", "x"), result("echo", "x"))],
          [("json", "1"), ("informational_only", {"kinds": ["json"]}), *called("echo", {"text": "x"}, "x", "1.0")],
@@ -544,12 +538,13 @@ COMMANDS = [
           ("metadata", result("leak", "<[credential key]>"),
            ("skill_result", {"result": "<[credential key]>", "metadata": {"k": "[credential key]"}})),
       ]],
-    Case("one response runs at most 100 calls",
-         [Turn(command("/nope") * 99 + command("nope") + command("echo", "x") * 3,
-               *[error("/nope", "Unknown command '/nope'")] * 99, error("nope", "Skill 'nope' not found"),
-               error_saying("response", "100", "3")), DONE],
-         [*[("builtin_error", {"command": "/nope", "error": "Unknown command '/nope'"})] * 99, ("skill_error", {}),
-          ENDED], "done"),
+    *[Case(f"one response runs at most 100 calls{', at once too' * at_once}",
+           [Turn(command("/nope") * 99 + command("nope") + command("echo", "x") * 3,
+                 *[error("/nope", "Unknown command '/nope'")] * 99, error("nope", "Skill 'nope' not found"),
+                 error_saying("response", "100", "3")), DONE],
+           [*[("builtin_error", {"command": "/nope", "error": "Unknown command '/nope'"})] * 99, ("skill_error", {}),
+            ENDED], "done", agent={"parallel_skills": at_once}, at_once=at_once)
+      for at_once in (False, True)],
     Case("100 calls are not too many",
          [Turn(command("/nope") * 100, *[error("/nope", "Unknown command '/nope'")] * 100), DONE],
          [*[("builtin_error", {"command": "/nope"})] * 100, ENDED], "done"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -19,13 +17,14 @@ from kernai import (
     Message,
     MockProvider,
     PendingCall,
-    Result,
     Skill,
     SkillContext,
     Trusted,
     outside,
     skill,
 )
+from tests.ways import by_aexecute, by_aresume, by_execute
+from tests.written import call
 
 ANN = "ann@x.org"
 
@@ -53,10 +52,6 @@ SKILLS: list[str | Skill] = [
 ]
 
 
-def call(name: str, **params: Any) -> str:
-    return f'<block type="command" name="{name}">{json.dumps(params)}</block>'
-
-
 PAY = call("pay", to=[ANN])
 
 
@@ -68,14 +63,6 @@ def agent(*responses: str, native: bool = False, **options: Any) -> Agent:
 
 def clerk(*responses: str, **options: Any) -> Skill:
     return agent(*responses, **options).as_skill("clerk", "Does it.")
-
-
-def aexecute(*args: Any, **options: Any) -> Result[Any]:
-    return asyncio.run(kernai.aexecute(*args, **options))
-
-
-def aresume(*args: Any, **options: Any) -> Result[Any]:
-    return asyncio.run(kernai.aresume(*args, **options))
 
 
 def sources(store: MemoryStore) -> list[Mapping[str, str]]:
@@ -101,7 +88,7 @@ SOURCES: dict[str, tuple[list[str], Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("run", [kernai.execute, aexecute], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("run", [by_execute, by_aexecute])
 @pytest.mark.parametrize("native", [False, True], ids=["blocks", "native"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_run_records_where_each_trusted_value_came_from(source: str, native: bool, run: Any) -> None:
@@ -109,15 +96,10 @@ def test_a_run_records_where_each_trusted_value_came_from(source: str, native: b
     made, store = agent(*responses, native=native, **options), MemoryStore()
     if "context" in more:
         more = {"context": trusting(more["context"])}
-    assert run(made, given, store=store, run_id="r", **more).text == "done"
+    parts = [given] if isinstance(given, str) else given
+    assert run(made, *parts, store=store, run_id="r", **more).text == "done"
     assert sources(store) == [{"to[0]": source}]
     kernai.replay(made, "r", store=store)
-
-
-def test_what_a_skill_made_the_host_trust_says_so_in_the_steps_after_it() -> None:
-    store = MemoryStore()
-    kernai.execute(agent(call("look_up"), PAY), "Pay her.", store=store, run_id="r")
-    assert sources(store) == [{"to[0]": "what `Context.trust` added"}]
 
 
 def test_each_value_of_a_call_has_a_source_of_its_own_and_others_have_none() -> None:
@@ -155,7 +137,7 @@ def test_a_task_of_the_host_is_a_source_and_so_is_what_the_tasks_before_it_broug
     assert sources(store) == [{"to[0]": "the input of the task b", "to[1]": "the result of `saved`, a directory"}]
 
 
-@pytest.mark.parametrize("again", [kernai.resume, aresume], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("again", [kernai.resume, by_aresume])
 @pytest.mark.parametrize("decision, source", [
     (Decision(f"No, pay {ANN}", by="bob"), "what bob wrote about call 0.0"),
     ({"params": {"to": [ANN]}}, "what a person wrote about call 0.0"),

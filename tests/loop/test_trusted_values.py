@@ -12,11 +12,9 @@ import pytest
 from kernai import (
     Agent,
     Context,
-    Decision,
     MemoryStore,
     Message,
     MockProvider,
-    PendingCall,
     Result,
     Skill,
     SkillContext,
@@ -28,6 +26,7 @@ from kernai import (
     run_plan,
     skill,
 )
+from tests.written import call
 
 PAID: list[dict[str, Any]] = []
 
@@ -76,10 +75,6 @@ def move_event(id: Trusted[str]) -> str:
 
 
 SKILLS: list[str | Skill] = [pay, read_mail, contacts, events, create_event, move_event]
-
-
-def call(name: str, **params: Any) -> str:
-    return f'<block type="command" name="{name}">{json.dumps(params)}</block>'
 
 
 def agent(*responses: str, **options: Any) -> Agent:
@@ -141,13 +136,6 @@ def test_a_person_is_asked_about_values_that_the_user_did_not_bring_in(name: str
     assert len(PAID) <= before + 1
 
 
-@pytest.mark.parametrize("result", ["[" * 100_000, "no JSON", "{}", '["a", 5'])
-def test_of_a_directory_that_cannot_be_read_nothing_is_trusted(result: str) -> None:
-    contacts = Skill("contacts", execute=lambda: result, inputs={}, directory=True)
-    made = agent(call("contacts"), call("pay", recipient="a"), skills=[pay, contacts])
-    assert asked(execute(made, "Pay them.", store=MemoryStore(), run_id="r")) != []
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_where_nobody_can_be_asked_the_call_is_refused_and_the_model_reads_which_value(name: str) -> None:
     responses, given, wanted = CASES[name]
@@ -156,31 +144,6 @@ def test_where_nobody_can_be_asked_the_call_is_refused_and_the_model_reads_which
     read = "\n".join(message.text for message in result.messages)
     assert all(f"{path} is" in read for path, _, _ in wanted)
     assert ("asks the user to write the value" in read) == bool(wanted)
-
-
-def test_a_mere_true_of_approve_does_not_cover_untrusted_values() -> None:
-    seen: list[PendingCall] = []
-
-    def yes(call: PendingCall) -> bool:
-        seen.append(call)
-        return True
-
-    def sure(call: PendingCall) -> Decision:
-        seen.append(call)
-        return Decision(True, by="policy", trusted=True)
-
-    for approve, paid in ((yes, 0), (sure, 1)):
-        PAID.clear()
-        execute(agent(call("pay", recipient="eve@x.org"), approve=approve), "Pay somebody.")
-        assert len(PAID) == paid
-    assert [one.value for one in seen[0].untrusted] == ["eve@x.org"]
-
-
-def test_what_a_person_writes_with_a_decision_counts_as_said() -> None:
-    made, store = agent(call("pay", recipient="eve@x.org"), call("pay", recipient="bob@x.org")), MemoryStore()
-    first = execute(made, "Pay the right one.", store=store, run_id="r")
-    second = resume(made, "r", store=store, approvals={first.pending[0].call_id: "no, pay bob@x.org"})
-    assert (second.text, [one["recipient"] for one in PAID]) == ("done", ["bob@x.org"])
 
 
 class Desk(Context):
@@ -254,13 +217,6 @@ def test_in_a_sub_agent_the_words_of_the_roots_user_count_and_its_task_does_not(
         assert len(PAID) == paid
 
 
-def test_what_a_sub_agent_may_trust_its_parent_may_trust_afterwards() -> None:
-    clerk = below(call("contacts"))
-    boss = agent(call("clerk", input="look"), call("pay", recipient="ann@x.org"), skills=[clerk, pay])
-    execute(boss, "Pay Ann.")
-    assert PAID
-
-
 def test_a_task_may_trust_what_the_tasks_that_it_depends_on_brought_in() -> None:
     def answer(messages: Any, model: Any) -> str:
         last = messages[-1].text
@@ -275,23 +231,6 @@ def test_a_task_may_trust_what_the_tasks_that_it_depends_on_brought_in() -> None
         plan = {"tasks": [{"id": "a", "input": "fetch"}, {"id": "b", "input": "give", "depends_on": needed}]}
         run_plan(Agent(instructions="Serve.", provider=MockProvider().on_call(answer), skills=SKILLS), plan)
         assert len(PAID) == paid
-
-
-def test_task_inputs_of_a_hosts_plan_are_the_hosts_words() -> None:
-    made = agent(call("pay", recipient="ann@x.org"))
-    run_plan(made, {"tasks": [{"id": "a", "input": "pay ann@x.org"}]})
-    assert PAID
-
-
-def test_a_skill_that_acts_without_a_trusted_input_is_asked_once_something_from_outside_was_read() -> None:
-    @skill(register=False, acts=True)
-    def shout(text: str) -> str:
-        """Post."""
-        PAID.append({"text": text})
-        return "posted"
-
-    execute(agent(call("shout", text="hi"), call("read_mail"), call("shout", text="ho"), skills=[shout, *SKILLS]), "Post.")
-    assert PAID == [{"text": "hi"}]
 
 
 @pytest.mark.parametrize("combine", [

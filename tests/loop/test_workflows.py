@@ -14,7 +14,6 @@ from kernai import (
     Agent,
     Block,
     Context,
-    Event,
     GenerationOptions,
     Limits,
     LlmResponse,
@@ -28,7 +27,6 @@ from kernai import (
     Skill,
     SkillContext,
     SkillResult,
-    execute,
     skill,
 )
 from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute
@@ -216,27 +214,6 @@ def test_a_task_may_fail_with_an_error_that_has_no_text(way: Way) -> None:
 
 
 @WAYS
-def test_a_task_gets_the_results_it_depends_on_and_results_keep_the_plans_order(way: Way) -> None:
-    inputs: dict[str, str] = {}
-
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        if asked == "go":
-            return planned([task("last", "two", "one"), task("one"), task("two", "one")], goal="count")
-        if "do " in asked:
-            name = asked.rsplit("do ", 1)[1]
-            inputs[name] = asked
-            return final("<final>one</final>" if name == "one" else name)
-        return final("done")
-
-    result = way(agent_of(answer))
-    assert inputs["one"] == "do one"
-    assert inputs["two"] == '<block type="result" name="one">&lt;final>one&lt;/final></block>\n\ndo two'
-    assert inputs["last"].startswith('<block type="result" name="two">two</block>\n<block type="result" name="one">')
-    assert inputs["last"].endswith("</block>\n\ndo last")
-    assert list(told_results(result)) == ["last", "one", "two"]
-
-
-@WAYS
 @pytest.mark.parametrize("strategy", ["sequential", "mixed"])
 def test_tasks_that_are_not_parallel_never_run_beside_each_other(way: Way, strategy: str) -> None:
     inside = threading.Lock()
@@ -292,25 +269,6 @@ def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
     assert [event.data["task_id"] for event in recorder.for_event("task_start")] == [str(at) for at in range(1000)]
     assert hooked == [str(at) for at in range(1000)]
     assert result.usage.model_calls == 1002
-
-
-@WAYS
-def test_deep_diamonds_end_with_each_task_run_once(way: Way) -> None:
-    tasks = [task("0")]
-    for at in range(1, 60):
-        tasks += [task(f"l{at}", str(at - 1)), task(f"r{at}", str(at - 1)), task(str(at), f"l{at}", f"r{at}")]
-    recorder = Recorder()
-
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        return planned(tasks) if asked == "go" else final("done")
-
-    result = way(agent_of(answer), recorder=recorder)
-    assert list(told_results(result)) == [one["id"] for one in tasks]
-    places = {(event.type, event.data["task_id"]): place for place, event in enumerate(recorder.entries)
-          if event.type in ("task_start", "task_complete")}
-    assert len(places) == 2 * len(tasks) == len(recorder.for_event("task_start")) + len(recorder.for_event("task_complete"))
-    for one in tasks:
-        assert all(places["task_complete", needed] < places["task_start", one["id"]] for needed in one["depends_on"])
 
 
 # ------------------------------------------------------------------------------------------- bounded
@@ -528,78 +486,6 @@ def test_tasks_inherit_model_generation_and_full_steps_and_draw_from_one_budget(
 
 
 @WAYS
-def test_a_task_that_writes_a_plan_starts_no_workflow(way: Way) -> None:
-    recorder = Recorder()
-
-    def answer(asked: str, messages: Sequence[Message]) -> str:
-        if asked == "go" or asked.startswith("do"):
-            return planned([task("a")])
-        return final("done")
-
-    way(agent_of(answer), recorder=recorder)
-    rejected = recorder.for_event("plan_rejected")
-    assert [(event.data["reason"], event.depth, event.scope) for event in rejected] == [("nested", 1, "0.a")]
-    assert len(recorder.for_event("workflow_start")) == 1
-
-
-@WAYS
-def test_every_event_says_where_it_belongs(way: Way) -> None:
-    recorder = Recorder()
-
-    @skill(register=False)
-    def note() -> str:
-        return "noted"
-
-    def answer(asked: str, messages: Sequence[Message]) -> str:
-        if asked == "go":
-            return command("note")
-        if asked.startswith("do"):
-            return command("note")
-        if messages[1].text == "go" and len(messages) == 4:
-            return planned([{**task("a/b%"), "id": "a/b%"}, task("c")])
-        return final("done")
-
-    way(agent_of(answer, skills=[note]), recorder=recorder, run_id="r")
-    assert {event.run_id for event in recorder.entries} == {"r"}
-    assert {(event.scope, event.depth, event.task_id) for event in recorder.entries} == {
-        ("", 0, None), ("1.a%2Fb%25", 1, "a/b%"), ("1.c", 1, "c"),
-    }
-    ids = [event.data["call_id"] for event in recorder.for_event("skill_execute")]
-    assert sorted(ids) == ["0.0", "1.a%2Fb%25/0.0", "1.c/0.0"]
-    parents = ("workflow_start", "workflow_complete", "task_start", "task_complete")
-    assert {event.scope for event in recorder.entries if event.type in parents} == {""}
-    for scope in ("1.a%2Fb%25", "1.c"):
-        mine = [event.type for event in recorder.entries if event.scope == scope]
-        assert mine[0] == "run_start"
-        assert mine[-1] == "result"
-    types = [event.type for event in recorder.entries]
-    assert types.index("workflow_complete") > max(at for at, one in enumerate(recorder.entries) if one.scope)
-
-
-@WAYS
-def test_calls_beside_a_plan_are_reported_and_not_run(way: Way) -> None:
-    called: list[str] = []
-
-    @skill(register=False)
-    def beside() -> str:
-        called.append("beside")
-        return "x"
-
-    def answer(asked: str, messages: Sequence[Message]) -> str:
-        if asked == "go":
-            return command("beside") + planned([task("a")]) + final("too early")
-        return final("done")
-
-    result = way(agent_of(answer, skills=[beside]))
-    assert result.text == "done"
-    assert called == []
-    text = result.messages[-2].text
-    assert text.startswith('<block type="error" name="workflow">')
-    assert "command 'beside'" in text
-    assert "final" in text
-
-
-@WAYS
 def test_the_hook_is_called_once_a_task_also_for_two_workflows_with_the_same_ids(way: Way) -> None:
     hooked: list[tuple[str, str]] = []
 
@@ -615,15 +501,3 @@ def test_the_hook_is_called_once_a_task_also_for_two_workflows_with_the_same_ids
 
     assert way(agent_of(answer), on_task_complete=hook).text == "done"
     assert hooked == [("a", "do a"), ("b", "do b")] * 2
-
-
-def test_events_of_tasks_reach_the_callback_before_the_workflow_ends() -> None:
-    heard: list[Event] = []
-
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        return planned([task(one) for one in "ab"]) if asked == "go" else final("done")
-
-    execute(agent_of(answer), "go", on_event=heard.append)
-    types = [event.type for event in heard]
-    assert types.count("task_start") == types.count("task_complete") == 2
-    assert types.index("workflow_start") < types.index("task_start") < types.index("workflow_complete")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from kernai import Agent, GenerationOptions, LlmResponse, Message, MockProvider,
 from kernai.middleware import fallback, retry
 from kernai.testing.contracts import at_once
 from tests.loop.loop_cases import command, echo, plan, task
+from tests.ways import WAYS, Way
 
 GO = [Message("user", "Go.")]
 NOTHING = GenerationOptions()
@@ -105,17 +105,6 @@ def test_a_call_fails_at_the_chosen_step(error: Any) -> None:
 def test_a_call_fails_like_a_provider_by_default() -> None:
     with pytest.raises(ProviderError):
         ask(MockProvider().fail_on_step(0))
-
-
-def test_one_failure_serves_two_runs_that_do_not_share_a_result() -> None:
-    agent = Agent(instructions="", provider=MockProvider().fail_on_step(0, ProviderError("x")).fail_on_step(1))
-    error = ProviderError("shared")
-    provider = MockProvider().fail_on_step(0, error).fail_on_step(1, error)
-    first, second = (kernai.execute(agent, text, provider=provider) for text in ("one", "two"))
-    assert (first.error is not None, second.error is not None) == (True, True)
-    assert first.error.result is first  # type: ignore[union-attr]  # just looked at
-    assert second.error.result is second  # type: ignore[union-attr]  # just looked at
-    assert error.result is None
 
 
 def test_an_answer_may_say_how_it_ended_and_what_it_used() -> None:
@@ -230,27 +219,6 @@ def test_a_failure_takes_no_answer_of_a_strict_mock() -> None:
         ask(failing)
 
 
-def by_execute(agent: Agent[Any]) -> object:
-    return kernai.execute(agent, "Go.")
-
-
-def by_stream(agent: Agent[Any]) -> object:
-    with kernai.stream(agent, "Go.") as events:
-        return list(events)
-
-
-def by_aexecute(agent: Agent[Any]) -> object:
-    return asyncio.run(kernai.aexecute(agent, "Go."))
-
-
-def by_astream(agent: Agent[Any]) -> object:
-    async def go() -> object:
-        async with kernai.astream(agent, "Go.") as events:
-            return [event async for event in events]
-
-    return asyncio.run(go())
-
-
 LEAF = Agent(instructions="leaf", protocols=[]).as_skill("leaf", "A leaf.")
 #: what the root says first, so that a sub-run asks the function below, or the root itself does
 BELOW = {
@@ -260,12 +228,12 @@ BELOW = {
 
 
 @pytest.mark.parametrize("below", BELOW)
-@pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
-def test_an_assert_in_the_answering_function_is_raised_by_the_run(way: Callable[[Agent[Any]], object], below: str) -> None:
+@WAYS
+def test_an_assert_in_the_answering_function_is_raised_by_the_run(way: Way, below: str) -> None:
     said = BELOW[below]
 
     def answer(messages: Sequence[Message], _: object) -> str:
-        if said and messages[1].text == "Go.":
+        if said and messages[1].text == "go":
             return said if len(messages) == 2 else "<final>the run continued</final>"
         assert messages[0].text == "the right prompt", "the prompt is wrong"
         return "<final>x</final>"
