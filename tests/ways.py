@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernai import Agent, Result, aexecute, aresume, astream, execute, resume, stream
+from kernai import Agent, Result, RunStream, aexecute, aresume, astream, execute, resume, stream
+from kernai.drivers.asyncio_run_stream import AsyncRunStream
 from kernai.events import KINDS
 
 Way = Callable[..., Result]
@@ -16,15 +17,27 @@ Way = Callable[..., Result]
 LIVE_ONLY = frozenset(kind.type for kind in KINDS.values() if kind.role == "live")
 
 
+def consumed(events: RunStream[Any]) -> Result[Any]:
+    """The result of a stream that is read to its end."""
+    with events:
+        for _ in events:
+            pass
+    return events.result
+
+
+async def aconsumed(events: AsyncRunStream[Any]) -> Result[Any]:
+    async with events:
+        async for _ in events:
+            pass
+    return events.result
+
+
 def by_execute(agent: Agent, *content: Any, **options: Any) -> Result:
     return execute(agent, list(content) or "go", **options)
 
 
 def by_stream(agent: Agent, *content: Any, **options: Any) -> Result:
-    with stream(agent, list(content) or "go", **options) as events:
-        for _ in events:
-            pass
-    return events.result
+    return consumed(stream(agent, list(content) or "go", **options))
 
 
 def by_aexecute(agent: Agent, *content: Any, **options: Any) -> Result:
@@ -32,13 +45,7 @@ def by_aexecute(agent: Agent, *content: Any, **options: Any) -> Result:
 
 
 def by_astream(agent: Agent, *content: Any, **options: Any) -> Result:
-    async def go() -> Result:
-        async with astream(agent, list(content) or "go", **options) as events:
-            async for _ in events:
-                pass
-        return events.result
-
-    return asyncio.run(go())
+    return asyncio.run(aconsumed(astream(agent, list(content) or "go", **options)))
 
 
 def by_aresume(*given: Any, **options: Any) -> Result:
@@ -47,5 +54,6 @@ def by_aresume(*given: Any, **options: Any) -> Result:
 
 ALL: list[Way] = [by_execute, by_stream, by_aexecute, by_astream]
 WAYS = pytest.mark.parametrize("way", ALL)
+SYNC_WAYS = pytest.mark.parametrize("way", [by_execute, by_stream])
 #: a run, and the same run resumed, in threads and under asyncio
 DRIVERS = pytest.mark.parametrize("run, again", [(by_execute, resume), (by_aexecute, by_aresume)], ids=["threads", "asyncio"])

@@ -27,10 +27,6 @@ def test_an_agent_that_can_call_nothing_has_its_instructions_alone() -> None:
     assert prompt(protocols=[], skills=None, list_skills=True, model=EVERYTHING) == INSTRUCTIONS
 
 
-def test_the_instructions_come_first_and_unchanged() -> None:
-    assert prompt(skills="all").startswith(INSTRUCTIONS)
-
-
 @pytest.mark.parametrize("model", [Models.TEXT_ONLY, Models.CLAUDE_SONNET_4, EVERYTHING])
 def test_the_format_stays_under_700_tokens(model: Model) -> None:
     """Four characters a token. All sections but the listing, the protocols' names and the instructions."""

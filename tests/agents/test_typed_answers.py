@@ -13,7 +13,6 @@ import kernai
 from kernai import (
     Agent,
     Context,
-    Limits,
     MaxStepsReachedError,
     Media,
     MemoryStore,
@@ -196,10 +195,6 @@ def test_output_retries_is_a_number_from_0(retries: Any) -> None:
         agent_of(int, output_retries=retries)
 
 
-def test_a_copy_keeps_the_type() -> None:
-    assert agent_of(int, final("3")).replace(name="b").output is int
-
-
 def test_an_agent_as_a_skill_gives_the_json_of_its_value() -> None:
     inner = agent_of(Invoice, final('{"number": "A1"}'))
     skill = inner.as_skill("ask", "asks")
@@ -247,10 +242,6 @@ def test_a_run_that_stopped_with_output_continues_with_more_retries() -> None:
     agent = agent_of(int, final("no"), final("5"), output_retries=0)
     assert kernai.execute(agent, "?", store=store, run_id="r").stop_reason == "output"
     assert kernai.resume(agent.replace(output_retries=1), "r", store=store).output == 5
-
-
-async def test_arun_gives_the_value() -> None:
-    assert await kernai.arun(agent_of(list[int], final("[1]")), "?", limits=Limits(max_calls=1)) == [1]
 
 
 def test_the_grammar_holds_the_final_to_the_type() -> None:
