@@ -24,13 +24,11 @@ from kernai import (
     MockProvider,
     Model,
     Provider,
-    ProviderError,
     Recorder,
     SkillContext,
     aexecute,
     arun,
     astream,
-    execute,
     run,
     skill,
 )
@@ -148,36 +146,6 @@ async def test_parallel_async_skills_meet_on_the_loop() -> None:
     assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["met"] * 5
 
 
-async def test_parallel_sync_skills_meet_in_a_bounded_number_of_threads() -> None:
-    first_eight = threading.Barrier(8)
-    lock = threading.Lock()
-    inside = most = entered = 0
-
-    @skill(register=False)
-    def count() -> str:
-        nonlocal inside, most, entered
-        with lock:
-            inside += 1
-            entered += 1
-            most = max(most, inside)
-            mine = entered
-        if mine <= 8:
-            first_eight.wait(PATIENCE)
-        with lock:
-            inside -= 1
-        return "counted"
-
-    agent = Agent(
-        instructions="x", skills=[count], provider=MockProvider(command("count") * 100, "done"), parallel_skills=True
-    )
-    recorder = Recorder()
-    assert await arun(agent, "go", recorder=recorder) == "done"
-    assert entered == 100
-    assert 8 <= most <= 32
-    ids = [event.data["call_id"] for event in recorder.for_event("skill_execute")]
-    assert ids == [f"0.{at}" for at in range(100)]
-
-
 async def test_the_loop_stays_free_while_a_sync_provider_and_a_sync_skill_block() -> None:
     inside, leave = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -272,43 +240,6 @@ async def test_an_async_protocol_handler_runs_on_the_loop_and_a_sync_one_in_a_th
     sync = Recorder()
     assert await asyncio.to_thread(run, agent.replace(provider=MockProvider(text, "done")), "go", recorder=sync)
     assert [event.data["result"] for event in sync.for_event("protocol_result")] == ["native one", "plain two"]
-
-
-async def test_both_drivers_record_the_same_events() -> None:
-    @skill(register=False)
-    def plain(ctx: SkillContext[Any]) -> str:
-        ctx.emit("plain")
-        return "plain"
-
-    @skill(register=False)
-    async def native(ctx: SkillContext[Any]) -> str:
-        ctx.emit("native")
-        return "native"
-
-    def agent() -> Agent:
-        provider = MockProvider("Hm. " + command("plain") + command("native"), "no block", final("done"))
-        return Agent(instructions="x", skills=[plain, native], provider=provider, on_prose="correct")
-
-    stories: list[list[dict[str, Any]]] = [[], []]
-
-    def keep(story: list[dict[str, Any]]) -> Callable[[Event], None]:
-        timed = ("duration_ms", "latency_ms")
-
-        def listen(event: Event) -> None:
-            entry = event.to_dict()
-            entry.pop("timestamp")
-            if isinstance(entry["data"], dict):
-                entry["data"] = {key: one for key, one in entry["data"].items() if key not in timed}
-            story.append(entry)
-
-        return listen
-
-    results = [
-        await asyncio.to_thread(execute, agent(), "go", run_id="r", on_event=keep(stories[0])),
-        await aexecute(agent(), "go", run_id="r", on_event=keep(stories[1])),
-    ]
-    assert stories[0] == stories[1]
-    assert results[0].to_dict() == results[1].to_dict()
 
 
 # ------------------------------------------------------------------------------------------- callbacks
@@ -480,22 +411,6 @@ async def test_an_async_callback_that_raises_is_logged_and_the_run_continues(cap
 
 
 # ------------------------------------------------------------------------------------------- failures
-
-
-@pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine"), asyncio.CancelledError("mine")])
-@pytest.mark.parametrize("native", [True, False], ids=["native", "in a thread"])
-async def test_a_provider_may_raise_anything(error: BaseException, native: bool) -> None:
-    async def answer(*_: object) -> str:
-        raise error
-
-    def answer_in_thread(*_: object) -> str:
-        raise error
-
-    provider = Native(answer) if native else MockProvider().on_call(answer_in_thread)
-    async with asyncio.timeout(PATIENCE / 4):
-        result = await aexecute(Agent(instructions="x", provider=provider), "go")
-    assert result.stop_reason == "error"
-    assert isinstance(result.error, ProviderError)
 
 
 # ------------------------------------------------------------------------------------------- many, and nothing left

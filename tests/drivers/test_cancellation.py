@@ -7,6 +7,7 @@ import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,8 +36,9 @@ from kernai import (
     execute,
     run,
     skill,
-    stream,
 )
+from tests import ways
+from tests.ways import SYNC_WAYS, by_aexecute, by_execute, by_stream
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -71,35 +73,19 @@ class NativeScripted(Scripted):
 Way = Callable[..., tuple[Result, Scripted]]
 
 
-def by_execute(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
-    provider = Scripted(script)
-    return execute(Agent(instructions="x", provider=provider, **agent or {}), "go", **options), provider
+def scripted(way: ways.Way, kind: type[Scripted]) -> Way:
+    """Runs an agent whose provider follows a script; gives the provider with the result."""
+
+    def run(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
+        provider = kind(script)
+        return way(Agent(instructions="x", provider=provider, **agent or {}), **options), provider
+
+    return run
 
 
-def by_stream(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
-    provider = Scripted(script)
-    events = stream(Agent(instructions="x", provider=provider, **agent or {}), "go", **options)
-    seen = [event.type for event in events]
-    assert seen[-1] == "result"
-    return events.result, provider
-
-
-async def _in_time(provider: Provider, agent: dict[str, Any] | None, options: dict[str, Any]) -> Result:
-    async with asyncio.timeout(PATIENCE):
-        return await aexecute(Agent(instructions="x", provider=provider, **agent or {}), "go", **options)
-
-
-def by_aexecute(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
-    provider = Scripted(script)
-    return asyncio.run(_in_time(provider, agent, options)), provider
-
-
-def by_native(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
-    provider = NativeScripted(script)
-    return asyncio.run(_in_time(provider, agent, options)), provider
-
-
-WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_native])
+IN_THREADS = [scripted(way, Scripted) for way in (by_execute, by_stream, by_aexecute)]
+NATIVE = scripted(by_aexecute, NativeScripted)
+WAYS = pytest.mark.parametrize("way", [*IN_THREADS, NATIVE], ids=["execute", "stream", "aexecute", "native"])
 
 
 def results(recorder: Recorder) -> dict[str, str]:
@@ -223,21 +209,6 @@ def test_a_cancellation_is_noticed_between_two_calls(way: Way) -> None:
 
 
 @WAYS
-def test_a_cancellation_is_noticed_between_two_steps(way: Way) -> None:
-    cancel = threading.Event()
-
-    @skill(register=False)
-    def only() -> str:
-        cancel.set()
-        return "done"
-
-    result, provider = way(lambda *_: command("only"), agent={"skills": [only]}, cancel=cancel)
-    assert provider.calls == 1
-    assert result.stop_reason == "cancelled"
-    assert result.steps <= 2
-
-
-@WAYS
 @pytest.mark.parametrize("native", [False, True], ids=["sync skill", "async skill"])
 @pytest.mark.parametrize("calls", [1, 3])
 def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(
@@ -314,7 +285,7 @@ def test_a_cancellation_reaches_all_tasks(way: Way) -> None:
         while True:
             on_chunk(".")
 
-    if way is by_native:
+    if way is NATIVE:
         pytest.skip("a busy script would keep the event loop to itself")
     result, provider = way(
         script, cancel=cancel, recorder=recorder, on_task_complete=lambda **given: hooked.append(given["task_id"])
@@ -343,34 +314,6 @@ def test_a_cancellation_that_is_taken_back_is_still_one(way: Way) -> None:
 
     result, _ = way(script, cancel=OnceOnly())
     assert result.stop_reason == "cancelled"
-
-
-@WAYS
-def test_a_cancel_that_is_never_set_changes_nothing(way: Way) -> None:
-    result, _ = way(lambda *_: final("done"), cancel=threading.Event())
-    assert result.text == "done"
-
-
-async def test_an_asyncio_event_cancels_a_run() -> None:
-    cancel, streaming, recorder = asyncio.Event(), asyncio.Event(), Recorder()
-
-    class Endless(Provider):
-        def call(self, *_: Any) -> LlmResponse:
-            raise AssertionError("acall is there")
-
-        async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            while True:
-                await on_chunk(".")
-                streaming.set()
-                await asyncio.sleep(0)
-
-    running = asyncio.ensure_future(
-        aexecute(Agent(instructions="x", provider=Endless()), "go", cancel=cancel, recorder=recorder)
-    )
-    await streaming.wait()
-    cancel.set()
-    assert (await running).stop_reason == "cancelled"
-    assert results(recorder) == {"": "cancelled"}
 
 
 @WAYS
@@ -466,8 +409,11 @@ def test_a_skill_that_awaits_a_cancelled_future_fails_alone(way: Way) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("error", [RunCancelledError("mine"), LimitReachedError("mine", "timeout"), OSError("mine")])
-def test_an_exception_of_a_provider_is_a_providers_failure(way: Way, error: Exception) -> None:
+@pytest.mark.parametrize("error", [
+    RunCancelledError("mine"), LimitReachedError("mine", "timeout"), OSError("mine"), StopIteration("mine"),
+    StopAsyncIteration("mine"), asyncio.CancelledError("mine"),
+], ids=lambda error: type(error).__name__)  # fmt: skip
+def test_an_exception_of_a_provider_is_a_providers_failure(way: Way, error: BaseException) -> None:
     recorder = Recorder()
 
     def script(*_: object) -> str:
@@ -476,50 +422,25 @@ def test_an_exception_of_a_provider_is_a_providers_failure(way: Way, error: Exce
     result, _ = way(script, recorder=recorder, cancel=threading.Event())
     assert result.stop_reason == "error"
     assert isinstance(result.error, ProviderError)
-    assert "mine" in str(result.error)
     assert results(recorder) == {"": "error"}
 
 
 @WAYS
-def test_a_run_within_a_skill_that_hits_its_limit_is_only_a_skill_error(way: Way) -> None:
-    recorder = Recorder()
-    inner = Agent(instructions="y", max_steps=2, provider=MockProvider(command("nothing")))
-
-    @skill(register=False)
-    def nested() -> str:
-        return run(inner, "go")
-
-    @skill(register=False)
-    def bounded() -> str:
-        return run(inner, "go", limits=Limits(max_calls=1))
-
+def test_how_a_run_within_a_skill_ends_is_only_that_skills_error(way: Way) -> None:
+    recorder, cancel = Recorder(), threading.Event()
+    cancel.set()
+    endless = Agent(instructions="y", max_steps=2, provider=MockProvider(command("nothing")))
+    skills = [
+        Skill(name, execute=partial(run, endless, "go", **options), inputs={})
+        for name, options in {"endless": {}, "limited": {"limits": Limits(max_calls=1)}, "stopped": {"cancel": cancel}}.items()
+    ]
     result, _ = way(
-        lambda messages, _: final("done") if len(messages) > 2 else command("nested") + command("bounded"),
-        agent={"skills": [nested, bounded]},
-        recorder=recorder,
+        lambda messages, _: final("done") if len(messages) > 2 else "".join(command(one.name) for one in skills),
+        agent={"skills": skills}, recorder=recorder,
     )
     assert result.text == "done"
     errors = [event.data["error"] for event in recorder.for_event("skill_error")]
-    assert "2 steps" in errors[0]
-    assert "max_calls=1" in errors[1]
-
-
-@WAYS
-def test_a_run_within_a_skill_that_is_cancelled_cancels_only_itself(way: Way) -> None:
-    recorder, cancel = Recorder(), threading.Event()
-    cancel.set()
-
-    @skill(register=False)
-    def nested() -> str:
-        return run(Agent(instructions="y", provider=MockProvider("x")), "go", cancel=cancel)
-
-    result, _ = way(
-        lambda messages, _: final("done") if len(messages) > 2 else command("nested"),
-        agent={"skills": [nested]},
-        recorder=recorder,
-    )
-    assert result.text == "done"
-    assert len(recorder.for_event("skill_error")) == 1
+    assert [word in error for word, error in zip(("2 steps", "max_calls=1", "cancelled"), errors, strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize("wrong", [True, "now", 1, lambda: True, threading.Lock()])
@@ -531,22 +452,24 @@ def test_a_cancel_without_is_set_is_the_callers_mistake(wrong: object) -> None:
 # ------------------------------------------------------------------------------------------- interrupts
 
 
+@SYNC_WAYS
 @pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("native", [False, True], ids=["sync skill", "async skill"])
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_a_skill_ends_with_a_result_and_propagates(
-    parallel: bool, interrupt: type[BaseException]
+def test_an_interrupt_in_a_skill_is_recorded_and_raised_by_the_run(
+    way: ways.Way, parallel: bool, native: bool, interrupt: type[BaseException]
 ) -> None:
-    recorder = Recorder()
-
-    @skill(register=False)
     def stop() -> str:
         raise interrupt
 
-    agent = Agent(
-        instructions="x", skills=[stop], provider=MockProvider(command("stop")), parallel_skills=parallel
-    )
+    async def stop_later() -> str:
+        return stop()
+
+    recorder, one = Recorder(), Skill("stop", execute=stop_later if native else stop)
+    agent = Agent(instructions="x", skills=[one], provider=MockProvider(command("stop")), parallel_skills=parallel)
     with pytest.raises(interrupt):
-        run(agent, "go", recorder=recorder)
+        way(agent, recorder=recorder)
+    assert ("interrupted" in recorder.for_event("skill_error")[0].data) == (interrupt is KeyboardInterrupt)
     assert results(recorder) == {"": "cancelled"}
 
 
@@ -626,26 +549,6 @@ async def test_an_exit_in_an_async_stream_reaches_its_consumer_and_not_the_event
     assert events.result.stop_reason == "cancelled"
 
 
-@WAYS
-def test_a_task_whose_skill_exits_spoils_no_other(way: Way) -> None:
-    """`sys.exit` beside other work ends that piece of work, as in any thread; nobody has cancelled the run."""
-    recorder = Recorder()
-
-    @skill(register=False)
-    def leave() -> str:
-        sys.exit(2)
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = messages[-1].text
-        if asked == "go":
-            return plan("bad", "good")
-        return command("leave") if asked == "do bad" else final("done")
-
-    result, _ = way(answer, agent={"skills": [leave]}, recorder=recorder)
-    assert result.text == "done"
-    assert [event.data["task_id"] for event in recorder.for_event("task_complete")].count("good") == 1
-
-
 # ------------------------------------------------------------------------------------------- cancelling asyncio tasks
 
 
@@ -712,27 +615,6 @@ async def test_cancelling_a_run_with_eight_running_tasks_records_how_each_ended(
     assert sorted(hooked) == list("abcdefgh")
     assert len(recorder.for_event("task_error")) == 8
     assert len(recorder.for_event("workflow_error")) == 1
-
-
-@pytest.mark.parametrize("kind", [_Waiting, _NativeWaiting], ids=["in threads", "native"])
-async def test_a_timeout_of_asyncio_cancels_a_run(kind: type[_Waiting]) -> None:
-    provider, recorder = kind(), Recorder()
-    try:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(None) as limit:
-                running = asyncio.current_task()
-                assert running is not None
-
-                async def expire() -> None:
-                    await _all_under_way(provider)
-                    limit.reschedule(asyncio.get_running_loop().time())
-
-                watching = asyncio.ensure_future(expire())
-                await arun(Agent(instructions="x", provider=provider), "go", recorder=recorder)
-        await watching
-    finally:
-        provider.release.set()
-    assert results(recorder) == EIGHT
 
 
 @pytest.mark.parametrize("again", ["a", "abcdefgh"])
@@ -888,17 +770,6 @@ async def test_an_async_skill_is_cancelled_with_the_task_of_its_run() -> None:
     assert results(recorder) == {"": "cancelled"}
 
 
-async def test_runs_beside_a_cancelled_one_continue() -> None:
-    provider = _NativeWaiting("ab")
-    cancelled = asyncio.ensure_future(arun(Agent(instructions="x", provider=provider), "go"))
-    await _all_under_way(provider)
-    other = asyncio.ensure_future(arun(Agent(instructions="x", provider=MockProvider(final("done"))), "go"))
-    cancelled.cancel()
-    assert await other == "done"
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-
-
 @pytest.mark.parametrize("of", ["skill", "timeout"])
 async def test_a_run_that_is_made_while_a_cancelled_task_cleans_up_is_like_any_other(of: str) -> None:
     @skill(register=False)
@@ -948,7 +819,7 @@ async def test_a_skill_that_makes_another_error_of_it_does_not_hide_the_cancella
     assert len(model.calls) == 1
 
 
-@pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute])
+@pytest.mark.parametrize("way", IN_THREADS)
 def test_a_call_that_waited_for_a_worker_when_the_run_was_stopped_is_not_made(way: Way) -> None:
     begun: list[int] = []
     leave, stop = threading.Event(), threading.Event()

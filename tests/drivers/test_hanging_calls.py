@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from kernai import (
     MockProvider,
     Provider,
     Recorder,
-    Result,
     Skill,
     SkillContext,
     aexecute,
@@ -26,7 +25,7 @@ from kernai import (
     stream,
 )
 from tests.loop.loop_cases import command, plan, task
-from tests.ways import by_aexecute, by_astream, by_execute, by_stream
+from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
 pytestmark = pytest.mark.slow
 
@@ -92,8 +91,6 @@ def agents(hang: Hang) -> dict[str, Agent]:
     }
 
 
-Way = Callable[..., Result]
-WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
 KINDS = pytest.mark.parametrize(
     "kind", ["parallel calls", "a task", "an agent called beside another", "a provider of a task"]
 )

@@ -19,7 +19,6 @@ import pytest
 import kernai
 from kernai import (
     Agent,
-    Block,
     Context,
     Event,
     Message,
@@ -35,34 +34,17 @@ from kernai import (
     stream,
 )
 from kernai.testing.contracts import at_once
-from tests.written import command, final
+from tests.ways import LIVE_ONLY, SYNC_WAYS, Way
+from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
-Runner = Callable[..., str]
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-def by_execute(agent: Agent, text: str, **options: Any) -> str:
-    return execute(agent, text, **options).unwrap()
-
-
-def by_stream(agent: Agent, text: str, **options: Any) -> str:
-    with stream(agent, text, **options) as events:
-        for _ in events:
-            pass
-    return events.result.unwrap()
-
-
-ALL_THREE = pytest.mark.parametrize("runner", [run, by_execute, by_stream], ids=["run", "execute", "stream"])
-
-
-def plan(*ids: str, parallel: bool = True) -> str:
-    tasks = [{"id": one, "input": f"do {one}", "parallel": parallel} for one in ids]
-    return str(Block("plan", None, json.dumps({"tasks": tasks})))
 
 
 def agent_with(*skills: Skill, calls: Sequence[str] = (), **options: Any) -> Agent:
@@ -75,15 +57,10 @@ def kinds(recorder: Recorder, *types: str) -> list[str]:
     return [event.type for event in recorder.entries if not types or event.type in types]
 
 
-def last_words(messages: Sequence[Message]) -> str:
-    return messages[-1].text
-
-
 # ------------------------------------------------------------------------------------------- whose thread it is
 
 
-@pytest.mark.parametrize("runner", [run, by_execute], ids=["run", "execute"])
-def test_skills_are_called_in_the_callers_thread(runner: Runner) -> None:
+def test_skills_are_called_in_the_callers_thread() -> None:
     seen: list[int] = []
 
     @skill(register=False)
@@ -91,7 +68,7 @@ def test_skills_are_called_in_the_callers_thread(runner: Runner) -> None:
         seen.append(threading.get_ident())
         return "here"
 
-    assert runner(agent_with(where, calls=["where", "where"]), "go") == "done"
+    assert run(agent_with(where, calls=["where", "where"]), "go") == "done"
     assert seen == [threading.get_ident()] * 2
 
 
@@ -136,8 +113,8 @@ def test_a_stream_may_be_handed_from_thread_to_thread() -> None:
     assert seen.count("skill_result") == 1
 
 
-@ALL_THREE
-def test_parallel_skills_run_at_once_in_workers(runner: Runner) -> None:
+@SYNC_WAYS
+def test_parallel_skills_run_at_once_in_workers(way: Way) -> None:
     together = threading.Barrier(3)
     seen: set[int] = set()
 
@@ -147,7 +124,7 @@ def test_parallel_skills_run_at_once_in_workers(runner: Runner) -> None:
         seen.add(threading.get_ident())
         return "met"
 
-    assert runner(agent_with(meet, calls=["meet"] * 3, parallel_skills=True), "go") == "done"
+    assert way(agent_with(meet, calls=["meet"] * 3, parallel_skills=True)).text == "done"
     assert len(seen) == 3
     assert threading.get_ident() not in seen
 
@@ -162,31 +139,12 @@ def test_a_single_call_of_an_agent_with_parallel_skills_needs_no_worker() -> Non
     assert recorder.for_event("skill_result")[0].data["result"] == str(threading.get_ident())
 
 
-@ALL_THREE
-def test_the_tasks_of_a_workflow_run_in_workers(runner: Runner) -> None:
-    together = threading.Barrier(3)
-    seen: set[int] = set()
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = last_words(messages)
-        if asked == "go":
-            return plan("a", "b", "c")
-        if asked.startswith("do"):
-            together.wait(PATIENCE)
-            seen.add(threading.get_ident())
-        return final("done")
-
-    assert runner(Agent(instructions="x", provider=MockProvider(chunk_size=64).on_call(answer)), "go") == "done"
-    assert len(seen) == 3
-    assert threading.get_ident() not in seen
-
-
 # ------------------------------------------------------------------------------------------- the private event loop
 
 
-@ALL_THREE
+@SYNC_WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
-def test_all_async_skills_of_one_run_share_one_event_loop(runner: Runner, parallel: bool) -> None:
+def test_all_async_skills_of_one_run_share_one_event_loop(way: Way, parallel: bool) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     @skill(register=False)
@@ -197,16 +155,16 @@ def test_all_async_skills_of_one_run_share_one_event_loop(runner: Runner, parall
     async def second() -> None:
         loops.append(asyncio.get_running_loop())
 
-    runner(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel), "go")
+    way(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel))
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
     assert loops[0].is_closed()
-    runner(agent_with(first), "again")
+    way(agent_with(first))
     assert loops[3] is not loops[0]
 
 
-@ALL_THREE
-def test_async_skills_of_tasks_share_the_runs_event_loop(runner: Runner) -> None:
+@SYNC_WAYS
+def test_async_skills_of_tasks_share_the_runs_event_loop(way: Way) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
     meeting: list[asyncio.Barrier] = []
 
@@ -220,18 +178,18 @@ def test_async_skills_of_tasks_share_the_runs_event_loop(runner: Runner) -> None
         return "met"
 
     def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = last_words(messages)
+        asked = messages[-1].text
         if asked == "go":
             return plan("a", "b", "c")
         return command("meet") if asked.startswith("do") else final("done")
 
-    assert runner(Agent(instructions="x", skills=[meet], provider=MockProvider().on_call(answer)), "go") == "done"
+    assert way(Agent(instructions="x", skills=[meet], provider=MockProvider().on_call(answer))).text == "done"
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
 
 
-@ALL_THREE
-def test_a_running_event_loop_as_in_a_notebook_is_no_obstacle(runner: Runner) -> None:
+@SYNC_WAYS
+def test_a_running_event_loop_as_in_a_notebook_is_no_obstacle(way: Way) -> None:
     seen: list[object] = []
 
     @skill(register=False)
@@ -240,9 +198,9 @@ def test_a_running_event_loop_as_in_a_notebook_is_no_obstacle(runner: Runner) ->
         seen.append(asyncio.get_running_loop())
         return "came"
 
-    async def cell() -> str:
+    async def cell() -> str | None:
         seen.append(asyncio.get_running_loop())
-        return runner(agent_with(native), "go")
+        return way(agent_with(native)).text
 
     recorder = Recorder()
     kernai.configure(recorder=recorder)
@@ -292,7 +250,7 @@ def everything_once(fail: str = "") -> Agent:
         return "native"
 
     def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = last_words(messages)
+        asked = messages[-1].text
         if asked == "go":
             return plan("a", "b")
         if asked.startswith("do a") and fail == "provider":
@@ -307,15 +265,15 @@ def everything_once(fail: str = "") -> Agent:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", [by_execute, by_stream], ids=["execute", "stream"])
+@SYNC_WAYS
 @pytest.mark.parametrize("fail", ["", "skill", "async skill", "provider"])
-def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: str) -> None:
+def test_many_runs_leave_no_thread_no_loop_and_no_socket(way: Way, fail: str) -> None:
     agent = everything_once(fail)
-    runner(agent, "go")
+    way(agent)
     gc.collect()
     threads, files = threading.active_count(), open_files()
     for _ in range(4):
-        assert runner(agent, "go") == "done"
+        assert way(agent).text == "done"
     for thread in threading.enumerate():
         if thread.name.startswith("kernai"):
             thread.join(PATIENCE)
@@ -368,29 +326,6 @@ def test_fifty_runs_that_are_interrupted_leave_nothing() -> None:
     assert len(endings) == 50
     gc.collect()
     assert open_files() <= files
-
-
-@pytest.mark.parametrize("runner", [by_execute, by_stream], ids=["execute", "stream"])
-@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
-def test_an_async_skill_that_exits_ends_the_run_and_hangs_nothing(runner: Runner, exits: type[BaseException]) -> None:
-    @skill(register=False)
-    async def leave() -> None:
-        raise exits
-
-    recorder = Recorder()
-    endings: list[str] = []
-
-    def attempt() -> None:
-        try:
-            endings.append(runner(agent_with(leave), "go", recorder=recorder))
-        except BaseException as error:
-            endings.append(type(error).__name__)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(PATIENCE / 4)
-    assert endings in (["done"], [exits.__name__])
-    assert kinds(recorder)[-1] == "result"
 
 
 def test_a_worker_that_comes_late_with_a_coroutine_starts_no_event_loop_after_the_run() -> None:
@@ -452,8 +387,8 @@ class OneAtATime:
             self._inside.release()
 
 
-@ALL_THREE
-def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(runner: Runner) -> None:
+@SYNC_WAYS
+def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(way: Way) -> None:
     together = threading.Barrier(8)
 
     @skill(register=False)
@@ -463,7 +398,7 @@ def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(runner: Runner
         return "said"
 
     def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = last_words(messages)
+        asked = messages[-1].text
         if asked == "go":
             return plan(*"abcdefgh")
         if asked.startswith("do"):
@@ -471,34 +406,21 @@ def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(runner: Runner
             return command("chatty") * 3
         return final("done")
 
-    watcher = OneAtATime()
+    watcher, recorder = OneAtATime(), Recorder()
     agent = Agent(
         instructions="x", skills=[chatty], provider=MockProvider(chunk_size=8).on_call(answer), parallel_skills=True
     )
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        assert runner(agent, "go", on_event=watcher, on_task_complete=watcher.task) == "done"
+        result = way(agent, on_event=watcher, on_task_complete=watcher.task, recorder=recorder)
     finally:
         sys.setswitchinterval(before)
+    assert result.text == "done"
     assert watcher.overlapped == 0
+    assert [one for one in watcher.seen if one not in LIVE_ONLY and not one.startswith("hook")] == kinds(recorder)
     assert watcher.seen.count("progress") == 8 * 3 * 20
     assert sorted(one for one in watcher.seen if one.startswith("hook")) == [f"hook {one}" for one in "abcdefgh"]
-
-
-def test_the_recorder_and_the_callback_see_the_same_order_under_parallel_tasks() -> None:
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        return plan(*"abcdefgh") if last_words(messages) == "go" else final("done")
-
-    recorder, seen = Recorder(), list[Event]()
-    run(
-        Agent(instructions="x", provider=MockProvider(chunk_size=4).on_call(answer)),
-        "go",
-        recorder=recorder,
-        on_event=seen.append,
-    )
-    streamed = ("text_chunk", "block_start", "block_content", "block_end")
-    assert [event for event in seen if event.type not in streamed] == recorder.entries
 
 
 async def _native(*_: Any, **__: Any) -> None:
@@ -592,15 +514,6 @@ def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() 
         assert kinds(recorder) == kinds(recorders[0])
 
 
-def test_one_recorder_separates_concurrent_runs_by_run_id() -> None:
-    recorder = Recorder()
-    agent = Agent(instructions="x", provider=MockProvider(final("done"), chunk_size=64))
-    assert at_once(lambda at: run(agent, "go", recorder=recorder, run_id=f"run-{at}"), 20) == []
-    for at in range(20):
-        mine = [event.type for event in recorder.entries if event.run_id == f"run-{at}"]
-        assert mine == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]
-
-
 class _SlowToken(int):
     """A token count whose addition lets another thread in, as a real one may at any moment."""
 
@@ -636,17 +549,3 @@ def test_the_usage_of_agents_called_at_once_adds_up() -> None:
     usage = execute(agent, "go").usage
     assert usage.model_calls == calls + 2
     assert usage.prompt_tokens == calls + 2
-
-
-def test_a_run_inside_of_a_skill_is_a_run_of_its_own() -> None:
-    inner = Agent(instructions="inner", provider=MockProvider(final("inner answer")))
-    recorders = [Recorder(), Recorder()]
-
-    @skill(register=False)
-    def nested() -> str:
-        return run(inner, "go", recorder=recorders[1])
-
-    assert run(agent_with(nested), "go", recorder=recorders[0]) == "done"
-    assert recorders[0].for_event("skill_result")[0].data["result"] == "inner answer"
-    assert {event.depth for event in recorders[1].entries} == {0}
-    assert len({event.run_id for recorder in recorders for event in recorder.entries}) == 2

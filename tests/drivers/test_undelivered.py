@@ -4,45 +4,18 @@ failure for the effect's own, and the caller gets it when everything has ended.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kernai import Agent, Event, MockProvider, Recorder, aexecute, astream, execute, skill, stream
+from kernai import Agent, Event, MockProvider, Recorder, skill
 from tests.loop.loop_cases import command, plan, task
+from tests.ways import WAYS, Way
 
 
 class LostError(BaseException):
     """What is raised where an event should have gone: not an `Exception`, so it is no observer's mistake."""
-
-
-def by_execute(agent: Agent, **options: Any) -> None:
-    execute(agent, "go", **options)
-
-
-def by_stream(agent: Agent, **options: Any) -> None:
-    with stream(agent, "go", **options) as events:
-        for _ in events:
-            pass
-
-
-def by_aexecute(agent: Agent, **options: Any) -> None:
-    asyncio.run(aexecute(agent, "go", **options))
-
-
-def by_astream(agent: Agent, **options: Any) -> None:
-    async def go() -> None:
-        async with astream(agent, "go", **options) as events:
-            async for _ in events:
-                pass
-
-    asyncio.run(go())
-
-
-Way = Callable[..., None]
-WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
 
 
 def lost_at(kind: str, scope: str = "") -> Callable[[Event], None]:
