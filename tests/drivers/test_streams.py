@@ -21,7 +21,6 @@ from kernai import (
     Model,
     Protocol,
     Provider,
-    ProviderError,
     Recorder,
     RunCancelledError,
     RunStream,
@@ -41,14 +40,10 @@ STREAMED = ("text_chunk", "block_start", "block_content", "block_end")
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
+def _pieces_end(no_thread_is_left: None) -> Iterator[None]:
     Pieces.over.clear()
     yield
     Pieces.over.set()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its run"
 
 
 class Pieces(Provider):
@@ -132,21 +127,53 @@ def last_result(recorder: Recorder) -> dict[str, Any]:
     return data
 
 
+class Either:
+    """A stream of either kind, as one of asyncio; `waits` counts what it holds back besides what was taken."""
+
+    def __init__(self, kind: Callable[..., Any], agent: Agent, **options: Any) -> None:
+        self.events = kind(agent, "go", **options)
+        self.is_sync = isinstance(self.events, RunStream)
+        self.waits = 2 if self.is_sync else 3
+
+    async def next(self) -> Event | None:
+        """The next event, None at the end."""
+        if self.is_sync:
+            return next(self.events, None)
+        event: Event | None = await anext(self.events, None)
+        await asyncio.sleep(0)
+        return event
+
+    async def rest(self) -> list[Event]:
+        seen: list[Event] = []
+        while (event := await self.next()) is not None:
+            seen.append(event)
+        return seen
+
+    async def close(self) -> None:
+        if self.is_sync:
+            self.events.close()
+        else:
+            await self.events.aclose()
+
+
+EITHER = pytest.mark.parametrize("kind", [stream, astream])
+
 # ------------------------------------------------------------------------------------------- reading to the end
 
 
-def test_the_last_event_is_the_roots_result_and_then_there_is_a_result() -> None:
-    events = stream(agent_of(MockProvider(final("done"))), "go")
-    seen = list(events)
-    assert seen[-1].type == "result"
-    assert seen[-1].data["text"] == "done"
-    assert events.result.text == "done"
-    assert list(events) == []
-    with pytest.raises(StopIteration):
-        next(events)
+@EITHER
+async def test_the_last_event_is_the_roots_result_and_it_stays_the_last(kind: Any) -> None:
+    it = Either(kind, agent_of(MockProvider(final("done"))))
+    seen = await it.rest()
+    assert (seen[-1].type, seen[-1].data["text"], it.events.result.text) == ("result", "done", "done")
+    for _ in range(2):
+        await it.close()
+        assert it.events.result.text == "done"
+        assert await it.next() is None
 
 
-def test_a_stream_gives_the_same_events_as_a_callback() -> None:
+@EITHER
+async def test_a_stream_gives_the_same_events_as_a_callback(kind: Any) -> None:
     @skill(register=False)
     def talk(ctx: SkillContext[Any]) -> str:
         ctx.emit({"at": 1})
@@ -157,7 +184,7 @@ def test_a_stream_gives_the_same_events_as_a_callback() -> None:
 
     heard: list[Event] = []
     execute(agent(), "go", on_event=heard.append, run_id="r")
-    seen = list(stream(agent(), "go", run_id="r"))
+    seen = await Either(kind, agent(), run_id="r").rest()
     assert [event.type for event in seen] == [event.type for event in heard]
     untimed = ("skill_result", "llm_response")
     assert [event.data for event in seen if event.type not in untimed] == [
@@ -171,15 +198,6 @@ def test_the_callback_has_each_event_before_the_consumer_and_so_has_the_recorder
     for event in stream(agent_of(MockProvider(final("done"))), "go", on_event=heard.append, recorder=recorder):
         assert event in heard
         assert event.type in STREAMED or event in recorder.entries
-
-
-def test_nothing_happens_before_the_first_event_is_asked_for() -> None:
-    provider, recorder = MockProvider(final("done")), Recorder()
-    events = stream(agent_of(provider), "go", recorder=recorder)
-    assert recorder.entries == []
-    assert provider.call_count == 0
-    assert next(events).type == "run_start"
-    events.close()
 
 
 def test_the_events_of_tasks_come_out_as_they_happen() -> None:
@@ -211,57 +229,38 @@ def _fails() -> str:
     raise OSError("no instructions today")
 
 
-def test_a_failure_of_the_hosts_own_code_shows_its_result_and_is_then_raised() -> None:
-    seen: list[str] = []
-    agent = agent_of(MockProvider(final("done"))).replace(instructions=_fails)
-    events = stream(agent, "go")
+@EITHER
+async def test_a_failure_of_the_hosts_own_code_shows_its_result_and_is_then_raised(kind: Any) -> None:
+    it = Either(kind, agent_of(MockProvider(final("done"))).replace(instructions=_fails))
+    seen = [await it.next(), await it.next()]
     with pytest.raises(OSError, match="no instructions today"):
-        seen.extend(event.type for event in iter(events.__next__, None))
-    assert events.result.stop_reason == "error"
-    assert seen == ["run_start", "result"]
-
-
-async def test_a_failure_of_the_hosts_own_code_is_raised_by_an_async_stream_after_its_result() -> None:
-    seen: list[str] = []
-    agent = agent_of(MockProvider(final("done"))).replace(instructions=_fails)
-    events = astream(agent, "go")
-    with pytest.raises(OSError, match="no instructions today"):
-        async for event in events:
-            seen.append(event.type)
-    assert events.result.stop_reason == "error"
-    assert seen == ["run_start", "result"]
-
-
-def test_a_providers_failure_is_a_result_of_the_stream() -> None:
-    provider = MockProvider("x").fail_on_step(0, ProviderError("overloaded", retryable=True))
-    with stream(agent_of(provider), "go") as events:
-        assert [event.type for event in events] == ["run_start", "messages_sent", "model_failed", "result"]
-    assert events.result.stop_reason == "error"
-    with pytest.raises(ProviderError, match="overloaded"):
-        events.result.unwrap()
+        await it.next()
+    assert [event and event.type for event in seen] == ["run_start", "result"]
+    assert (it.events.result.stop_reason, type(it.events.result.error)) == ("error", KernaiError)
 
 
 # ------------------------------------------------------------------------------------------- who waits for whom
 
 
-def test_a_slow_consumer_holds_the_run_back() -> None:
-    provider = Pieces(2000)
-    taken = 0
-    for event in stream(agent_of(provider), "go"):
+@pytest.mark.parametrize("kind, of", [(stream, Pieces), (astream, Pieces), (astream, AsyncPieces)])
+async def test_a_slow_consumer_holds_the_run_back(kind: Any, of: type[Pieces]) -> None:
+    provider, taken = of(500), 0
+    it = Either(kind, agent_of(provider))
+    while (event := await it.next()) is not None:
         taken += event.type == "text_chunk"
-        assert provider.handed <= taken + 2
-    assert taken == 2000
+        assert provider.handed <= taken + it.waits
+    assert taken == 500
 
 
-def test_a_slow_consumer_holds_back_all_tasks() -> None:
-    provider = Tasks(pieces=200, endless=False)
-    taken = 0
-    events = stream(agent_of(provider), "go")
-    for event in events:
+@pytest.mark.parametrize("kind, of", [(stream, Tasks), (astream, AsyncTasks)])
+async def test_a_slow_consumer_holds_back_all_tasks(kind: Any, of: type[Tasks]) -> None:
+    provider, taken = of(pieces=100, endless=False), 0
+    it = Either(kind, agent_of(provider))
+    while (event := await it.next()) is not None:
         taken += event.type == "text_chunk"
-        assert provider.handed <= taken + 2 * 8
-    assert taken == 8 * 200
-    assert events.result.text == "done"
+        assert provider.handed <= taken + it.waits * 8
+    assert taken == 800
+    assert it.events.result.text == "done"
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["async", "parallel"])
@@ -288,57 +287,22 @@ def test_a_slow_consumer_holds_back_skills_that_report_progress(native: bool) ->
     assert taken == given == 300
 
 
-@pytest.mark.parametrize("provider", [Pieces(500), AsyncPieces(500)], ids=["in a thread", "native"])
-async def test_a_slow_consumer_holds_an_async_run_back(provider: Pieces) -> None:
-    taken = 0
-    async with astream(agent_of(provider), "go") as events:
-        async for event in events:
-            taken += event.type == "text_chunk"
-            await asyncio.sleep(0)
-            assert provider.handed <= taken + 3
-    assert taken == 500
-
-
-async def test_a_slow_consumer_holds_back_all_async_tasks() -> None:
-    provider = AsyncTasks(pieces=100, endless=False)
-    taken = 0
-    async with astream(agent_of(provider), "go") as events:
-        async for event in events:
-            taken += event.type == "text_chunk"
-            await asyncio.sleep(0)
-            assert provider.handed <= taken + 3 * 8
-    assert taken == 800
-    assert events.result.text == "done"
-
-
 # ------------------------------------------------------------------------------------------- leaving early
 
 
-def test_closing_before_the_first_event_runs_nothing_and_still_has_a_result() -> None:
-    provider, recorder = Pieces(), Recorder()
-    events = stream(agent_of(provider), "go", recorder=recorder)
-    events.close()
+@EITHER
+async def test_a_stream_of_which_nothing_was_taken_has_run_nothing_and_has_a_result_when_it_is_closed(kind: Any) -> None:
+    provider, recorder = AsyncPieces(), Recorder()
+    it = Either(kind, agent_of(provider), recorder=recorder)
+    assert recorder.entries == []
+    with pytest.raises(KernaiError, match="not ended"):
+        _ = it.events.result
+    for _ in range(2):
+        await it.close()
+        assert it.events.result.stop_reason == "cancelled"
     assert provider.opened == 0
-    assert events.result.stop_reason == "cancelled"
     assert [event.type for event in recorder.entries] == ["run_start", "result"]
-    assert list(events) == []
-
-
-def test_closing_twice_and_closing_after_the_end_change_nothing() -> None:
-    recorder = Recorder()
-    events = stream(agent_of(MockProvider(final("done"))), "go", recorder=recorder)
-    for _ in events:
-        pass
-    before = list(recorder.entries)
-    events.close()
-    events.close()
-    assert events.result.text == "done"
-    assert recorder.entries == before
-    events = stream(agent_of(Pieces(endless=True)), "go")
-    next(events)
-    events.close()
-    events.close()
-    assert events.result.stop_reason == "cancelled"
+    assert await it.rest() == []
 
 
 def test_an_answer_that_came_before_the_consumer_left_is_kept() -> None:
@@ -376,10 +340,9 @@ def interrupt_the_block(events: RunStream) -> None:
         raise KeyboardInterrupt
 
 
-WAYS_TO_LEAVE = pytest.mark.parametrize("leave", [leave_the_block, close, fail_in_the_block, interrupt_the_block])
 
 
-@WAYS_TO_LEAVE
+@pytest.mark.parametrize("leave", [leave_the_block, close, fail_in_the_block, interrupt_the_block])
 def test_leaving_a_stream_closes_the_connection_before_it_returns(leave: Callable[[RunStream], None]) -> None:
     provider, recorder = Pieces(endless=True), Recorder()
     events = stream(agent_of(provider), "go", recorder=recorder)
@@ -393,27 +356,18 @@ def test_leaving_a_stream_closes_the_connection_before_it_returns(leave: Callabl
     assert caught.value.result is events.result
 
 
-@WAYS_TO_LEAVE
-def test_leaving_a_stream_ends_all_its_tasks(leave: Callable[[RunStream], None]) -> None:
-    provider, recorder = Tasks(), Recorder()
-    events = stream(agent_of(provider), "go", recorder=recorder)
-    while provider.opened < 8:  # each `next` lets the run go on by an event
-        next(events)
-    leave(events)
+@pytest.mark.parametrize("kind, of", [(stream, Tasks), (astream, AsyncTasks)])
+async def test_leaving_a_stream_ends_all_its_tasks(kind: Any, of: type[Tasks]) -> None:
+    provider, recorder, before = of(), Recorder(), asyncio.all_tasks()
+    it = Either(kind, agent_of(provider), recorder=recorder)
+    while provider.opened < 8:  # each event that is taken lets the run continue by one
+        await it.next()
+    await it.close()
     assert all(provider.closed.acquire(blocking=False) for _ in range(8))
-    ends = [event.data["stop_reason"] for event in recorder.for_event("result")]
-    assert ends == ["cancelled"] * 9
+    assert [event.data["stop_reason"] for event in recorder.for_event("result")] == ["cancelled"] * 9
     assert len(recorder.for_event("task_error")) == 8
     assert last_result(recorder)["stop_reason"] == "cancelled"
-
-
-def test_an_abandoned_stream_frees_its_providers_thread() -> None:
-    provider = Pieces(endless=True)
-    events = stream(agent_of(provider), "go")
-    take_some(events)
-    del events
-    gc.collect()
-    assert provider.closed.acquire(timeout=PATIENCE)
+    assert asyncio.all_tasks() == before
 
 
 def test_an_abandoned_stream_in_a_cycle_frees_its_providers_threads_too() -> None:
@@ -531,42 +485,6 @@ async def test_leaving_an_async_stream_closes_the_connection(kind: type[Pieces],
     assert last_result(recorder)["stop_reason"] == "cancelled"
     assert [event async for event in events] == []
     await events.aclose()
-
-
-async def test_closing_an_async_stream_before_its_first_event_runs_nothing() -> None:
-    provider, recorder = AsyncPieces(), Recorder()
-    events = astream(agent_of(provider), "go", recorder=recorder)
-    with pytest.raises(KernaiError, match="not ended"):
-        _ = events.result
-    await events.aclose()
-    await events.aclose()
-    assert provider.opened == 0
-    assert events.result.stop_reason == "cancelled"
-    assert [event.type for event in recorder.entries] == ["run_start", "result"]
-    assert [event async for event in events] == []
-
-
-async def test_an_async_stream_ends_with_the_result_and_stays_ended() -> None:
-    events = astream(agent_of(MockProvider(final("done"))), "go")
-    seen = [event.type async for event in events]
-    assert seen[-1] == "result"
-    assert events.result.text == "done"
-    await events.aclose()
-    assert events.result.text == "done"
-    with pytest.raises(StopAsyncIteration):
-        await anext(events)
-
-
-async def test_leaving_an_async_stream_ends_all_its_tasks() -> None:
-    provider, recorder = AsyncTasks(), Recorder()
-    before = asyncio.all_tasks()
-    async with astream(agent_of(provider), "go", recorder=recorder) as events:
-        while provider.opened < 8:
-            await anext(events)
-    assert all(provider.closed.acquire(blocking=False) for _ in range(8))
-    assert [event.data["stop_reason"] for event in recorder.for_event("result")] == ["cancelled"] * 9
-    assert last_result(recorder)["stop_reason"] == "cancelled"
-    assert asyncio.all_tasks() == before
 
 
 @ASYNC_PROVIDERS
