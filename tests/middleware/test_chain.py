@@ -116,15 +116,37 @@ def test_a_list_of_a_sub_agent_replaces_the_callers(way: Way) -> None:
 # ------------------------------------------------------------------------------------------------- what it may do
 
 
-@WAYS
-def test_it_may_rewrite_a_call_and_its_outcome(way: Way) -> None:
-    def shout(effect: CallSkill) -> Flow:
-        result = yield effect.replace(arguments={"text": "rewritten"})
-        return result.upper()
+def shout(effect: CallSkill) -> Flow:
+    result = yield effect.replace(arguments={**effect.arguments, "text": "rewritten"})
+    return result.upper()
 
+
+def rescue(effect: CallSkill) -> Flow:
+    try:
+        return (yield effect)
+    except ValueError as error:
+        return f"rescued: {error}"
+
+
+def twice(effect: CallSkill) -> Flow:
+    return [(yield effect), (yield effect)]
+
+
+def refuse(effect: CallSkill) -> Flow:
+    raise PermissionError("not today")
+    yield
+
+
+@WAYS
+@pytest.mark.parametrize("middleware, call, results, errors", [
+    (shout, command("echo", "hello"), ["REWRITTEN"], []), (rescue, command("fail", "why"), ["rescued: why"], []),
+    (twice, command("echo", "hello"), ['["hello", "hello"]'], []), (refuse, command("echo", "hello"), [], ["not today"]),
+])  # fmt: skip
+def test_it_may_change_a_call_and_what_came_of_it(way: Way, middleware: Any, call: str, results: list[str], errors: list[str]) -> None:
     recorder = Recorder()
-    way(agent_with(for_skills(shout)), recorder=recorder)
-    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["REWRITTEN"]
+    assert way(agent_with(for_skills(middleware), provider=MockProvider(call, FINAL)), recorder=recorder).text == "done"
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == results
+    assert [one["error"] for one in data_of(recorder, "skill_error")] == errors
 
 
 @WAYS
@@ -146,29 +168,6 @@ def test_without_a_provider_and_without_an_answer_it_says_how_to_set_one(way: Wa
 
 
 @WAYS
-def test_what_a_call_raises_is_thrown_into_it(way: Way) -> None:
-    def rescue(effect: CallSkill) -> Flow:
-        try:
-            return (yield effect)
-        except ValueError as error:
-            return f"rescued: {error}"
-
-    recorder = Recorder()
-    way(agent_with(for_skills(rescue), provider=MockProvider(command("fail", "why"), FINAL)), recorder=recorder)
-    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["rescued: why"]
-
-
-@WAYS
-def test_it_may_perform_a_call_twice(way: Way) -> None:
-    def twice(effect: CallSkill) -> Flow:
-        return [(yield effect), (yield effect)]
-
-    recorder = Recorder()
-    way(agent_with(for_skills(twice)), recorder=recorder)
-    assert [one["result"] for one in data_of(recorder, "skill_result")] == ['["hello", "hello"]']
-
-
-@WAYS
 def test_it_may_make_another_call_first(way: Way) -> None:
     def first(effect: CallModel) -> Flow:
         if not isinstance(effect, CallModel):
@@ -177,17 +176,6 @@ def test_it_may_make_another_call_first(way: Way) -> None:
         return LlmResponse(f"<final>{looked}</final>")
 
     assert way(agent_with(first)).text == "looked up"
-
-
-@WAYS
-def test_what_it_raises_is_the_failure_of_the_call(way: Way) -> None:
-    def refuse(effect: CallSkill) -> Flow:
-        raise PermissionError("not today")
-        yield
-
-    recorder = Recorder()
-    assert way(agent_with(for_skills(refuse)), recorder=recorder).text == "done"
-    assert [one["error"] for one in data_of(recorder, "skill_error")] == ["not today"]
 
 
 @WAYS
@@ -378,7 +366,12 @@ def yields_a_class(effect: Effect) -> Any:
     return (yield CallSkill)
 
 
+def forgetful(effect: Effect) -> Flow:
+    yield effect
+
+
 MISUSES = {
+    forgetful: "forgetful returned nothing: end it with `return (yield effect)`",
     gives_nothing: "gives_nothing gave NoneType, not a generator",
     gives_a_value: "gives_a_value gave str, not a generator",
     raises_at_once: "raised at once",
@@ -430,16 +423,6 @@ def test_what_is_no_response_is_not_taken_for_one(way: Way, answer: Any) -> None
 
     result = way(agent_with(middleware))
     assert str(result.error) == f"a middleware returned {type(answer).__name__}, not an LlmResponse"
-
-
-def forgetful(effect: Effect) -> Flow:
-    yield effect
-
-
-@WAYS
-def test_one_that_forgets_to_return_is_named_where_the_model_is_called(way: Way) -> None:
-    result = way(agent_with(forgetful))
-    assert "a middleware raised TypeError: forgetful returned nothing: end it with `return (yield effect)`" in str(result.error)
 
 
 def swallowing(effect: Effect) -> Flow:

@@ -209,15 +209,9 @@ def test_a_run_that_the_hosts_code_broke_off_has_an_end_event(way: Way) -> None:
     assert hooks.notes[-1] == ("on_run_end", "", "error")
 
 
-def test_hooks_are_plain_functions() -> None:
-    with pytest.raises(TypeError, match="before_model is an async function: hooks are plain functions"):
-
-        class Async(Hooks):
-            async def before_model(self, ctx: HookContext) -> None: ...  # type: ignore[override]
-
+def test_a_class_of_hooks_in_place_of_an_instance_is_refused() -> None:
     with pytest.raises(TypeError, match=r"write Noting\(\)"):
         Agent(instructions="x", middleware=[Noting])  # type: ignore[list-item]
-    assert Agent(instructions="x", provider=MockProvider(FINAL), middleware=[Noting()]).middleware
 
 
 @WAYS
@@ -232,60 +226,29 @@ def test_on_error_asks_the_next_provider_of_a_fallback_before_it(way: Way) -> No
     assert str(way(behind).error) == "Verdict.on_error returned 'fallback', but no fallback() is before it in the list: down"
 
 
-def _async_hook() -> None:
-    class Late(Hooks):
-        async def before_model(self, ctx: Any) -> None: ...  # type: ignore[override]
+async def asynchronous(self: Hooks, ctx: HookContext) -> None: ...
 
 
-def _misspelt() -> None:
-    class Guard(Hooks):
-        def before_tools(self, ctx: Any) -> None: ...
+def generator(self: Hooks, ctx: HookContext) -> Any:
+    yield
 
 
-def _unknown() -> None:
-    class Guard(Hooks):
-        def on_token(self, token: str) -> None: ...
+def one(self: Hooks, ctx: HookContext) -> None: ...
 
 
-def _too_few() -> None:
-    class Guard(Hooks):
-        def before_tool(self) -> None: ...  # type: ignore[override]
-
-
-def _generator() -> None:
-    class Guard(Hooks):
-        def before_tool(self, ctx: Any) -> Any:
-            yield
-
-
-def _a_letter_off() -> None:
-    class Guard(Hooks):
-        def befor_tool(self, ctx: Any) -> None: ...
-
-
-def _run_together() -> None:
-    class Guard(Hooks):
-        def beforetool(self, ctx: Any) -> None: ...
-
-
-def _too_many() -> None:
-    class Guard(Hooks):
-        def on_error(self, ctx: Any, error: Exception, how: str) -> Any: ...  # type: ignore[override]
-
-
-@pytest.mark.parametrize("make, says", [
-    (_async_hook, "Late.before_model is an async function"),
-    (_misspelt, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
-    (_generator, "Guard.before_tool is a generator: hooks are plain functions"),
-    (_a_letter_off, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
-    (_run_together, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
-    (_unknown, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
-    (_too_few, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
-    (_too_many, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
+@pytest.mark.parametrize("name, function, says", [
+    ("before_model", asynchronous, "Guard.before_model is an async function"),
+    ("before_tool", generator, "Guard.before_tool is a generator: hooks are plain functions"),
+    ("before_tools", one, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
+    ("befor_tool", one, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
+    ("beforetool", one, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
+    ("on_token", one, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
+    ("before_tool", lambda self: None, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
+    ("on_error", lambda self, ctx, error, how: None, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
 ])  # fmt: skip
-def test_a_hook_that_would_guard_nothing_is_refused_at_its_class(make: Any, says: str) -> None:
+def test_a_hook_that_would_guard_nothing_is_refused_at_its_class(name: str, function: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
-        make()
+        type("Guard", (Hooks,), {name: function})
 
 
 def test_hooks_may_be_static_take_defaults_and_have_helpers() -> None:
