@@ -430,10 +430,8 @@ def test_how_a_run_within_a_skill_ends_is_only_that_skills_error(way: Way) -> No
     recorder, cancel = Recorder(), threading.Event()
     cancel.set()
     endless = Agent(instructions="y", max_steps=2, provider=MockProvider(command("nothing")))
-    skills = [
-        Skill(name, execute=partial(run, endless, "go", **options), inputs={})
-        for name, options in {"endless": {}, "limited": {"limits": Limits(max_calls=1)}, "stopped": {"cancel": cancel}}.items()
-    ]
+    ways_to_end: dict[str, dict[str, Any]] = {"endless": {}, "limited": {"limits": Limits(max_calls=1)}, "stopped": {"cancel": cancel}}
+    skills = [Skill(name, execute=partial(run, endless, "go", **one), inputs={}) for name, one in ways_to_end.items()]
     result, _ = way(
         lambda messages, _: final("done") if len(messages) > 2 else "".join(command(one.name) for one in skills),
         agent={"skills": skills}, recorder=recorder,

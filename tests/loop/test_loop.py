@@ -636,7 +636,7 @@ def test_names_that_nothing_has_are_warned_of_when_a_run_starts_with_those_that_
     kernai.skills.register(echo)
     kernai.protocols.register("ticketing", lambda *_: "")
     leaf = Agent(instructions="", skills=["Search_archiv"], name="leaf")
-    skills = ["echo", "serch_archive", "nothing", leaf.as_skill("leaf", "")]
+    skills: list[str | Skill] = ["echo", "serch_archive", "nothing", leaf.as_skill("leaf", "")]
     agent = Agent(instructions="", skills=skills, protocols=["tiketing", "ticketing"], name="root")
     hand = ByHand(agent, provider=MockProvider(command("leaf", "x"), "done"))
     hand.run("Go.")
