@@ -1,9 +1,9 @@
 """Runs between this process and a stdio server, so that the server never outlives it.
 
-Run as a program, ``python -I -S guard.py COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a process group
-of its own, with the guard's standard streams, and waits until the command ends, until the other end of standard input is
-closed, which the operating system does also for a host that was killed, or for SIGTERM. Then it ends whatever is left of
-the group. It reads nothing and writes nothing, so it costs no latency.
+Run as a program, ``python -I -S guard.py COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a process
+group of its own, with the guard's standard streams. When the command has ended, when the other end of standard input is
+closed (the operating system does that also for a host that was killed) or at SIGTERM, it ends whatever is left of the
+group. It reads nothing and writes nothing, so it costs no latency.
 
 Imports next to nothing, because one runs beside each server.
 """

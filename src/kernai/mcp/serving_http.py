@@ -21,7 +21,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
 
-from kernai.mcp.serving_loop import GRACE
+from kernai.mcp.serving_loop import GRACE, until
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -155,10 +155,8 @@ async def serve_http(
     # the SDK ends its sessions before uvicorn waits for their streams
     async with app.session_manager.run():
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        stopping = asyncio.ensure_future(stop.wait())
         on_ready()
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await until(stop, serving)
         server.should_exit = True
         cancel_calls()
     await serving

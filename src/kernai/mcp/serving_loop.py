@@ -32,6 +32,13 @@ def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         loop.close()
 
 
+async def until(stop: asyncio.Event, serving: asyncio.Future[None]) -> None:
+    """Waits until `stop` is set or `serving` has ended on its own."""
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+
+
 async def _cancel_rest() -> None:
     """Unlike `asyncio.run`, which waits for ever."""
     left = asyncio.all_tasks() - {asyncio.current_task()}

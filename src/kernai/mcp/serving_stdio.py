@@ -1,8 +1,8 @@
 """Serving over stdio: a client has started this process and talks through its stdin and stdout.
 
-The SDK's transport reads and writes in threads that nothing can interrupt: Ctrl-C would wait for the client's next
-line, and a client that reads nothing would keep the server alive. So the SDK gets a pipe for each direction, and daemon
-threads copy between these and the client. Closing a pipe ends whatever the SDK waits for.
+The SDK's own reading and writing happens in threads that nothing can interrupt: Ctrl-C would wait for the client's next
+line, and a client that reads nothing would keep the server alive. So the SDK gets an input and an output whose threads
+are daemons, and which do not wait for them when they are cancelled.
 
 Stdout belongs to the protocol, and one stray `print` would break it. So while serving, descriptor 1 and `sys.stdout`
 are stderr and descriptor 0 is empty, for this process and its children.
@@ -16,88 +16,94 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from mcp.server.stdio import stdio_server
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.errors import KernaiError
-from kernai.mcp.serving_loop import GRACE
+from kernai.mcp.serving_loop import GRACE, until
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-_CHUNK = 1 << 16
 _claimed = threading.Lock()
 
 
 async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
     """Serves the client behind stdin and stdout until it leaves or `stop` is set."""
-    loop = asyncio.get_running_loop()
     with _client() as (stdin, stdout), ExitStack() as files:
-        (lines, feed), (drain, output), (woken, wake) = (_pipe(files) for _ in range(3))
-        reader = io.TextIOWrapper(io.BufferedReader(lines), "utf-8", "replace")
-        writer = io.TextIOWrapper(io.BufferedWriter(output), "utf-8")
+        woken, waker = map(files.enter_context, (FileIO(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)))
+        pool = WorkerPool(2, keep=True)
+        files.callback(pool.close)
+        client: Any = _Client(pool, _Input(stdin, woken), stdout, stop)
 
-        def end() -> None:
-            wake.close()  # wakes the thread that reads stdin
-            feed.close()  # ends the SDK's input
-            loop.call_later(GRACE, drain.close)  # ends its output, if the client has not read it by then
+        async def serve() -> None:
+            try:
+                async with stdio_server(client, client) as (incoming, outgoing):
+                    await app.run(incoming, outgoing, app.create_initialization_options())
+            except* OSError:  # the client has stopped reading
+                pass
 
-        async def end_when_stopped() -> None:
-            await stop.wait()
-            end()
-
-        def copy(read: Callable[[int], bytes], target: FileIO, closing: FileIO) -> None:
-            with suppress(OSError, ValueError):  # the other side is gone, or `closing` is closed
-                while chunk := read(_CHUNK):
-                    left = memoryview(chunk)
-                    while left:
-                        left = left[target.write(left) or 0 :]
-            closing.close()
-            with suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(end)
-
-        copying = [
-            threading.Thread(target=copy, args=arguments, name="kernai-mcp-stdio", daemon=True)
-            for arguments in ((partial(_read, stdin, woken), feed, feed), (drain.read, stdout, drain))
-        ]
-        for thread in copying:
-            thread.start()
-        ending = asyncio.ensure_future(end_when_stopped())
-        try:
-            async with stdio_server(anyio.wrap_file(reader), anyio.wrap_file(writer)) as (incoming, outgoing):
-                await app.run(incoming, outgoing, app.create_initialization_options())
-        except* OSError:  # the client has stopped reading
-            pass
-        finally:
-            ending.cancel()
-            end()
-            with suppress(OSError):  # it still has what the client did not read
-                writer.close()
-            for thread in copying:
-                thread.join(GRACE)
+        serving = asyncio.ensure_future(serve())
+        await until(stop, serving)
+        waker.close()  # ends the input
+        await asyncio.wait([serving], timeout=GRACE)
+        serving.cancel()  # the client does not read the rest of the output
+        with suppress(asyncio.CancelledError):
+            await serving
 
 
-def _read(source: FileIO, woken: FileIO, size: int) -> bytes:
-    """What `source` has, or nothing once `woken` is readable. Where descriptors cannot be polled it just reads."""
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(source, select.POLLIN)
-        poll.register(woken, select.POLLIN)
-        if woken.fileno() in {ready for ready, _ in poll.poll()}:
-            return b""
-    return source.read(size) or b""
+class _Client:
+    """What the SDK takes for two `anyio.AsyncFile`: the lines of a client, and what is written to it.
+
+    Sets `ended` when the client has left.
+    """
+
+    def __init__(self, pool: WorkerPool, source: _Input, target: FileIO, ended: asyncio.Event) -> None:
+        self._pool = pool
+        self._lines = io.TextIOWrapper(io.BufferedReader(source), "utf-8", "replace")
+        self._target = target
+        self._ended = ended
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while line := await in_worker(self._pool, self._lines.readline):
+            yield line
+        self._ended.set()
+
+    async def write(self, text: str) -> None:
+        await in_worker(self._pool, partial(self._write, memoryview(text.encode())))
+
+    async def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def _write(self, left: memoryview) -> None:
+        while left:
+            left = left[self._target.write(left) or 0 :]
 
 
-def _pipe(files: ExitStack) -> tuple[FileIO, FileIO]:
-    """Its reading and its writing end. A closed `FileIO` refuses to read, even if its number is in use again."""
-    read, write = os.pipe()
-    return files.enter_context(FileIO(read)), files.enter_context(FileIO(write, "w"))
+class _Input(io.RawIOBase):
+    """What `source` has, and the end once `woken` is readable. Where descriptors cannot be polled it just reads."""
+
+    def __init__(self, source: FileIO, woken: FileIO) -> None:
+        self._source = source
+        self._woken = woken
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(self._source, select.POLLIN)
+            poll.register(self._woken, select.POLLIN)
+            if self._woken.fileno() in {ready for ready, _ in poll.poll()}:
+                return 0
+        return self._source.readinto(buffer) or 0
 
 
 @contextmanager
