@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -34,6 +34,14 @@ MAX_PAGES = 100
 _LOG = logging.getLogger("kernai.mcp")
 #: the parts of a definition that a model or a policy may rely on
 _DEFINING = ("title", "description", "inputSchema", "outputSchema", "annotations")
+
+
+class Listing(list[Any]):
+    """What a server has of one kind; `is_cut` if it has more than was asked for."""
+
+    def __init__(self, found: Iterable[Any] = (), *, is_cut: bool = False) -> None:
+        super().__init__(found)
+        self.is_cut = is_cut
 
 
 class Catalogue:
@@ -194,6 +202,14 @@ class Connection:
                     raise self._died(exchange, what, reason, in_doubt=in_doubt) from None
             session = await self._reopened(exchange, what, reason)
 
+    async def list(self, exchange: Exchange, kind: str) -> Listing:
+        """All there is of one kind; of tools those that may be called."""
+        if kind != "tools":
+            what = f"listing its {kind.replace('_', ' ')}"
+            return await self.use(exchange, lambda client, _: every_page(client, kind), what=what, repeatable=True)
+        await self.refresh(exchange, force=True)
+        return Listing(self.catalogue.tools.values(), is_cut=self.catalogue.listing.is_cut)
+
     async def refresh(self, exchange: Exchange, *, force: bool) -> None:
         """Lists the tools, unless the catalogue is up to date. Everyone who comes meanwhile waits for the same."""
         if not force and self.is_open and self.catalogue.is_fresh:
@@ -212,9 +228,7 @@ class Connection:
     async def _list(self, client: Client, _: Attempt) -> None:
         self.catalogue.is_fresh = True  # before it is asked: a change that is reported meanwhile must not be lost
         try:
-            has_tools = client.server_capabilities.tools is not None
-            listing = await every_page(client, "tools") if has_tools else Listing()
-            self.catalogue.update(listing, client.protocol_version)
+            self.catalogue.update(await every_page(client, "tools"), client.protocol_version)
         except BaseException:
             self.catalogue.expire()
             raise
@@ -327,22 +341,20 @@ class Connection:
         )
 
 
-class Listing(list[Any]):
-    """What a server has of one kind; `is_cut` if it has more than was asked for."""
-
-    is_cut = False
-
-
 async def every_page(client: Client, kind: str) -> Listing:
-    """All pages of a listing. A server whose pages never end is cut off, with a warning in the log."""
-    listing = Listing()
+    """All pages of a listing, none if the server does not offer that kind.
+
+    A server whose pages never end is cut off, with a warning in the log.
+    """
+    if getattr(client.server_capabilities, "resources" if kind == "resource_templates" else kind) is None:
+        return Listing()
+    found: list[Any] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await getattr(client, f"list_{kind}")(cursor=cursor)
-        listing += getattr(page, kind)
+        found += getattr(page, kind)
         cursor = page.next_cursor
         if cursor is None:
-            return listing
-    listing.is_cut = True
+            return Listing(found)
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
-    return listing
+    return Listing(found, is_cut=True)

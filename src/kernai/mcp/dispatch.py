@@ -13,12 +13,11 @@ from mcp_types import HEADER_MISMATCH, Tool
 from kernai.mcp import rendering
 from kernai.mcp.arguments import example, faults
 from kernai.mcp.background import Background
-from kernai.mcp.connection import Attempt, Connection, Exchange, every_page
+from kernai.mcp.connection import Attempt, Connection, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
-from kernai.mcp.lookup import Finder, call
+from kernai.mcp.lookup import Servers, call
 from kernai.mcp.rendering import Returned
-from kernai.mcp.request_context import AskEach, RequestContext, listing_of
 from kernai.mcp.requests import Request, read_request, written
 from kernai.mcp.validation import first_error
 from kernai.registry.skill_context import SkillContext
@@ -40,20 +39,17 @@ class Turn:
         pauses: bool = False,
     ) -> None:
         self._pauses = pauses
-        self._context = RequestContext(servers, background, context)
-        self._finder = Finder(self._context, guarded)
+        self._servers = Servers(servers, background, context, guarded)
 
     def answer(self, text: str) -> Returned:
         request = read_request(text)
-        self._context.named = request.params.get("server")
+        self._servers.named = request.params.get("server")
         match request.method:
             case "servers/list":
-                return json.dumps([one.about() for one in self._context.servers.values()], ensure_ascii=False)
-            case "tools/list":
-                return self._list_tools(request)
+                return json.dumps([one.about() for one in self._servers.all.values()], ensure_ascii=False)
             case "tools/describe":
-                connection, tool = self._finder.tool(request)
-                self._context.emit_changes(connection, [tool.name])
+                connection, tool = self._servers.tool(request)
+                self._servers.emit_changes(connection, [tool.name])
                 return rendering.tool_in_full(connection.name, tool)
             case "tools/call":
                 return self._call_tool(request)
@@ -63,35 +59,21 @@ class Turn:
                 return self._get_prompt(request)
             case method if method in rendering.LISTINGS:
                 return self._list(request, *rendering.LISTINGS[method])
-        raise self._finder.unknown_method(request)
-
-    def _list_tools(self, request: Request) -> Returned:
-        async def ask(connection: Connection, exchange: Exchange) -> None:
-            await connection.refresh(exchange, force=True)
-
-        def shown(connection: Connection, _: None) -> str:
-            catalogue = connection.catalogue
-            self._context.emit_changes(connection, catalogue.tools)
-            lines = map(rendering.tool_line, catalogue.tools.values())
-            return rendering.section(connection.name, "tool", lines, is_cut=catalogue.listing.is_cut)
-
-        return self._sections(request, ask, shown)
+        raise self._servers.unknown_method(request)
 
     def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
-        return self._sections(request, listing_of(kind), lambda connection, found: rendering.section(
-            connection.name, what, map(line, found), is_cut=found.is_cut
-        ))
-
-    def _sections(self, request: Request, ask: AskEach, shown: Callable[[Connection, Any], str]) -> str:
-        """What each server answers, or why it does not."""
-        outcomes = self._context.any(self._finder.servers(request), ask)
+        """What each server has, or why that is not known."""
+        servers = self._servers.of(request)
+        found, failures = self._servers.lists(servers, kind)
+        for connection in found if kind == "tools" else ():
+            self._servers.emit_changes(connection, connection.catalogue.tools)
         return "\n\n".join(
-            str(outcome) if isinstance(outcome, McpError) else shown(connection, outcome)
-            for connection, outcome in outcomes
+            rendering.section(one.name, what, map(line, found[one]), is_cut=found[one].is_cut)
+            if one in found else str(failures[one]) for one in servers
         )
 
     def _call_tool(self, request: Request) -> Returned:
-        connection, tool = self._finder.tool(request)
+        connection, tool = self._servers.tool(request)
         arguments = request.arguments
         wrong = faults(tool.input_schema, arguments)
         if wrong:
@@ -104,9 +86,9 @@ class Turn:
 
     def tools_of(self, server: str) -> dict[str, Tool]:
         """The tools of a configured server that may be called, by name; `McpError` if it cannot be asked."""
-        self._context.named = server
-        connection = self._context.servers[server]
-        failures = self._context.list_tools([connection])
+        self._servers.named = server
+        connection = self._servers.all[server]
+        failures = self._servers.list_tools([connection])
         if failures:
             raise failures[connection]
         return connection.catalogue.tools
@@ -116,10 +98,10 @@ class Turn:
         tool = self.tools_of(server).get(name)
         if tool is None:
             raise McpError(f"server {server!r} has no tool {name!r} any more")
-        return self._perform(self._context.servers[server], tool, arguments)
+        return self._perform(self._servers.all[server], tool, arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
-        self._context.emit_changes(connection, [tool.name])
+        self._servers.emit_changes(connection, [tool.name])
 
         async def send(client: Client, attempt: Attempt, options: dict[str, Any]) -> Any:
             async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -157,7 +139,7 @@ class Turn:
 
     def _read_resource(self, request: Request) -> Returned:
         uri = str(request.params["uri"])
-        connection = self._finder.server_of_resource(request, uri)
+        connection = self._servers.server_of_resource(request, uri)
 
         async def send(client: Client, _: Attempt, options: dict[str, Any]) -> Any:
             if client.server_capabilities.resources is None:
@@ -167,7 +149,7 @@ class Turn:
         return rendering.resource_answer(self._result(connection, f"resources/read of {uri!r}", send, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
-        connection, prompt = self._finder.prompt(request)
+        connection, prompt = self._servers.prompt(request)
         # the protocol knows texts only
         arguments = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -187,14 +169,14 @@ class Turn:
 
     def _result(self, connection: Connection, what: str, send: Send, *, repeatable: bool) -> Any:
         """The server's final result: what it needs before is asked for."""
-        interaction = Interaction(connection, what, pauses=self._pauses, approval=self._context.skill_context.approval)
+        interaction = Interaction(connection, what, pauses=self._pauses, approval=self._servers.skill_context.approval)
 
         async def ask(client: Client, attempt: Attempt) -> Any:
             return await interaction.result(client, attempt, lambda responses, state: send(client, attempt, {
                 "input_responses": responses, "request_state": state, "allow_input_required": True,
             }))
 
-        return self._context.one(connection, ask, what, repeatable=repeatable)
+        return self._servers.ask(connection, ask, what, repeatable=repeatable)
 
 
 def is_repeatable(tool: Tool) -> bool:

@@ -115,6 +115,7 @@ def _about(text: str | None) -> str:
 
 #: by method: the kind that is listed, as the SDK calls it, what one is called here, and its line
 LISTINGS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "tools/list": ("tools", "tool", tool_line),
     "resources/list": ("resources", "resource", resource_line),
     "resources/templates/list": ("resource_templates", "resource template", template_line),
     "prompts/list": ("prompts", "prompt", prompt_line),
