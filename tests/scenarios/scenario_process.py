@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from kernai.recording_file import read_recording
 from kernai_providers import VENDORS
 from kit import known_providers
 from tests import programs
@@ -125,10 +128,66 @@ class Demo:
         return [json.loads(line) for line in lines]
 
 
-def changed(name: str, tmp_path: Path, change: Callable[[list[Any]], None]) -> Path:
-    """A copy of a scenario's tape whose turns were changed."""
+def data_of(events: list[dict[str, Any]], kind: str, skill: str | None = None) -> list[Any]:
+    """The data of the events of a type, of one skill or of all."""
+    found = [event["data"] for event in events if event["event"] == kind]
+    return [data for data in found if skill is None or data["skill"] == skill]
+
+
+@functools.cache
+def recorded(name: str) -> list[dict[str, Any]]:
+    """The events of a good run of a scenario with its tape, which is run once."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        done = ran_here(SCENARIOS / f"{name}.py", "--offline", "--no-log", "--record", path)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        assert "note:" not in done.stdout  # the run asks what it asked when the tape was made
+        return read_recording(path)
+
+
+# ------------------------------------------------------------------------------------------ tapes, tampered with
+
+Change = Callable[[list[dict[str, Any]]], object]
+
+
+def failures(name: str, change: Change, folder: Path) -> list[str]:
+    """What is wrong with a run of the root's turns, changed."""
     tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
     change(tape["conversations"][0]["turns"])
-    path = tmp_path / f"{name}.json"
+    path = folder / "tape.json"
     path.write_text(json.dumps(tape), encoding="utf-8")
-    return path
+    done = ran_here(SCENARIOS / f"{name}.py", "--tape", path, "--no-log")
+    assert (done.returncode, done.stderr) == (1, ""), done.stdout
+    return [line for line in done.stdout.splitlines() if line.startswith("FAILED: ")]
+
+
+def replaced(old: str, new: str) -> Change:
+    """Other words of the model, wherever it says these."""
+
+    def change(turns: list[dict[str, Any]]) -> None:
+        assert any(old in turn["content"] for turn in turns), f"the tape must hold {old!r}"
+        for turn in turns:
+            turn["content"] = turn["content"].replace(old, new)
+
+    return change
+
+
+def answered(old: str, new: str) -> Change:
+    """Other words in its answer."""
+    return lambda turns: replaced(old, new)(turns[-1:])
+
+
+def without(word: str) -> Change:
+    """Without the turns that contain a word, the answer aside."""
+    return lambda turns: turns.__setitem__(slice(0, -1), [one for one in turns[:-1] if word not in one["content"]])
+
+
+def cut(first: int, last: int) -> Change:
+    """Without some turns."""
+    return lambda turns: turns.__delitem__(slice(first, last))
+
+
+def added(at: int, skill: str, **params: Any) -> Change:
+    """One call more in a turn."""
+    call = f'\n<block type="command" name="{skill}">{json.dumps(params)}</block>'
+    return lambda turns: turns[at].update(content=turns[at]["content"] + call)

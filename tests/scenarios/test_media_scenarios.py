@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +18,22 @@ pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
 
 from PIL import Image
 
-import describe_image
-import drawn_image
 import kernai
 import text_only_fallback
-import vision_gated_skill
 from harness import ExpectationError, Outcome, UsageError
-from kernai.recording_file import read_recording
 from kit import charts, packages
 from kit.stored_png import STORED_LIMIT, stored_png
 from kit.vendor_requests import request_bodies
-from tests.scenarios.scenario_process import changed, ran_here
-
-ROOT = Path(__file__).resolve().parents[2]
-SCENARIOS = {
-    module.scenario.name: module.scenario
-    for module in (describe_image, vision_gated_skill, drawn_image, text_only_fallback)
-}
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
-    "PYTHONPATH": str(ROOT / "src"),
-    "PYTHONIOENCODING": "utf-8",
-}
-
-
-def run(name: str, *arguments: str | Path, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """A scenario as a user runs it; `python` are options of the interpreter."""
-    command = [sys.executable, *python, str(ROOT / "scenarios" / f"{name}.py"), *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    """The events of a good offline run of a scenario, which is run once."""
-    folder = tmp_path_factory.mktemp("runs")
-
-    def events(name: str) -> list[Any]:
-        path = folder / f"{name}.json"
-        if not path.exists():
-            done = ran_here(ROOT / "scenarios" / f"{name}.py", "--offline", "--no-log", "--record", path)
-            assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-            assert "note:" not in done.stdout  # the run asks what it asked when the tape was made
-        return read_recording(path)
-
-    return events
-
-
-def data_of(events: list[Any], kind: str) -> list[Any]:
-    return [event["data"] for event in events if event["event"] == kind]
+from tests.scenarios.scenario_process import (
+    ENVIRONMENT,
+    SCENARIOS,
+    Change,
+    answered,
+    data_of,
+    failures,
+    recorded,
+    without,
+)
 
 
 def sent(events: list[Any]) -> list[Any]:
@@ -77,12 +44,12 @@ def sent(events: list[Any]) -> list[Any]:
 # ------------------------------------------------------------------------------------------------ the good runs
 
 
-def test_a_picture_goes_to_the_model_beside_the_question(recorded: Callable[[str], list[Any]]) -> None:
+def test_a_picture_goes_to_the_model_beside_the_question() -> None:
     (question,) = [message["content"] for message in sent(recorded("describe_image")) if message["role"] == "user"]
     assert [part["mime_type"] for part in question if not isinstance(part, str)] == ["image/png"]
 
 
-def test_wrong_ids_are_answered_by_errors_and_the_right_one_is_measured(recorded: Callable[[str], list[Any]]) -> None:
+def test_wrong_ids_are_answered_by_errors_and_the_right_one_is_measured() -> None:
     events = recorded("vision_gated_skill")
     a_file, unknown = (error["error"] for error in data_of(events, "skill_error"))
     assert a_file.startswith("image: expected the id of a media in this conversation, received string")
@@ -92,9 +59,7 @@ def test_wrong_ids_are_answered_by_errors_and_the_right_one_is_measured(recorded
     assert json.loads(measured["result"]) == [bar.kg for bar in charts.harvest("spring")]
 
 
-def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes(
-    recorded: Callable[[str], list[Any]],
-) -> None:
+def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes() -> None:
     events = recorded("drawn_image")
     pictures = [
         (tag, part["id"])
@@ -109,9 +74,7 @@ def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes(
     assert errors[1].startswith("image: expected the id of a media in this conversation")
 
 
-def test_a_model_without_eyes_is_not_offered_the_skill_for_eyes_and_is_refused_it(
-    recorded: Callable[[str], list[Any]],
-) -> None:
+def test_a_model_without_eyes_is_not_offered_the_skill_for_eyes_and_is_refused_it() -> None:
     events = recorded("text_only_fallback")
     assert [error["error"] for error in data_of(events, "skill_error")] == ["Skill 'measure_bars' is not allowed"]
     (listing,) = [one["result"] for one in data_of(events, "builtin_result")]
@@ -124,53 +87,34 @@ def test_a_model_without_eyes_is_not_offered_the_skill_for_eyes_and_is_refused_i
 # ------------------------------------------------------------------------------------------------- the bad runs
 
 
-def answer(old: str, new: str) -> Callable[[list[Any]], None]:
-    def change(turns: list[Any]) -> None:
-        assert old in turns[-1]["content"]
-        turns[-1]["content"] = turns[-1]["content"].replace(old, new)
-
-    return change
-
-
-def without(word: str) -> Callable[[list[Any]], None]:
-    """Without the turns that hold a word, the answer aside."""
-    return lambda turns: turns.__setitem__(slice(0, -1), [one for one in turns[:-1] if word not in one["content"]])
-
-
-def hand_over_the_first(turns: list[Any]) -> None:
+def hand_over_the_first(turns: list[dict[str, Any]]) -> None:
     """The answer names the first drawing, in which one bar is wrong."""
     first, *_, last = re.findall(r"media_[0-9a-f]{12}", "".join(turn["content"] for turn in turns))
-    answer(last, first)(turns)
+    answered(last, first)(turns)
 
 
 @pytest.mark.parametrize(
     "name, change, fault",
     [
-        ("describe_image", answer("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
-        ("describe_image", answer("Damson 55", "Birch 55"), "most and least are those of the books; answered Birch 55"),
-        ("describe_image", answer("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
-        ("describe_image", answer("369", "370"), "the total is that of the books; answered 370, the books say 369"),
-        ("describe_image", answer("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
-        ("vision_gated_skill", answer("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
-        ("vision_gated_skill", answer("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
+        ("describe_image", answered("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
+        ("describe_image", answered("Damson 55", "Birch 55"), "most and least are those of the books; answered Birch 55"),
+        ("describe_image", answered("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
+        ("describe_image", answered("369", "370"), "the total is that of the books; answered 370, the books say 369"),
+        ("describe_image", answered("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
+        ("vision_gated_skill", answered("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
+        ("vision_gated_skill", answered("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
         ("vision_gated_skill", without("measure_bars"), "the skill measured the very picture that was given; no call"),
         ("drawn_image", hand_over_the_first, "the chart is a sound png that shows the books; the chart shows [46.0"),
-        ("drawn_image", answer("Chart: media_", "Chart: media_f"), "the answer names ['media_f"),
-        ("drawn_image", answer("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
+        ("drawn_image", answered("Chart: media_", "Chart: media_f"), "the answer names ['media_f"),
+        ("drawn_image", answered("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
         ("drawn_image", without("measure_bars"), "that very chart was measured before it was handed over"),
-        ("text_only_fallback", answer("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
-        ("text_only_fallback", answer("I do not know", "is Cedar"), "states Cedar, which it cannot know"),
-        ("text_only_fallback", answer("a placeholder", "58 kg"), "states 58, which it cannot know"),
+        ("text_only_fallback", answered("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
+        ("text_only_fallback", answered("I do not know", "is Cedar"), "states Cedar, which it cannot know"),
+        ("text_only_fallback", answered("a placeholder", "58 kg"), "states 58, which it cannot know"),
     ],
 )
-def test_a_bad_run_fails_and_says_in_what(
-    name: str, change: Callable[[list[Any]], None], fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        SCENARIOS[name].main(["--tape", str(changed(name, tmp_path, change)), "--no-log"])
-    assert ended.value.code == 1
-    faults = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED: this does not hold: ")]
-    assert any(fault in line for line in faults), faults
+def test_a_bad_run_fails_and_says_in_what(name: str, change: Change, fault: str, tmp_path: Path) -> None:
+    assert any(fault in line for line in failures(name, change, tmp_path))
 
 
 def with_eyes(*turns: str) -> Outcome:
@@ -202,11 +146,11 @@ def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_without_pillow_one_line_says_what_to_install(name: str) -> None:
-    done = run(name, "--offline", "--no-log", python=("-S",))  # -S hides every installed package
+def test_without_pillow_one_line_says_what_to_install() -> None:
+    command = [sys.executable, "-S", str(SCENARIOS / "drawn_image.py"), "--offline", "--no-log"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
     assert (done.returncode, done.stderr) == (
-        2, f'{name}: error: this scenario needs more than kernai: pip install "pillow>=10.4"\n',
+        2, 'drawn_image: error: this scenario needs more than kernai: pip install "pillow>=10.4"\n',
     )
 
 
