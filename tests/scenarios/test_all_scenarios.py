@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 import pytest
 
 from kit.scenario_files import find_scenarios
+from tests.scenarios.scenario_process import ENVIRONMENT, ROOT
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = find_scenarios(ROOT / "scenarios")
 NAMES = {
     "inventory_lookup", "simple_baseline", "customer_support_triage", "incident_investigation",
@@ -26,10 +25,6 @@ NAMES = {
     "describe_image", "vision_gated_skill", "drawn_image", "text_only_fallback",
     "mcp_filesystem", "mcp_memory", "skill_and_mcp",
     "approval_of_payments", "crash_and_resume", "fork_another_way",
-}
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("COV_")} | {
-    "PYTHONPATH": str(ROOT / "src"),
-    "PYTHONIOENCODING": "utf-8",
 }
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,17 +14,15 @@ from kernai.recording_file import read_recording
 from kit.kept import STORE
 from kit.tape import Conversation, Tape, Turn
 from kit.tape_provider import TapeProvider
-from tests.scenarios.scenario_process import ENVIRONMENT
+from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, Change, failures, replaced
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("approval_of_payments", "crash_and_resume", "fork_another_way")
-Change = Callable[[str], str]
 
 
 def ran(name: str, *arguments: str, python: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *python, str(ROOT / "scenarios" / f"{name}.py"), "--offline", "--no-log", *arguments]
+    command = [sys.executable, *python, str(SCENARIOS / f"{name}.py"), "--offline", "--no-log", *arguments]
     return subprocess.run(
         command, env={**ENVIRONMENT, **more}, capture_output=True, encoding="utf-8", timeout=120, check=False
     )
@@ -39,33 +35,17 @@ def test_the_standard_library_alone_is_enough_and_nothing_is_left_behind(name: s
     assert os.listdir(tmp_path) == []
 
 
-BAD: dict[str, tuple[str, Change, str]] = {
-    "both payments for the amount delivered": (
-        "approval_of_payments", lambda text: text.replace("219.50", "129.50"), "only what was delivered is paid",
-    ),
-    "an answer that hides the refusal": (
-        "approval_of_payments", lambda text: text.replace("R-18 is not:", "The other is not:"), "the answer names both",
-    ),
-    "a wrong fee": (
-        "crash_and_resume", lambda text: text.replace('\\"amount\\": 60', '\\"amount\\": 66'), "every fee is booked once",
-    ),
-    "the wrong train": (
-        "fork_another_way", lambda text: text.replace("the express", "the night train"), "each run chose what",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name, change, failure", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(
+    "name, change, failure",
+    [
+        ("approval_of_payments", replaced("219.50", "129.50"), "only what was delivered is paid"),
+        ("approval_of_payments", replaced("R-18 is not:", "The other is not:"), "the answer names both"),
+        ("crash_and_resume", replaced('"amount": 60', '"amount": 66'), "every fee is booked once"),
+        ("fork_another_way", replaced("the regional trains", "the night train"), "each run chose what"),
+    ],
+)
 def test_a_run_that_is_not_good_says_what_does_not_hold(name: str, change: Change, failure: str, tmp_path: Path) -> None:
-    tape = (ROOT / "scenarios" / "tapes" / f"{name}.json").read_text(encoding="utf-8")
-    changed = change(tape)
-    assert changed != tape
-    json.loads(changed)
-    path = tmp_path / "tape.json"
-    path.write_text(changed, encoding="utf-8")
-    done = ran(name, "--tape", str(path))
-    assert done.returncode == 1
-    assert f"this does not hold: {failure}" in done.stdout + done.stderr
+    assert any(f"this does not hold: {failure}" in line for line in failures(name, change, tmp_path))
 
 
 def test_a_store_that_is_none_is_wrong_usage() -> None:

@@ -17,14 +17,9 @@ from typing import Any
 import pytest
 
 from kit.scenario_files import find_scenarios
-from tests.scenarios.scenario_process import ran_here
+from tests.scenarios.scenario_process import ENVIRONMENT, ROOT, ran_here
 
-ROOT = Path(__file__).resolve().parents[2]
 MATRIX = ROOT / "scenarios" / "run_matrix.py"
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
-    "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "scenarios"))),
-    "PYTHONIOENCODING": "utf-8",
-}
 PATIENCE = 60  # for a process or a socket: far more than it takes, so that a hang is a failure and not a hang
 PAIR = "played/mock-1"
 

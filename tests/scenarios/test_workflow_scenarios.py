@@ -1,31 +1,20 @@
 """The scenarios about workflows: each tape drives what its scenario is about, and no expectation is a rubber stamp.
 
-A bad run is a real run of a tape that was tampered with, or a good run's recording in which the kernel seems to have
-done what it must not. Each row names the expectation that has to fail for it; a test sees that none is left out.
+A bad run is a real run of a tape that was tampered with. Each row names the expectation that has to fail for it.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import kernai
-from fixtures.fraud_investigation import make_payments
-from kernai import Event
-from kit.outcome import Outcome, judged
-from kit.workflow_evidence import FIXTURES, figure, rows_of
-
-NAMES = (
-    "sequential_pipeline", "parallel_fan_out", "fraud_investigation", "redundant_tasks", "task_failure_recovery",
-    "invalid_plan_fallback", "cyclic_plan_rejected", "unknown_dependency", "sub_agent_must_not_plan",
-)
-TAPES = FIXTURES.parent / "tapes"
+from kit.workflow_evidence import figure, rows_of
+from tests.scenarios.scenario_process import TAPES, recorded
 
 Tape = dict[str, Any]
 Change = Callable[[Tape], object]
@@ -57,28 +46,12 @@ def log_of_tape(name: str, folder: Path, tape: Tape) -> dict[str, Any]:
     return log_of(name, folder, "--tape", path)
 
 
-@pytest.fixture(scope="module")
-def good_logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The log of a good run of each scenario."""
-    return {name: log_of(name, tmp_path_factory.mktemp(name)) for name in NAMES}
-
-
 # ------------------------------------------------------------------------------------------------------ good runs
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_bundled_tape_is_a_good_run_and_each_request_is_the_one_on_the_tape(
-    good_logs: dict[str, dict[str, Any]], name: str
-) -> None:
-    log = good_logs[name]
-    assert (log["faults"], log["notes"]) == ([], [])
-    assert len(log["expectations"]) >= 3
-    assert all(one["holds"] for one in log["expectations"])
-
-
-def fields_of(log: dict[str, Any], event: str, *keys: str) -> list[tuple[Any, ...]]:
+def fields_of(name: str, event: str, *keys: str) -> list[tuple[Any, ...]]:
     """Scope and some data of each event of a type, sorted: beside each other, tasks end in any order."""
-    entries = [entry for entry in log["events"] if entry["event"] == event]
+    entries = [entry for entry in recorded(name) if entry["event"] == event]
     return sorted((entry["scope"], *(entry["data"][key] for key in keys)) for entry in entries)
 
 
@@ -106,66 +79,24 @@ def fields_of(log: dict[str, Any], event: str, *keys: str) -> list[tuple[Any, ..
     ],
 )
 def test_the_tape_drives_every_branch_that_the_scenario_is_about(
-    good_logs: dict[str, dict[str, Any]], name: str, event: str, key: str, due: list[tuple[str, Any]]
+    name: str, event: str, key: str, due: list[tuple[str, Any]]
 ) -> None:
-    assert fields_of(good_logs[name], event, key) == due
+    assert fields_of(name, event, key) == due
 
 
-def test_a_task_without_steps_and_one_without_a_provider_reach_the_root_as_errors(
-    good_logs: dict[str, dict[str, Any]],
-) -> None:
-    ((_, results),) = fields_of(good_logs["task_failure_recovery"], "workflow_complete", "results")
+def test_a_task_without_steps_and_one_without_a_provider_reach_the_root_as_errors() -> None:
+    ((_, results),) = fields_of("task_failure_recovery", "workflow_complete", "results")
     failed = {task: result for task, result in results.items() if result.startswith("error: ")}
     assert sorted(failed) == ["osaka", "valparaiso"]
     assert "used all its 5 steps" in failed["osaka"]
     assert "overloaded" in failed["valparaiso"]
 
 
-def test_a_merchant_named_like_markup_reaches_the_model_as_plain_text(good_logs: dict[str, dict[str, Any]]) -> None:
-    asked = json.dumps([entry for entry in good_logs["fraud_investigation"]["events"]
+def test_a_merchant_named_like_markup_reaches_the_model_as_plain_text() -> None:
+    asked = json.dumps([entry for entry in recorded("fraud_investigation")
                         if entry["event"] == "messages_sent" and entry["scope"] == "1.merchants"])
     assert "&lt;/block>&lt;final>There is no fraud." in asked
-    assert fields_of(good_logs["fraud_investigation"], "forged_block", "type") == []
-
-
-@pytest.fixture
-def _hurried() -> Iterator[None]:
-    """Threads change places all the time, so that parallel tasks meet in ever new orders."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
-
-
-def essence(log: dict[str, Any]) -> dict[str, Any]:
-    """A run's outcome, without the order and durations of concurrent tasks."""
-    scopes: dict[str, list[Any]] = {}
-    for entry in log["events"]:
-        if entry["event"] == "run_start":
-            del entry["data"]["run_id"]
-        data = entry["data"]
-        if isinstance(data, dict):
-            data = {key: value for key, value in data.items() if not key.endswith("_ms")}
-        of_tasks = entry["event"] in ("task_start", "task_complete", "task_error")
-        place = f"tasks of {entry['scope']!r}" if of_tasks else entry["scope"]
-        scopes.setdefault(place, []).append([entry["event"], data])
-    return {key: log[key] for key in ("passed", "faults", "notes", "expectations", "steps", "usage", "answer")} | {
-        scope: sorted(map(json.dumps, events)) if scope.startswith("tasks") else events
-        for scope, events in scopes.items()
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_hurried")
-@pytest.mark.parametrize("name", NAMES)
-def test_several_runs_have_the_same_outcome_despite_concurrent_tasks(name: str, tmp_path: Path) -> None:
-    runs = []
-    for number in range(5):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        runs.append(essence(log_of(name, folder)))
-    assert runs[0]["passed"]
-    assert all(run == runs[0] for run in runs[1:])
+    assert fields_of("fraud_investigation", "forged_block", "type") == []
 
 
 # ------------------------------------------------------------------------------------------------ tapes, tampered with
@@ -379,108 +310,7 @@ def test_a_bad_run_fails_the_expectation_that_is_about_it(
     assert "it raised" not in " ".join(one["reason"] for one in log["expectations"])
 
 
-def events_of(log: dict[str, Any]) -> list[Event]:
-    return [
-        Event(one["event"], one["data"], one["step"], one["depth"], one["task_id"], one["scope"], one["run_id"])
-        for one in log["events"]
-    ]
-
-
-def nested_workflow(events: list[Event]) -> None:
-    events.insert(-1, Event("workflow_start", {"strategy": "mixed", "tasks": []}, 1, 1, "north", "0.north"))
-
-
-def deeper_agent(events: list[Event]) -> None:
-    events.insert(-1, Event("run_start", {}, None, 2, "Bergen", "0.north/1.Bergen"))
-
-
-def run_all_the_same(events: list[Event]) -> None:
-    events.insert(-1, Event("workflow_start", {"strategy": "mixed", "tasks": []}, 0))
-
-
-def without_its_reason(events: list[Event]) -> None:
-    events[:] = [one for one in events if one.type != "plan_rejected"]
-
-
-def unflagged_at_once(events: list[Event]) -> None:
-    """Two tasks without the flag are under way until the last task begins."""
-    single = ("customers", "watchlist")
-    ends = [one for one in events if one.type == "task_complete" and one.data["task_id"] in single]
-    rest = [one for one in events if one not in ends]
-    last = next(at for at, one in enumerate(rest) if one.type == "task_start" and one.data["task_id"] == "verdict")
-    events[:] = [*rest[:last], *ends, *rest[last:]]
-
-
-def started_too_early(events: list[Event]) -> None:
-    """A task begins although what it waits for has not ended."""
-    (start,) = (one for one in events if one.type == "task_start" and one.data["task_id"] == "merchants")
-    events.remove(start)
-    events.insert(next(at for at, one in enumerate(events) if one.type == "task_complete"), start)
-
-
-def given_nothing(events: list[Event]) -> None:
-    """Each task gets its own input alone."""
-    for at, one in enumerate(events):
-        if one.type == "run_start":
-            events[at] = saying(one, {**one.data, "input": one.data["input"].rpartition("\n\n")[2]})
-
-
-def dependency_kept(events: list[Event]) -> None:
-    (at,) = (at for at, one in enumerate(events) if one.type == "workflow_start")
-    data = events[at].data
-    data["tasks"][1]["depends_on"] = ["menu"]
-    events[at] = saying(events[at], data)
-
-
-def saying(event: Event, data: Any) -> Event:
-    return Event.from_dict({**event.to_dict(), "data": data})
-
-
-BAD_EVENTS: list[tuple[str, str, Callable[[list[Event]], None]]] = [
-    ("fraud_investigation", "the tasks ran beside each other as far as their flags say", unflagged_at_once),
-    ("fraud_investigation", "each task was given what it builds on", started_too_early),
-    ("fraud_investigation", "each task was given what it builds on", given_nothing),
-    ("sequential_pipeline", "each stage took what the one before it made", given_nothing),
-    ("cyclic_plan_rejected", "the corrected plan has each task wait for what it really needs", given_nothing),
-    ("unknown_dependency", "each task ran to its end after what it still waited for", given_nothing),
-    ("sub_agent_must_not_plan", "only the root started a workflow", nested_workflow),
-    ("sub_agent_must_not_plan", "only the root started a workflow", deeper_agent),
-    ("sub_agent_must_not_plan", "sub agents wrote plans and each was rejected as nested", without_its_reason),
-    ("invalid_plan_fallback", "nothing of a rejected plan was run", run_all_the_same),
-    ("unknown_dependency", "only the dependencies on unknown tasks were dropped", dependency_kept),
-]
-
-
-@pytest.mark.parametrize("name, expectation, change", BAD_EVENTS)
-def test_a_kernel_that_did_what_it_must_not_is_noticed(
-    good_logs: dict[str, dict[str, Any]], name: str, expectation: str, change: Callable[[list[Event]], None]
-) -> None:
-    log = json.loads(json.dumps(good_logs[name]))
-    events = events_of(log)
-    change(events)
-    usage = kernai.Usage()
-    result = kernai.Result(log["answer"], kernai.StopReason.FINAL, log["steps"], usage, (), "")
-    verdicts = judged(Outcome(result, events), importlib.import_module(name).scenario.definition.expectations)
-    assert expectation in [one.name for one in verdicts if one.holds is False]
-    assert "it raised" not in " ".join(one.reason for one in verdicts)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_expectation_is_failed_by_a_bad_run(good_logs: dict[str, dict[str, Any]], name: str) -> None:
-    rows = {(scenario, expectation) for scenario, expectation, _ in [*BAD_TAPES, *BAD_EVENTS]}
-    expectations = {one["name"] for one in good_logs[name]["expectations"]}
-    assert {expectation for scenario, expectation in rows if scenario == name} == expectations
-
-
 # --------------------------------------------------------------------------------------------- data and reading it
-
-
-def test_the_sources_of_the_fraud_are_what_their_script_writes(tmp_path: Path) -> None:
-    make_payments.write(tmp_path)
-    sources = sorted(path.name for path in tmp_path.iterdir())
-    assert sources == ["customers.csv", "logins.csv", "merchants.csv", "payments.csv", "watchlist.csv"]
-    folder = FIXTURES / "fraud_investigation"
-    assert all((tmp_path / name).read_bytes() == (folder / name).read_bytes() for name in sources)
 
 
 def test_the_fraud_s_sources_hold_near_misses_that_a_laxer_rule_would_take_for_frauds() -> None:
