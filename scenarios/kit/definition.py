@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import kernai
+from kernai_providers.http_provider import HttpProvider
 from kit.outcome import Expectation, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,8 +51,8 @@ class Definition:
 
     @contextmanager
     def agent(self, provider: kernai.Provider, model: kernai.Model) -> Iterator[kernai.Agent]:
-        """The agent, with its MCP servers, which end when it is left."""
-        with _mcp(self.mcp_config) as mcp:
+        """The agent, with its MCP servers and connections, which end when it is left."""
+        with _mcp(self.mcp_config) as mcp, provider if isinstance(provider, HttpProvider) else nullcontext():
             yield kernai.Agent(
                 name=self.name,
                 instructions=self.instructions,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line.conftest import Here
-from tests.command_line.support import AGENT, ECHO, environment, error_lines, events_of, kernai, write
+from tests.command_line.support import ECHO, environment, error_lines, events_of, kernai, write
 from tests.command_line.terminal import CTRL_C, CTRL_D, Terminal
 from vendor_wires import WIRES
 from wire_server import Gate, WireServer
@@ -30,17 +30,6 @@ def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(here: Here, 
     said = [OLLAMA.text_of(request) for request in server.requests]
     assert [role for role, _ in said[0]] == ["system", "user"]
     assert said[1][1:] == [("user", "hi"), ("assistant", "Hello."), ("user", "what did I say?")]
-
-
-def test_calls_are_shown_on_stderr_and_markup_is_not(here: Here, tmp_path: Path) -> None:
-    turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
-    write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
-    done = here("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
-    assert done.stdout == "We have 12 lamps.\n"
-    said, call, result = done.stderr.splitlines()
-    assert said == "Let me look."
-    assert call == '  call count_stock {"product": "lamp"}'
-    assert result.startswith("  result of count_stock (")
 
 
 def test_a_vendors_failure_ends_the_turn_and_not_the_session(here: Here, tmp_path: Path) -> None:
@@ -284,12 +273,3 @@ def test_a_signal_ends_a_session_that_waits_for_a_pipe(tmp_path: Path, number: i
         assert process.wait(30) == status
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
-
-
-@pytest.mark.process
-def test_hostile_text_reaches_a_terminal_without_control_characters(tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jcleared\\x07 \\u202egnp</final>"'))
-    with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
-        terminal.talk("> ", "x\r", "[2Jcleared \ufffdgnp\n> ", CTRL_D)
-        assert terminal.end() == 0
-    assert "\x1b[2J" not in terminal.shown

@@ -25,7 +25,6 @@ from kernai import (
     MediaStore,
     MockProvider,
     Provider,
-    ProviderError,
     Skill,
     stream,
 )
@@ -52,11 +51,6 @@ def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFix
     assert mock.last_call is not None
     assert [message.role for message in mock.last_call.messages] == ["system", "user", "assistant", "user", "user"]
     assert "final: 1 step, 1 model call" in capsys.readouterr().err
-
-
-def test_an_empty_answer_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    session(Agent(instructions="x", provider=MockProvider("<final></final>"))).take("one")
-    assert capsys.readouterr().err == "(an empty answer)\n"
 
 
 ASK = '<command name="/skills"></command>'
@@ -135,26 +129,6 @@ def test_a_response_that_begins_again_starts_on_a_new_line(capsys: pytest.Captur
     view.end_line()
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("fir\nsecond\n", "  the model began its response again\n")
-
-
-def test_main_talks_in_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path, "agent.py", ECHO)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n/nope\ntwo\n")))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["chat", str(path), "--record", str(tmp_path / "r.json")]) == 2
-    assert capsys.readouterr().out == "You said: one\nYou said: two\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n/quit\n")))
-    assert main(["chat", str(path), "-q"]) == 0
-
-
-def test_a_failure_while_a_provider_is_asked_is_a_providers(capsys: pytest.CaptureFixture[str]) -> None:
-    mock = MockProvider("<final>x</final>").fail_on_step(0, error=ProviderError("down"))
-    with pytest.raises(CommandError) as failed:
-        session(Agent(instructions="x", provider=mock)).take("one")
-    assert (failed.value.status, failed.value.message) == (3, "down")
-    assert capsys.readouterr().out == ""
 
 
 class Keys:

@@ -41,12 +41,6 @@ def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.Cap
     assert any(line.strip().startswith(f"kernai {command}") for line in examples)
 
 
-def test_the_version_is_the_packages(here: Here, tmp_path: Path) -> None:
-    import kernai as package
-
-    assert here("--version", cwd=tmp_path).stdout == f"kernai {package.__version__}\n"
-
-
 WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
     "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, approve, cancel, worker, store, replay, skills, parse, view, diff, doctor"),

@@ -45,12 +45,6 @@ def test_the_answer_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> Non
     assert summary.startswith("final: 2 steps, 2 model calls, ")
 
 
-def test_quiet_shows_the_answer_alone(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", AGENT)
-    done = here("run", "agent.py", "How many lamps?", "-q", cwd=tmp_path)
-    assert (done.stdout, done.stderr) == ("We have 12 lamps.\n", "")
-
-
 FORMS = {
     "a file whose agent is called agent": ("agent.py", ECHO + "\nother = agent.replace(instructions='y')"),
     "a file with one agent": ("agent.py", ECHO + "\nbob = agent; del agent"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from kit.options import parse
 from kit.outcome import UsageError
 from kit.provider_choice import Choice, choose
 from tests.scenarios.scenario_process import KEYS, Demo
+from wire_reply import Reply, plain
+from wire_server import WireRequest, WireServer
 
 NOWHERE = "127.0.0.1:1"
 
@@ -223,44 +224,26 @@ def test_a_wrong_registration_is_an_error_at_the_call(arguments: tuple[Any, Any,
 
 @dataclass
 class Answers:
-    """A server on this machine: what it says to each path, and what it was sent."""
+    """A server on this machine, and what it says to each path."""
 
-    said: dict[str, tuple[int, str]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    port: int = 0
+    wire: WireServer
+    said: dict[str, tuple[int, str]]
 
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return self.wire.url.removeprefix("http://")
 
 
 @pytest.fixture
 def server() -> Iterator[Answers]:
-    answers = Answers()
+    said: dict[str, tuple[int, str]] = {}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            answers.asked.append(self.path)
-            status, text = answers.said.get(self.path, (404, "{}"))
-            body = text.replace("{auth}", self.headers.get("Authorization", "")).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: WireRequest) -> Reply:
+        status, text = said.get(request.path, (404, "{}"))
+        return plain(text.replace("{auth}", request.headers.get("authorization", "")).encode(), status)
 
-        do_GET = do_POST = answer  # noqa: N815 - the names that http.server calls
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
-        answers.port = found.server_address[1]
-        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
-        thread.start()
-        yield answers
-        found.shutdown()
-        thread.join()
+    with WireServer([answer]) as wire:
+        yield Answers(wire, said)
 
 
 def models(*names: str) -> tuple[int, str]:
@@ -381,7 +364,7 @@ def test_a_real_vendor_s_failure_shows_no_key_anywhere(tmp_path: Path, server: A
         "m", "local", "--record", record, LOCAL_BASE_URL=f"http://{server.host}/v1", LOCAL_API_KEY=SECRET
     )
     assert done.returncode == 1
-    assert server.asked == ["/v1/chat/completions"]
+    assert [request.path for request in server.wire.requests] == ["/v1/chat/completions"]
     assert "FAILED: the run ended with error" in done.stdout
     written = "".join(path.read_text() for path in [record, *demo.logs.iterdir()])
     assert "wrong key" in written

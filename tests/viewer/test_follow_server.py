@@ -174,6 +174,7 @@ def test_much_comes_in_several_answers(path: Path, monkeypatch: pytest.MonkeyPat
         answers.append(json.loads(news.news(after, "0", seen)))
         after, seen = answers[-1]["next"], answers[-1]["seen"]
     assert [len(one["records"]) for one in answers] == [2, 2, 1]
+    assert answers[-1]["next"] == 5
 
 
 def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
