@@ -23,7 +23,7 @@ from kernai_providers.http_provider import (
     system_of,
 )
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
-from kernai_providers.reader import SseReader, at, count_of, sum_of
+from kernai_providers.reader import SseReader, at, count_of, key_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
@@ -191,11 +191,11 @@ class AnthropicReader(SseReader):
         if kind == "error":
             raise failure_in_stream(found, self.vendor, secrets=self.secrets)
         if kind == "content_block_delta":
-            self._on_delta(found.get("delta"), found.get("index"))
+            self._on_delta(found.get("delta"), key_of(found.get("index")))
         elif kind == "content_block_start":
             block = found.get("content_block")
             if isinstance(block, dict):
-                self._on_block(block, found.get("index"))
+                self._on_block(block, key_of(found.get("index")))
         elif kind == "message_start":
             self._on_start(found.get("message"))
         elif kind == "message_delta":

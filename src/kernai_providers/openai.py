@@ -24,7 +24,7 @@ from kernai_providers.http_provider import (
     system_of,
 )
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
-from kernai_providers.reader import SseReader, at, cost_of, count_of, objects, sum_of
+from kernai_providers.reader import SseReader, at, cost_of, count_of, key_of, objects, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
@@ -249,7 +249,7 @@ class OpenAIReader(SseReader):
     def _on_call(self, call: Mapping[str, Any], number: int) -> None:
         name, arguments = at(call, "function", "name"), at(call, "function", "arguments")
         text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
-        key: object = call.get("index")
+        key: object = key_of(call.get("index"))
         # some servers number no call, or each with 0; others repeat id and name in each piece
         is_more = not name or (key in self._seen and call.get("id") and call["id"] == self._seen[key])
         if not isinstance(key, int) or (key in self._seen and not is_more):

@@ -393,6 +393,11 @@ def objects(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
+def key_of(value: object) -> int | str | None:
+    """A vendor's index or id, as a key for what comes in pieces; None for anything else."""
+    return value if isinstance(value, (int, str)) else None
+
+
 def count_of(value: object) -> int | None:
     """A token count as the vendor reports it; None for whatever is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None

@@ -18,7 +18,7 @@ from kernai_providers.failures import failure_in_stream
 from kernai_providers.http_provider import EMPTY, data_uri, heard_parts, known, media_reference, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.openai import IMAGE_TYPES, LONG_CACHE, REASONING_MODEL, OpenAIProvider, cache_key, keeps_longer
-from kernai_providers.reader import SseReader, at, cost_of, count_of, objects, whole_characters
+from kernai_providers.reader import SseReader, at, cost_of, count_of, key_of, objects, whole_characters
 
 #: how a response has ended, or else why it is incomplete
 FINISH_REASONS = {
@@ -140,7 +140,7 @@ class ResponsesReader(SseReader):
         if kind == "error":
             self.check_error(found if found.get("error") else {"error": found})
         self.check_error(found)
-        response = found.get("response")
+        response, index = found.get("response"), key_of(found.get("output_index"))
         if isinstance(response, dict):
             self._keep(response)
         if kind in ("response.output_text.delta", "response.output_text.done"):
@@ -152,12 +152,12 @@ class ResponsesReader(SseReader):
         elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
             self.think(found.get("delta"))
         elif kind == "response.output_item.done":
-            self._on_item(found.get("item"), found.get("output_index"))
+            self._on_item(found.get("item"), index)
         elif kind == "response.output_item.added":
-            self._on_call(found.get("item"), found.get("output_index"))
+            self._on_call(found.get("item"), index)
         elif kind == "response.function_call_arguments.delta":
-            if found.get("output_index") in self._ids:
-                self.call(found.get("output_index"), text=found.get("delta"))
+            if index in self._ids:
+                self.call(index, text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
 
@@ -203,7 +203,7 @@ class ResponsesReader(SseReader):
         text = found.get("text" if whole else "delta")
         if not isinstance(text, str):
             return
-        part = self._parts.setdefault((found.get("output_index"), found.get("content_index")), [])
+        part = self._parts.setdefault((key_of(found.get("output_index")), key_of(found.get("content_index"))), [])
         if not part or not whole:
             self.say(text)
         if whole:

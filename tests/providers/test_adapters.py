@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,10 +10,10 @@ from functools import partial
 import pytest
 
 from adapter_calls import Caller, Way, shown_by, shows_key, ways_in_turn
-from adapter_cases import Case, cases_of
+from adapter_cases import PAGE, PIECES, TEXT, Case, cases_of
 from asking import ADAPTERS
 from vendor_wires import WIRES
-from wire_server import Gate, WireServer
+from wire_server import Gate, WireServer, hang_up, plain
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,35 @@ def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
             assert found.items() >= value.items(), f"{name}: {found}"
         else:
             assert found == value, f"{name}: {found!r}"
+
+
+each_vendor = pytest.mark.parametrize(
+    "vendor,way", [pytest.param(vendor, way, id=f"{vendor}-{way.name}") for vendor, way in ways_in_turn(0)]
+)
+
+
+@each_vendor
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, retries: int) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        outcome = Caller(vendor, way).ask(f"http://127.0.0.1:{port}", max_retries=retries)
+    assert outcome.looks == retries  # each wait asks once whether an answer is still wanted
+    assert (outcome.failure.code, outcome.failure.retryable, outcome.failure.status) == ("connect", True, None)
+    assert f"127.0.0.1:{port}" in str(outcome.failure)
+
+
+@each_vendor
+def test_calls_share_one_connection_until_its_end_which_costs_no_answer(vendor: str, way: Way) -> None:
+    caller = Caller(vendor, way)
+    wire, good = caller.wire, caller.wire.answer(*PIECES)
+    script = [good, good.framed("length"), wire.error(503), good, wire.error(400), plain(PAGE, 502), good, hang_up(), good]
+    with WireServer(script) as server:
+        outcomes = caller.ask_often(6, server)
+        assert (len(server.requests), server.accepts) == (len(script), 2)
+    assert [outcome.error is None for outcome in outcomes] == [True, True, True, False, True, True]
+    assert {outcome.answer.content for outcome in outcomes if outcome.error is None} == {TEXT}
 
 
 def test_the_table_is_about_every_adapter() -> None:

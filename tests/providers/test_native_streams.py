@@ -208,6 +208,10 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         piece(A, index=0, id="1", name="search"), piece(B, index=0, id="2", name="search")), ["a", "b"]),
     "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
     "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
+    "an index that is none": ("openai", openai(piece(A, index=[], id="1", name="search")), ["a"]),
+    "a block's index that is none": ("anthropic", anthropic(begun([]), more([], A)), ["a"]),  # type: ignore[arg-type]  # the subject
+    "an item's index that is none": ("openai-responses", responses(
+        ("response.output_item.done", {"output_index": {}, "item": item()}), output=[item()]), ["a"]),
     "arguments as an object": ("openai", openai(piece({"q": "a"}, index=0, id="1", name="search")), ["a"]),
     "calls that end with stop": ("openai", openai(piece(A, index=0, id="1", name="search"), finish="stop"), ["a"]),
     "a message in place of a delta": ("openai", [

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -148,6 +149,81 @@ def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, plac
     assert by == "deadline" or caught.value is error
 
 
+@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.slow
+def test_cancelling_the_task_ends_a_call_wherever_it_waits_and_the_next_one_is_served(way: Way, place: str) -> None:
+    """On a connection that was used before: a request that was cancelled there is not sent again."""
+    caller, pause, asked = Caller("openai", way), threading.Event(), threading.Event()
+
+    def script(request: object) -> Reply:
+        if len(server.requests) != 2:
+            return caller.wire.answer("Hel", "lo")
+        asked.set()
+        return PLACES[place](caller.wire, pause)
+
+    async def main() -> None:
+        provider = caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT)
+        assert (await caller.ask_within(provider)).answer.content == "Hello"
+        task = asyncio.create_task(caller.ask_within(provider))
+        assert await asyncio.to_thread(asked.wait, TIMEOUT)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        pause.set()
+        if place != "a retry":  # which leaves its connection in order
+            await asyncio.to_thread(server.until, lambda: not server.open_connections)
+        assert (len(server.requests), server.accepts) == (2, 1)
+        assert (await caller.ask_within(provider)).answer.content == "Hello"
+        await close(provider)
+
+    with WireServer(script) as server, nothing_left_behind():
+        asyncio.run(main())
+
+
+@every_way
+@pytest.mark.parametrize("error", [ValueError(), RunCancelledError(), Interrupt()], ids=lambda error: type(error).__name__)
+def test_what_the_callback_raises_passes_as_it_is_and_closes_the_connection(way: Way, error: BaseException) -> None:
+    def watch(text: str) -> None:
+        if text:
+            raise error
+
+    caller = Caller("openai", way)
+    with WireServer(half(caller.wire)) as server:
+        closed = partial(server.until, lambda: not server.open_connections)
+        outcome = caller.ask(server, watch, then=closed, timeout=PATIENT)
+        assert [request.client_closed.is_set() for request in server.requests] == [True]
+    assert outcome.error is error
+    assert outcome.pieces == ["Hel"]
+
+
+@every_way
+def test_the_callback_may_end_a_wait_for_a_retry(way: Way) -> None:
+    caller, error, looks = Caller("openai", way), ValueError(), list[str]()
+
+    def watch(text: str) -> None:
+        looks.append(text)
+        if len(looks) == 3:
+            raise error
+
+    with WireServer([caller.wire.error(429, headers={"retry-after": "3"}), caller.wire.answer("Hello")]) as server:
+        outcome = caller.ask(server, watch, max_retry_wait=PATIENT)
+        assert len(server.requests) == 1
+    assert (outcome.error, looks) == (error, [""] * 3)
+
+
+def test_a_native_acall_waits_for_slow_observers() -> None:
+    """The next piece is sent only when what the callback returned was awaited."""
+    caller, gate = Caller("openai", WAYS["acall on httpx"]), Gate()
+
+    async def caught_up() -> None:
+        gate.allow()
+
+    wire = caller.wire
+    with WireServer(wire.answer("Hel", "lo").trickle(gate, lambda event: bool(wire.text_in(event)))) as server:
+        assert caller.ask(server, lambda text: caught_up()).answer.content == "Hello"
+
+
 @every_way
 @pytest.mark.parametrize("place", ["to connect", "for tls", "to send"])
 @pytest.mark.parametrize("by", ["deadline", "cancelled"])
@@ -197,23 +273,6 @@ def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread
         server.until(lambda: not server.open_connections)
 
 
-@pytest.mark.parametrize("drive", [by_aexecute, by_astream])
-@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
-@pytest.mark.slow
-def test_a_cancelled_run_ends_its_call_in_the_head(drive: Callable[..., Result], way: Way) -> None:
-    caller, asked = Caller("openai", way), threading.Event()
-
-    def script(request: object) -> Reply:
-        asked.set()
-        return caller.wire.answer().stall(Gate())
-
-    with WireServer(script) as server, nothing_left_behind():
-        with caller.provider(server, timeout=PATIENT) as provider:
-            agent = Agent(instructions="", provider=provider, model=caller.model)
-            assert drive(agent, cancel=asked).stop_reason == "cancelled"
-        server.until(lambda: not server.open_connections)
-
-
 # ------------------------------------------------------------------------------------------------ the time of a head
 
 
@@ -242,14 +301,3 @@ def test_a_body_that_keeps_coming_may_take_longer_than_a_silence(way: Way) -> No
         began = time.monotonic()
         assert call(way, caller.provider(server, timeout=0.3, max_retries=0), str).content == "Hello"
         assert time.monotonic() - began > 0.3
-
-
-@every_way
-@pytest.mark.slow
-def test_what_an_observer_raises_wins_over_the_transports_own_words(way: Way) -> None:
-    error, caller = Interrupt(), Caller("openai", way)
-    watch = Watch(error=error)  # type: ignore[arg-type]  # no Exception on purpose
-    watch.over.set()
-    with WireServer(caller.wire.answer("Hello")) as server, pytest.raises(Interrupt) as caught:
-        call(way, caller.provider(server), watch)
-    assert caught.value is error
