@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from adapter_calls import ASYNC_WAYS, KEY, TIMEOUT, WAYS, Caller, Way, close
+from adapter_calls import KEY, TIMEOUT, WAYS, Caller, Way, close
 from asking import ADAPTERS
 from kernai import GenerationOptions, Message, Model
 from kernai.testing.contracts import at_once
@@ -29,9 +29,6 @@ pytestmark = pytest.mark.slow
 STREAMS = 64
 CALLS = 80
 AT_ONCE = 8
-
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-
 
 class GivenUpError(Exception):
     """Raised out of a callback."""
@@ -142,25 +139,11 @@ class Meeting:
         return on_chunk
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS.values() if not way.is_async], ids=lambda way: way.name)
-def test_64_threads_stream_at_once_and_each_gets_its_own_answer(way: Way) -> None:
-    meeting, answers = Meeting(STREAMS), {}
-    with (
-        WireServer(lambda request: answer(request, meeting.gate)) as server,
-        nothing_left(server),
-        closing(Crowd(way, server)) as crowd,
-    ):
-
-        def job(number: int) -> None:
-            answers[number] = crowd.call(number, meeting.watcher())
-
-        assert at_once(job, STREAMS) == []
-        assert server.accepts == STREAMS
-    assert answers == {number: "".join(words(number)) for number in range(STREAMS)}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
-def test_64_tasks_stream_at_once_and_each_gets_its_own_answer(way: Way) -> None:
+@every_way
+def test_64_streams_at_once_get_their_own_answers(way: Way) -> None:
     meeting = Meeting(STREAMS)
 
     async def main() -> list[str]:
@@ -170,46 +153,40 @@ def test_64_tasks_stream_at_once_and_each_gets_its_own_answer(way: Way) -> None:
         finally:
             await crowd.aclose()
 
+    def in_threads() -> list[str]:
+        answers = dict[int, str]()
+
+        def job(number: int) -> None:
+            answers[number] = crowd.call(number, meeting.watcher())
+
+        with closing(Crowd(way, server)) as crowd:
+            assert at_once(job, STREAMS) == []
+        return [answers[number] for number in range(STREAMS)]
+
     with WireServer(lambda request: answer(request, meeting.gate)) as server, nothing_left(server):
-        answers = asyncio.run(main())
+        answers = asyncio.run(main()) if way.is_async else in_threads()
         assert server.accepts == STREAMS
     assert answers == ["".join(words(number)) for number in range(STREAMS)]
 
 
-def half_answers() -> Callable[[WireRequest], Reply]:
-    """A script: even calls are answered, odd ones get one piece and then nothing more."""
-    never = Gate()
-
-    return lambda request: answer(request, never if number_of(request) % 2 else None)
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS.values() if not way.is_async], ids=lambda way: way.name)
+@every_way
 def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
-    numbers, right = count(), []
+    numbers, right, never = count(), list[bool](), Gate()
+
+    def half_answers(request: WireRequest) -> Reply:
+        """Even calls are answered, odd ones get one piece and then nothing more."""
+        return answer(request, never if number_of(request) % 2 else None)
 
     def give_up(text: str) -> None:
         raise GivenUpError
 
-    with WireServer(half_answers()) as server, nothing_left(server), closing(Crowd(way, server)) as crowd:
-
-        def job(_: int) -> None:
-            while (number := next(numbers)) < CALLS:
-                if number % 2:
-                    with pytest.raises(GivenUpError):
-                        crowd.call(number, give_up)
-                else:
-                    right.append(crowd.call(number, str) == "".join(words(number)))
-
-        assert at_once(job, AT_ONCE) == []
-        assert len(server.requests) == CALLS
-        # each call that was given up has cost a connection; the others shared theirs
-        assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
-    assert right == [True] * (CALLS // 2)
-
-
-@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
-def test_tasks_of_which_half_are_cancelled_leave_nothing(way: Way) -> None:
-    numbers, right = count(), []
+    def job(crowd: Crowd) -> None:
+        while (number := next(numbers)) < CALLS:
+            if number % 2:
+                with pytest.raises(GivenUpError):
+                    crowd.call(number, give_up)
+            else:
+                right.append(crowd.call(number, str) == "".join(words(number)))
 
     async def cancelled(crowd: Crowd, number: int) -> None:
         loop = asyncio.get_running_loop()
@@ -228,11 +205,16 @@ def test_tasks_of_which_half_are_cancelled_leave_nothing(way: Way) -> None:
         crowd = Crowd(way, server)
         try:
             await asyncio.gather(*(work(crowd) for _ in range(AT_ONCE)))
-            assert len(server.requests) == CALLS
-            assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
         finally:
             await crowd.aclose()
 
-    with WireServer(half_answers()) as server, nothing_left(server):
-        asyncio.run(main())
+    with WireServer(half_answers) as server, nothing_left(server):
+        if way.is_async:
+            asyncio.run(main())
+        else:
+            with closing(Crowd(way, server)) as crowd:
+                assert at_once(lambda _: job(crowd), AT_ONCE) == []
+        assert len(server.requests) == CALLS
+        # each call that was given up has cost a connection; the others shared theirs
+        assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
     assert right == [True] * (CALLS // 2)

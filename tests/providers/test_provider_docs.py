@@ -107,13 +107,6 @@ def test_a_vendor_has_the_names_variables_and_address_that_the_table_says(vendor
     assert (codes(address) or [""])[0] == ("" if vendor.name == "local" else expected)
 
 
-@pytest.mark.parametrize("name", ["openai", "ollama"])
-def test_the_variable_beside_an_address_holds_another_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, variable = codes(entries()[name][2])
-    monkeypatch.setenv(variable, "https://other.example/v1")
-    assert resolve(f"{name}/a-model", api_key="test")[0].base_url == "https://other.example/v1"
-
-
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
 def test_what_an_address_needs_is_in_the_tables(vendor: Vendor) -> None:
     page = vendor_page("compatible")
@@ -141,17 +134,6 @@ def test_what_differs_between_compatible_vendors_is_said_of_the_right_ones() -> 
     assert [f"- `{name}` is not sent `stream_options`" in page for name in silent] == [True] == [True for _ in silent]
     assert [vendor.name for vendor in VENDORS if vendor.key_header] == ["azure"]
     assert "The key goes in the header `api-key`" in page
-
-
-@pytest.mark.parametrize("vendor", ["groq", "azure", "openai", "local"])
-def test_models_that_reason_have_the_limit_that_the_pages_name(vendor: str) -> None:
-    places = {"azure": {"resource": "r"}, "local": {"base_url": "http://127.0.0.1/v1"}}.get(vendor, {})
-    options: dict[str, Any] = {"api_key": "test", **places}
-    provider, model = resolve(f"{vendor}/gpt-5", **options)
-    body = provider.body([], model, GenerationOptions(max_tokens=7))
-    name = "max_completion_tokens" if vendor in ("azure", "openai") else "max_tokens"
-    assert body[name] == 7
-    assert not {"max_tokens", "max_completion_tokens"} - {name} & set(body)
 
 
 def test_the_overview_names_the_keys_and_names_of_the_four() -> None:

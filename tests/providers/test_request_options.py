@@ -29,6 +29,7 @@ from vendor_wires import WIRES
         ("openai-responses", {"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
         ("openai-responses", {"thinking": {"budget": 2000}}, {}),
         ("openai-responses", {"stop": "END"}, {}),
+        ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
         *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
         ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
         ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),

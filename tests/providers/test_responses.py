@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kernai
-from asking import HELLO, asked, body_of, user
+from asking import HELLO, asked, body_of
 from kernai import Agent, LlmResponse, Media, MemoryStore, Message, Model, skill
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider, Request, ResponsesProvider, resolve
 from vendor_wires import Turn
@@ -24,22 +24,6 @@ def sent(messages: Any = HELLO, generation: Any = None, id: str = "gpt-5-pro", *
     return body_of(asked(ResponsesProvider("k"), Model(id, **model), messages, generation))
 
 
-@pytest.mark.parametrize(
-    "generation,adds",
-    [
-        ({"max_tokens": 7}, {"max_output_tokens": 7}),
-        ({"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
-        ({"temperature": 0.5, "top_p": 0.5}, {}),
-        ({"thinking": {"effort": "none"}, "temperature": 0.5}, {"reasoning": {"effort": "none"}, "temperature": 0.5}),
-        ({"stop": "x"}, {}),
-        ({"thinking": {"budget": 5}}, {}),
-        ({"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
-    ],
-)
-def test_options_are_called_as_this_api_calls_them(generation: Any, adds: dict[str, Any]) -> None:
-    assert sent(generation=generation) == sent() | adds
-
-
 def test_nothing_is_stored_and_reasoning_is_asked_for_where_there_is_any() -> None:
     body = sent([Message("system", "Be brief."), *HELLO])
     assert body == {
@@ -47,22 +31,6 @@ def test_nothing_is_stored_and_reasoning_is_asked_for_where_there_is_any() -> No
         "stream": True, "store": False, "include": ["reasoning.encrypted_content"],
     }  # fmt: skip
     assert "include" not in sent(id="gpt-4o")
-
-
-def test_media_go_in_the_shapes_of_this_api() -> None:
-    seen = user(
-        "see", PICTURE, PDF, Media.from_url("https://example.org/x.png", mime_type="image/png"),
-        Media.from_url("https://example.org/x.pdf", mime_type="application/pdf"),
-        Media.from_url("http://example.org/x.png", mime_type="image/png"),
-    )  # fmt: skip
-    content = sent([seen], capabilities=("text", "vision", "document_in"))["input"][0]["content"]
-    assert [part["type"] for part in content] == [
-        "input_text", "input_image", "input_file", "input_image", "input_file", "input_text"]
-    assert content[1]["image_url"].startswith("data:image/png;base64,")
-    assert content[2]["file_data"].startswith("data:application/pdf;base64,")
-    assert (content[3]["image_url"], content[4]["file_url"]) == ("https://example.org/x.png", "https://example.org/x.pdf")
-    assert "unavailable" in content[5]["text"]
-    assert "unavailable" in sent([seen])["input"][0]["content"]
 
 
 @skill(register=False)
