@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import random
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
@@ -93,35 +92,6 @@ def test_queued_jobs_are_taken_in_their_order() -> None:
     begin.set()
     done.wait()
     assert order == list(range(50))
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_job_that_waits_for_a_job_that_waits_never_starves_the_pool(size: int) -> None:
-    pool, gauge = WorkerPool(size), Gauge()
-
-    def nest(depth: int, done: Countdown) -> Callable[[], None]:
-        def job() -> None:
-            gauge.change(1)
-            if depth:
-                inner = Countdown(3)
-                for _ in range(3 if depth < 3 else 1):
-                    pool.submit(nest(depth - 1, inner))
-                for _ in range(0 if depth < 3 else 2):
-                    inner.one()
-                gauge.change(-1)
-                with pool.waiting():
-                    inner.wait()
-                gauge.change(1)
-            gauge.change(-1)
-            done.one()
-
-        return job
-
-    done = Countdown(1)
-    pool.submit(nest(60, done))
-    done.wait()
-    assert gauge.now == 0
-    assert gauge.most <= size
 
 
 Tree = list["Tree"]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import kernai
 from kernai import (
     Agent,
     Block,
@@ -23,16 +19,17 @@ from kernai import (
     Message,
     MockProvider,
     Model,
+    Protocol,
     Provider,
     Recorder,
+    Skill,
     SkillContext,
-    aexecute,
     arun,
-    astream,
     run,
     skill,
 )
 from kernai.testing.contracts import at_once
+from tests.ways import LIVE_ONLY
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -71,25 +68,31 @@ def first_then_done(text: str) -> Callable[[Sequence[Message], Model], str]:
 # ------------------------------------------------------------------------------------------- where things run
 
 
-async def test_async_skills_run_on_the_loop_and_sync_ones_in_threads() -> None:
-    seen: dict[str, int] = {}
+@pytest.mark.parametrize("protocols", [False, True], ids=["skills", "protocols"])
+async def test_async_functions_run_on_the_loop_and_sync_ones_in_threads(protocols: bool) -> None:
+    seen: list[tuple[int, object]] = []
 
-    @skill(register=False)
-    def plain() -> None:
-        seen["plain"] = threading.get_ident()
+    def plain(*_: Any) -> str:
+        seen.append((threading.get_ident(), None))
+        return "plain"
 
-    @skill(register=False)
-    async def native() -> None:
-        seen["native"] = threading.get_ident()
-        seen["loop"] = id(asyncio.get_running_loop())
+    async def native(*_: Any) -> str:
+        seen.append((threading.get_ident(), asyncio.get_running_loop()))
+        return "native"
 
+    both = (("now", plain), ("later", native))
     agent = Agent(
-        instructions="x", skills=[plain, native], provider=MockProvider(command("plain") + command("native"), "done")
+        instructions="x", skills=[Skill(name, execute=one, inputs={}) for name, one in both if not protocols],
+        protocols=[Protocol(name, one) for name, one in both if protocols],
     )
-    assert await arun(agent, "go") == "done"
-    assert seen["native"] == threading.get_ident()
-    assert seen["loop"] == id(asyncio.get_running_loop())
-    assert seen["plain"] != threading.get_ident()
+    text = "".join(str(Block(name)) if protocols else command(name) for name, _ in both)
+    recorder = Recorder()
+    assert await arun(agent, "go", provider=MockProvider(text, "done"), recorder=recorder) == "done"
+    [(thread, _), on_the_loop] = seen
+    assert thread != threading.get_ident()
+    assert on_the_loop == (threading.get_ident(), asyncio.get_running_loop())
+    results = [event.data["result"] for event in recorder.entries if event.type in ("skill_result", "protocol_result")]
+    assert results == ["plain", "native"]
 
 
 async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on_the_loop() -> None:
@@ -218,80 +221,30 @@ async def test_a_sync_run_within_an_async_skill_works_on_a_running_loop() -> Non
     assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["inner", "inner too"]
 
 
-async def test_an_async_protocol_handler_runs_on_the_loop_and_a_sync_one_in_a_thread() -> None:
-    seen: dict[str, int] = {}
-
-    async def native(block: Block, ctx: SkillContext[Any]) -> str:
-        seen["native"] = threading.get_ident()
-        return f"native {block.content}"
-
-    def plain(block: Block, ctx: SkillContext[Any]) -> str:
-        seen["plain"] = threading.get_ident()
-        return f"plain {block.content}"
-
-    both = [kernai.Protocol("later", native), kernai.Protocol("now", plain)]
-    text = str(Block("later", None, "one")) + str(Block("now", None, "two"))
-    recorder = Recorder()
-    agent = Agent(instructions="x", protocols=both, provider=MockProvider(text, "done"))
-    assert await arun(agent, "go", recorder=recorder) == "done"
-    assert seen["native"] == threading.get_ident()
-    assert seen["plain"] != threading.get_ident()
-    assert [event.data["result"] for event in recorder.for_event("protocol_result")] == ["native one", "plain two"]
-    sync = Recorder()
-    assert await asyncio.to_thread(run, agent.replace(provider=MockProvider(text, "done")), "go", recorder=sync)
-    assert [event.data["result"] for event in sync.for_event("protocol_result")] == ["native one", "plain two"]
-
-
 # ------------------------------------------------------------------------------------------- callbacks
 
 
-async def test_callbacks_are_called_on_the_loop_and_async_ones_are_awaited() -> None:
-    seen: list[str] = []
-    threads: set[int] = set()
+async def test_async_callbacks_are_awaited_on_the_loop_one_at_a_time_whatever_runs_at_once() -> None:
+    overlapped, inside, heard, threads = 0, False, list[str](), set[int]()
 
-    async def listen(event: Event) -> None:
-        threads.add(threading.get_ident())
-        seen.append(f"begin {event.type}")
-        await asyncio.sleep(0)
-        seen.append(f"end {event.type}")
-
-    async def hook(**given: Any) -> None:
-        threads.add(threading.get_ident())
-        seen.append(f"begin hook {given['task_id']}")
-        await asyncio.sleep(0)
-        seen.append(f"end hook {given['task_id']}")
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        return plan(*"abcdefgh") if messages[-1].text == "go" else final("done")
-
-    agent = Agent(instructions="x", provider=MockProvider(chunk_size=8).on_call(answer))
-    assert await arun(agent, "go", on_event=listen, on_task_complete=hook) == "done"
-    assert threads == {threading.get_ident()}
-    begun = [one.removeprefix("begin ") for one in seen[::2]]
-    ended = [one.removeprefix("end ") for one in seen[1::2]]
-    assert begun == ended  # each one ended before the next began
-    assert sorted(one for one in begun if one.startswith("hook")) == [f"hook {one}" for one in "abcdefgh"]
-
-
-async def test_async_callbacks_are_called_one_at_a_time_whatever_runs_at_once() -> None:
-    overlapped, inside, heard = 0, False, list[str]()
-
-    async def listen(event: Event) -> None:
+    async def hear(what: str) -> None:
         nonlocal overlapped, inside
         overlapped += inside
         inside = True
         await asyncio.sleep(0)
         inside = False
-        heard.append(event.type)
+        heard.append(what)
+        threads.add(threading.get_ident())
 
-    @skill(register=False)
-    def chatty(ctx: SkillContext[Any]) -> str:
+    async def hook(**given: Any) -> None:
+        await hear(f"hook {given['task_id']}")
+
+    def talk(ctx: SkillContext[Any]) -> str:
         for at in range(10):
             ctx.emit(at)
         return "said"
 
-    @skill(register=False)
-    async def chatty_native(ctx: SkillContext[Any]) -> str:
+    async def talk_later(ctx: SkillContext[Any]) -> str:
         for at in range(10):
             ctx.emit(at)
             await asyncio.sleep(0)
@@ -301,21 +254,20 @@ async def test_async_callbacks_are_called_one_at_a_time_whatever_runs_at_once() 
         asked = messages[-1].text
         if asked == "go":
             return plan(*"abcdefgh")
-        return command("chatty") + command("chatty_native") if asked.startswith("do") else final("done")
+        return command("talk") + command("talk_later") if asked.startswith("do") else final("done")
 
     agent = Agent(
-        instructions="x",
-        skills=[chatty, chatty_native],
-        provider=MockProvider(chunk_size=16).on_call(answer),
-        parallel_skills=True,
+        instructions="x", skills=[Skill(one.__name__, execute=one) for one in (talk, talk_later)],
+        provider=MockProvider(chunk_size=16).on_call(answer), parallel_skills=True,
     )
     recorder = Recorder()
-    assert await arun(agent, "go", on_event=listen, recorder=recorder) == "done"
-    assert overlapped == 0
+    run = arun(agent, "go", on_event=lambda event: hear(event.type), on_task_complete=hook, recorder=recorder)
+    assert await run == "done"
+    assert (overlapped, threads) == (0, {threading.get_ident()})
     assert heard.count("progress") == 8 * 2 * 10
-    assert [one for one in heard if one not in ("text_chunk", "block_start", "block_content", "block_end")] == [
-        event.type for event in recorder.entries
-    ]
+    hooked = [one for one in heard if one.startswith("hook")]
+    assert sorted(hooked) == [f"hook {one}" for one in "abcdefgh"]
+    assert [one for one in heard if one not in LIVE_ONLY and one not in hooked] == [event.type for event in recorder.entries]
 
 
 async def test_progress_is_emitted_while_an_earlier_one_is_still_being_handled() -> None:
@@ -455,51 +407,3 @@ def test_one_agent_serves_several_event_loops_at_once() -> None:
     answers: list[str] = []
     assert at_once(lambda _: answers.append(asyncio.run(arun(agent, "go"))), 4) == []
     assert answers == ["done"] * 4
-
-
-def open_files() -> int:
-    folder = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
-    return len(os.listdir(folder)) if folder.exists() else 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fail", [False, True])
-def test_forty_async_runs_leave_no_task_no_thread_and_no_socket(fail: bool) -> None:
-    @skill(register=False)
-    def plain() -> str:
-        if fail:
-            raise OSError("no such thing")
-        return "plain"
-
-    @skill(register=False)
-    async def native() -> str:
-        return "native"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = messages[-1].text
-        if asked == "go":
-            return plan("a", "b")
-        if asked.startswith("do"):
-            return command("plain") + command("native")
-        if fail and 'name="tasks"' in asked:
-            raise OSError("connection lost")
-        return final("done")
-
-    provider = MockProvider(chunk_size=64).on_call(answer)
-    agent = Agent(instructions="x", skills=[plain, native], provider=provider, parallel_skills=True)
-
-    async def main() -> set[asyncio.Task[Any]]:
-        for _ in range(20):
-            await aexecute(agent, "go")
-            async with astream(agent, "go") as events:
-                assert (await anext(events)).type == "run_start"
-        return asyncio.all_tasks() - {asyncio.current_task()}
-
-    files = open_files()
-    assert asyncio.run(main()) == set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("kernai"):
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
-    gc.collect()
-    assert open_files() <= files

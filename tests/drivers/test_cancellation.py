@@ -116,26 +116,6 @@ def test_a_run_cancelled_before_it_begins_calls_nothing(way: Way) -> None:
     assert [message.text for message in result.messages] == ["go"]
 
 
-@WAYS
-def test_a_cancellation_stops_the_model_at_its_next_chunk(way: Way) -> None:
-    cancel, recorder, closed = threading.Event(), Recorder(), list[str]()
-
-    def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
-        try:
-            on_chunk("one")
-            cancel.set()
-            on_chunk("two")
-        finally:
-            closed.append("closed")
-        raise AssertionError("the run continued")
-
-    result, _ = way(script, cancel=cancel, recorder=recorder)
-    assert closed == ["closed"]
-    assert result.stop_reason == "cancelled"
-    assert results(recorder) == {"": "cancelled"}
-    assert recorder.for_event("llm_response") == []
-
-
 def _swallow(on_chunk: OnChunk) -> str:
     try:
         on_chunk("two")
@@ -152,6 +132,11 @@ def _wrap(on_chunk: OnChunk) -> str:
     raise AssertionError("the run continued")
 
 
+def _pass_on(on_chunk: OnChunk) -> str:
+    on_chunk("two")
+    raise AssertionError("the run continued")
+
+
 def _return(_: OnChunk) -> str:
     return final("the whole answer")
 
@@ -161,22 +146,26 @@ def _raise(_: OnChunk) -> str:
 
 
 @WAYS
-@pytest.mark.parametrize("react", [_swallow, _wrap, _return, _raise])
+@pytest.mark.parametrize("react", [_pass_on, _swallow, _wrap, _return, _raise])
 def test_whatever_a_provider_makes_of_it_a_cancelled_run_is_cancelled(
     way: Way, react: Callable[[OnChunk], str]
 ) -> None:
-    cancel, recorder = threading.Event(), Recorder()
+    cancel, recorder, closed = threading.Event(), Recorder(), list[str]()
 
     def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
         on_chunk("one")
         cancel.set()
-        return react(on_chunk)
+        try:
+            return react(on_chunk)
+        finally:
+            closed.append("closed")
 
     result, provider = way(script, cancel=cancel, recorder=recorder)
-    assert provider.calls == 1
+    assert (provider.calls, closed) == (1, ["closed"])
     assert result.stop_reason == "cancelled"
     assert isinstance(result.error, RunCancelledError)
     assert results(recorder) == {"": "cancelled"}
+    assert recorder.for_event("llm_response") == []
 
 
 @WAYS

@@ -34,7 +34,7 @@ from kernai import (
     stream,
 )
 from kernai.testing.contracts import at_once
-from tests.ways import LIVE_ONLY, SYNC_WAYS, Way
+from tests.ways import LIVE_ONLY, SYNC_WAYS, WAYS, Way
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -265,7 +265,7 @@ def everything_once(fail: str = "") -> Agent:
 
 
 @pytest.mark.slow
-@SYNC_WAYS
+@WAYS
 @pytest.mark.parametrize("fail", ["", "skill", "async skill", "provider"])
 def test_many_runs_leave_no_thread_no_loop_and_no_socket(way: Way, fail: str) -> None:
     agent = everything_once(fail)
