@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import threading
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
@@ -12,13 +11,9 @@ from typing import Any
 import pytest
 
 from kernai.drivers.background_loop import BackgroundLoop
-from kernai.testing.contracts import at_once
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
-
-
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
@@ -32,10 +27,6 @@ def loop() -> Iterator[BackgroundLoop]:
 async def value(of: Any) -> Any:
     await asyncio.sleep(0)
     return of
-
-
-async def current() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
 
 
 def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
@@ -55,33 +46,6 @@ def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
     return ended[0]
 
 
-def test_it_costs_no_thread_until_it_is_used() -> None:
-    before = threading.active_count()
-    loop = BackgroundLoop("kernai-test")
-    assert threading.active_count() == before
-    loop.close()
-    loop.close()
-
-
-def test_all_awaitables_share_the_loop_whoever_waits(loop: BackgroundLoop) -> None:
-    seen = [loop.run(current()), loop.run(current())]
-    assert at_once(lambda _: seen.append(loop.run(current())), 8) == []
-    assert len(seen) == 10
-    assert len(set(map(id, seen))) == 1
-
-
-def test_it_gives_the_value_or_raises_the_very_error(loop: BackgroundLoop) -> None:
-    error = ValueError("mine")
-
-    async def fail() -> None:
-        raise error
-
-    assert loop.run(value(5)) == 5
-    with pytest.raises(ValueError, match="mine") as caught:
-        loop.run(fail())
-    assert caught.value is error
-
-
 def test_any_awaitable_will_do(loop: BackgroundLoop) -> None:
     class Later:
         def __await__(self) -> Any:
@@ -94,31 +58,6 @@ def test_any_awaitable_will_do(loop: BackgroundLoop) -> None:
     assert loop.run(Later()) == "later"
     with pytest.raises(TypeError):
         loop.run(Broken())  # type: ignore[arg-type]  # the nonsense under test
-
-
-def test_the_callers_context_variables_are_seen_and_not_changed(loop: BackgroundLoop) -> None:
-    async def look() -> str:
-        seen = NAME.get()
-        NAME.set("changed")
-        return seen
-
-    token = NAME.set("Ada")
-    assert loop.run(look()) == "Ada"
-    assert NAME.get() == "Ada"
-    NAME.reset(token)
-    assert loop.run(look()) == "nobody"
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
-def test_what_would_end_an_event_loop_ends_only_the_awaitable(error: BaseException) -> None:
-    loop = BackgroundLoop("kernai-test")
-
-    async def leave() -> None:
-        raise error
-
-    assert in_time(loop, leave()) is error
-    assert in_time(loop, value(5)) == 5
-    loop.close()
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
@@ -218,16 +157,3 @@ def test_closing_frees_whoever_waits() -> None:
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert ended == ["CancelledError"]
-
-
-def test_an_awaitable_that_cancels_itself_frees_its_waiter(loop: BackgroundLoop) -> None:
-    async def cancel_myself() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
-
-    assert type(in_time(loop, cancel_myself())).__name__ == "CancelledError"
-    assert in_time(loop, value(5)) == 5
-
-
