@@ -48,6 +48,9 @@ class AnswerText:
 
     def __init__(self) -> None:
         self._given: list[str] = []
+        self._begin_response()
+
+    def _begin_response(self) -> None:
         self._space = ""  # held back, in case it ends the answer
         self._final: int | None = None  # which block of the response is the final that counts
         self._is_set_aside = False
@@ -88,7 +91,7 @@ class AnswerText:
         if self._given:
             yield TAKEN_BACK
         self._given.clear()
-        self._space, self._final, self._is_set_aside = "", None, False
+        self._begin_response()
 
 
 class PartialAnswer:

@@ -1,8 +1,8 @@
 """Performing effects through a list of middleware, outermost first.
 
 `through` is the whole mechanism: a stack of the middleware's generators, the outermost at its bottom. What the one on
-top yields is given to the next one in, or, where there is none, to the driver; what comes of it is sent back to the one
-on top. So nothing here waits, and one definition serves both drivers.
+top yields is given to the next one in, or, if there is none, to the driver; the outcome is sent back to the one on top.
+So nothing here waits, and one definition serves both drivers.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ def _name(middleware: Middleware) -> str:
 
 
 def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
-    """Work, its calls made through the run's middleware. `observers` hear of its first effect and of its end.
+    """Work, its calls made through the run's middleware. The hooks of `observers` are called at its start and its end.
 
-    Not before the first effect: a run that is only played back asks for none.
+    It starts with its first effect: a run that is only replayed has none.
     """
     outcome: Any = None
     error: BaseException | None = None
@@ -156,13 +156,13 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
             effect = work.send(outcome) if error is None else work.throw(error)
         except BaseException as ended:
             if is_begun and run.result is not None:
-                _tell_end(run, observers)
+                _call_end_hooks(run, observers)
             if isinstance(ended, StopIteration):
                 return ended.value
             raise
-        if not is_begun and type(effect) is not Commit:  # which is between those who keep the run and the driver
+        if not is_begun and type(effect) is not Commit:  # a commit concerns the store alone
             is_begun = True
-            effect = _tell_start(run, observers, effect) or effect
+            effect = _call_start_hooks(run, observers, effect) or effect
         outcome = error = None
         try:
             outcome = yield from through(effect, run.middleware, run) if type(effect) in CALLS else alone(effect)
@@ -171,7 +171,7 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
 
 
 @calls_out
-def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | None:
+def _call_start_hooks(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | None:
     for one in observers:
         try:
             one.on_run_start(run)
@@ -187,7 +187,7 @@ def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | N
 
 
 @calls_out
-def _tell_end(run: Run, observers: Sequence[Any]) -> None:
+def _call_end_hooks(run: Run, observers: Sequence[Any]) -> None:
     for one in reversed(observers):
         try:
             one.on_run_end(run, run.result)
