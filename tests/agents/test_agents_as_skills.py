@@ -53,41 +53,6 @@ def speaker(messages: Sequence[Message]) -> str:
 
 
 @WAYS
-@pytest.mark.parametrize("parallel", [False, True])
-def test_a_call_is_a_sub_run_one_level_deeper_without_history(way: Way, parallel: bool) -> None:
-    seen: list[list[str]] = []
-
-    def answer(who: str, messages: Sequence[Message]) -> str:
-        if who == "helper":
-            seen.append([message.text for message in messages[1:]])
-            return final(f"helped: {messages[-1].text}")
-        return final("done") if "helped" in messages[-1].text else command("helper", "first") + command("helper", "b")
-
-    recorder = Recorder()
-    helper = agent_of("helper").as_skill("helper", "helps")
-    boss = agent_of("boss", answer, skills=[helper], parallel_skills=parallel, name="boss")
-    history = [Message("user", "earlier"), Message("assistant", "answer")]
-    result = way(boss, recorder=recorder, history=history)
-    assert result.text == "done"
-    assert sorted(seen) == [["b"], ["first"]]
-    assert [message.text for message in result.messages[4:6]] == [
-        '<block type="result" name="helper">helped: first</block>',
-        '<block type="result" name="helper">helped: b</block>',
-    ]
-    assert {(event.scope, event.depth, event.task_id) for event in recorder.entries} == {
-        ("", 0, None), ("0.0", 1, None), ("0.1", 1, None),
-    }
-    for scope in ("0.0", "0.1"):
-        mine = [event.type for event in recorder.entries if event.scope == scope]
-        assert mine == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]
-    executed = [event.data for event in recorder.for_event("skill_execute")]
-    assert [one["call_id"] for one in executed] == ["0.0", "0.1"]
-    assert [one["params"] for one in executed] == [{"input": "first"}, {"input": "b"}]
-    assert result.usage.model_calls == 4
-    assert result.usage.total_tokens == 8
-
-
-@WAYS
 def test_agents_called_in_one_response_run_at_once_where_skills_do(way: Way) -> None:
     together = threading.Barrier(8)
 

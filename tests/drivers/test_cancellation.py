@@ -169,35 +169,6 @@ def test_whatever_a_provider_makes_of_it_a_cancelled_run_is_cancelled(
 
 
 @WAYS
-def test_a_cancellation_is_noticed_between_two_calls(way: Way) -> None:
-    cancel, recorder, called = threading.Event(), Recorder(), list[str]()
-
-    @skill(register=False)
-    def first() -> str:
-        called.append("first")
-        cancel.set()
-        return "one"
-
-    @skill(register=False)
-    def second() -> str:
-        called.append("second")
-        return "two"
-
-    result, provider = way(
-        lambda *_: command("first") + command("second"),
-        agent={"skills": [first, second]},
-        cancel=cancel,
-        recorder=recorder,
-    )
-    assert called == ["first"]
-    assert provider.calls == 1
-    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["one"]
-    assert [event.data["skill"] for event in recorder.for_event("skill_execute")] == ["first"]
-    assert results(recorder) == {"": "cancelled"}
-    assert result.messages[-1].text == '<block type="result" name="first">one</block>'
-
-
-@WAYS
 @pytest.mark.parametrize("native", [False, True], ids=["sync skill", "async skill"])
 @pytest.mark.parametrize("calls", [1, 3])
 def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(
@@ -240,24 +211,6 @@ def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(
     assert result.stop_reason == "cancelled"
     assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["left"] * calls
     assert results(recorder) == {"": "cancelled"}
-
-
-@WAYS
-def test_a_cancellation_reaches_an_agent_that_was_called_as_a_skill(way: Way) -> None:
-    cancel, recorder = threading.Event(), Recorder()
-
-    def script(messages: Sequence[Message], on_chunk: OnChunk) -> str:
-        if messages[0].text.startswith("helper"):
-            on_chunk("one")
-            cancel.set()
-            on_chunk("two")
-        return command("helper", "help") + command("helper", "again")
-
-    helper = Agent(instructions="helper").as_skill("helper", "helps")
-    result, provider = way(script, agent={"skills": [helper]}, cancel=cancel, recorder=recorder)
-    assert provider.calls == 2
-    assert result.stop_reason == "cancelled"
-    assert results(recorder) == {"0.0": "cancelled", "": "cancelled"}
 
 
 @WAYS

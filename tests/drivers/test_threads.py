@@ -164,31 +164,6 @@ def test_all_async_skills_of_one_run_share_one_event_loop(way: Way, parallel: bo
 
 
 @SYNC_WAYS
-def test_async_skills_of_tasks_share_the_runs_event_loop(way: Way) -> None:
-    loops: list[asyncio.AbstractEventLoop] = []
-    meeting: list[asyncio.Barrier] = []
-
-    @skill(register=False)
-    async def meet() -> str:
-        loops.append(asyncio.get_running_loop())
-        if not meeting:
-            meeting.append(asyncio.Barrier(3))
-        async with asyncio.timeout(PATIENCE):
-            await meeting[0].wait()
-        return "met"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = messages[-1].text
-        if asked == "go":
-            return plan("a", "b", "c")
-        return command("meet") if asked.startswith("do") else final("done")
-
-    assert way(Agent(instructions="x", skills=[meet], provider=MockProvider().on_call(answer))).text == "done"
-    assert len(loops) == 3
-    assert len(set(map(id, loops))) == 1
-
-
-@SYNC_WAYS
 def test_a_running_event_loop_as_in_a_notebook_is_no_obstacle(way: Way) -> None:
     seen: list[object] = []
 

@@ -696,11 +696,11 @@ BRANCH = Agent(instructions="You are a branch.", skills=[LEAF], parallel_skills=
 ASK_LEAF = [("skill_execute", {"call_id": "0.1", "skill": "leaf", "params": {"input": "What?"}})]
 
 AGENTS = [
-    Case("an agent called as a skill is a run of its own, one level deeper",
+    Case("an agent called as a skill is a run of its own, one level deeper, without the history",
          [Turn(f'{command("nope")}{command("leaf", "What?")}', error("nope", "Skill 'nope' not found"),
                result("leaf", "That &lt;final>.")), DONE],
          [("skill_error", {}), *ASK_LEAF, ("skill_result", {"call_id": "0.1", "result": "That <final>."}),
-          ENDED], "done", agent={"skills": [LEAF]},
+          ENDED], "done", agent={"skills": [LEAF]}, history=[Message("user", "Hello."), Message("assistant", "Hi.")],
          subs={"0.1": Sub("What?", [Turn(command("echo", "x"), result("echo", "x")), Turn(final("That <final>."))],
                           [*called("echo", {"text": "x"}, "x", "0.1/0.0"), ("final", "That <final>.")])}),
     Case("an agent's failure is an error of the call",

@@ -69,14 +69,13 @@ OTHER_MANNERS = ((1, True), (7, False), (None, True), (0, True))
 class Script(Provider):
     """Answers by conversation: the first message after the system message identifies it."""
 
-    def __init__(self, turns: Mapping[str, Sequence[Turn]], size: int | None, answered: int = 0) -> None:
+    def __init__(self, turns: Mapping[str, Sequence[Turn]], size: int | None) -> None:
         self.turns = turns
         self.size = size
-        self.answered = answered
 
     def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         said = sum(message.text != "I said so" for message in messages if message.role == "assistant")
-        answer: Any = self.turns[messages[1].text][said - self.answered].response
+        answer: Any = self.turns[messages[1].text][said].response
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, str):
@@ -104,9 +103,9 @@ def set_up(case: Case, size: int | None) -> Agent:
         kernai.protocols.register(other)
     kernai.configure(allowed_skills=case.allowed, credential_resolver=MappingResolver({"key": SECRET}))
     turns = {sub.input: sub.turns for sub in case.subs.values()}
-    turns[case.history[0].text if case.history else Message("user", case.input).text] = case.turns
-    answered = sum(message.role == "assistant" for message in case.history)
-    provider = Script(turns, size, answered)
+    before = [Turn(message.text) for message in case.history if message.role == "assistant"]
+    turns[case.history[0].text if case.history else Message("user", case.input).text] = [*before, *case.turns]
+    provider = Script(turns, size)
     return Agent(**{"instructions": "Work.", "provider": provider, "skills": "all", "on_prose": "accept", **case.agent})
 
 

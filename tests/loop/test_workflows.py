@@ -17,7 +17,6 @@ from kernai import (
     GenerationOptions,
     Limits,
     LlmResponse,
-    Media,
     Message,
     MockProvider,
     Model,
@@ -26,7 +25,6 @@ from kernai import (
     Result,
     Skill,
     SkillContext,
-    SkillResult,
     skill,
 )
 from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute
@@ -303,36 +301,6 @@ def test_call_ids_and_scopes_name_the_way_down(way: Way) -> None:
     assert {event.depth for event in recorder.entries} == {0, 1, 2}
 
 
-@WAYS
-def test_two_hundred_parallel_tasks_run_in_a_bounded_pool(way: Way) -> None:
-    lock = threading.Lock()
-    inside = most = entered = 0
-    together = threading.Barrier(8)
-
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        nonlocal inside, most, entered
-        if asked == "go":
-            return planned([task(str(at)) for at in range(200)])
-        if asked.startswith("do"):
-            with lock:
-                inside += 1
-                entered += 1
-                mine = entered
-                most = max(most, inside)
-            if mine <= 8:
-                together.wait(PATIENCE)
-            with lock:
-                inside -= 1
-        return final("done")
-
-    before = threading.active_count()
-    result = way(agent_of(answer))
-    assert len(told_results(result)) == 200
-    assert 8 <= most <= 32
-    assert entered == 200
-    assert threading.active_count() <= before + 64
-
-
 @pytest.mark.slow
 @WAYS
 def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_other(way: Way) -> None:
@@ -377,36 +345,6 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
 
 
 # ------------------------------------------------------------------------------------------- what tasks share
-
-
-@WAYS
-def test_a_media_that_one_task_made_is_known_to_the_next_and_to_the_host(way: Way) -> None:
-    picture = Media.from_bytes(b"pixels", mime_type="image/png")
-    seen: list[bytes] = []
-
-    @skill(register=False)
-    def draw() -> SkillResult:
-        return SkillResult("drawn", picture)
-
-    @skill(register=False)
-    def look(image: Media) -> str:
-        seen.append(image.read_bytes())
-        return "seen"
-
-    def answer(asked: str, messages: Sequence[Message]) -> str:
-        if asked == "go":
-            return planned([task("draw"), task("look", "draw"), task("look again", "draw")])
-        if asked == "do draw":
-            return command("draw")
-        if asked.endswith(("do look", "do look again")):
-            return command("look", picture.id)
-        return final(picture.id)
-
-    context = Context()
-    result = way(agent_of(answer, skills=[draw, look]), context=context)
-    assert result.text == picture.id
-    assert seen == [b"pixels", b"pixels"]
-    assert context.media_store.fetch(picture.id) == picture
 
 
 @WAYS
