@@ -218,6 +218,8 @@ def test_outside_of_a_run_it_is_a_plain_skill() -> None:
     with pytest.raises(SkillInputError, match="input"):
         helper.call({})
     assert "helper" in repr(helper)
+    with pytest.raises(ProviderError, match="no provider is set"):
+        agent_of("helper").as_skill("helper", "helps").call("me")
 
 
 @WAYS

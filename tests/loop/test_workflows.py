@@ -191,12 +191,12 @@ def test_what_the_hosts_code_raises_for_a_task_is_that_tasks_failure(way: Way, r
         return "x"
 
     def answer(asked: str, _: Sequence[Message]) -> str:
-        return planned([task(one) for one in "abc"]) if asked == "go" else final("done")
+        return planned([task(one) for one in "bac"], strategy="sequential") if asked == "go" else final("done")
 
     recorder = Recorder()
     result = way(agent_of(answer).replace(instructions=instructions), context=Connected(), recorder=recorder)
-    assert told_results(result) == {"a": "done", "b": f"error: {said}", "c": "done"}
-    assert [event.data["task_id"] for event in recorder.for_event("task_start")] == ["a", "b", "c"]
+    assert told_results(result) == {"b": f"error: {said}", "a": "done", "c": "done"}
+    assert [event.data["task_id"] for event in recorder.for_event("task_start")] == ["b", "a", "c"]
     assert [event.scope for event in recorder.for_event("result")].count("") == 1
 
 
