@@ -44,7 +44,7 @@ def test_a_function_answers_what_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize("options, pieces", [({}, list("abcde")), ({"chunk_size": 2}, ["ab", "cd", "e"]), ({"chunk_size": 9}, ["abcde"])])
-def test_answers_are_streamed_in_pieces(options: dict[str, int], pieces: list[str]) -> None:
+def test_answers_are_streamed_in_pieces(options: dict[str, Any], pieces: list[str]) -> None:
     seen: list[str] = []
     assert MockProvider("abcde", **options).call(GO, Models.TEXT_ONLY, NOTHING, seen.append).content == "abcde"
     assert seen == pieces
