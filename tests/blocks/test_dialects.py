@@ -143,14 +143,7 @@ def test_a_call_in_a_dialect_is_recognised(dialect: str, text: str, calls: list[
     assert found.dialect == dialect
     read = [(block.name, json.loads(block.content) if block.content else None) for block in found.blocks]
     assert read == calls
-
-
-@pytest.mark.parametrize("dialect, text, calls", RECOGNISED)
-def test_the_block_that_a_call_means_is_read_back_as_that_block(dialect: str, text: str, calls: list[object]) -> None:
-    found = recognise(text)
-    assert found is not None
     assert parse("".join(map(str, found.blocks))).blocks == list(found.blocks)
-    assert len(found.blocks) == len(calls), dialect
 
 
 @pytest.mark.parametrize("dialect, text", NEAR_MISSES, ids=lambda one: one[:60])
@@ -167,13 +160,6 @@ def test_a_final_with_a_tag_in_capitals_is_a_final() -> None:
     assert recognise("<FINAL>42</FINAL>") == ("near_tag", [Block("final", None, "42")])
 
 
-@pytest.mark.slow
-@given(TEXTS | st.lists(st.sampled_from([row[1] for row in RECOGNISED] + [row[1][:30] for row in NEAR_MISSES]), max_size=3).map("".join))
-def test_any_text_is_read_without_an_error(text: str) -> None:
-    found = recognise(text)
-    assert found is None or found.dialect in DIALECTS
-
-
 TOKENS = [
     "<tool_call>", "</tool_call>", "<function=a>", "</function>", "<parameter=b>", "</parameter>", "<|python_tag|>",
     "[TOOL_CALLS]", "[ARGS]", "```json\n", "```", '<block name="a">', "<BLOCK ", "{", "}", "[", "]", ":", ",", ";", " ",
@@ -181,10 +167,14 @@ TOKENS = [
 ]  # fmt: skip
 
 
-@given(st.lists(st.sampled_from(TOKENS), max_size=8).map("".join))
-def test_any_tokens_of_the_dialects_are_read_without_an_error(text: str) -> None:
+@given(
+    TEXTS | st.lists(st.sampled_from(TOKENS), max_size=8).map("".join)
+    | st.lists(st.sampled_from([row[1] for row in RECOGNISED] + [row[1][:30] for row in NEAR_MISSES]), max_size=3).map("".join)
+)
+def test_any_text_is_read_without_an_error(text: str) -> None:
     found = recognise(text)
     assert found is None or found.dialect in DIALECTS
+
 
 
 @pytest.mark.slow

@@ -87,12 +87,6 @@ def test_the_same_name_asked_for_twice_has_the_same_answer() -> None:
         assert answers[:2] == answers[2:]
 
 
-def test_a_skill_that_needs_two_capabilities_needs_both() -> None:
-    both = made("both", ("vision", "audio_in"))
-    assert listed([both], SEEING) == []
-    assert listed([both], Model("m", ("text", "vision", "audio_in"))) == ["both"]
-
-
 def test_a_skill_replaced_or_removed_during_a_run_is_so_at_the_next_call() -> None:
     def swap() -> None:
         kernai.skills.register(Skill("a", execute=lambda: "new"))
@@ -155,15 +149,6 @@ def test_a_protocol_given_directly_goes_before_the_registered_one_of_its_name() 
         '<block type="result" name="q">theirs</block>',
     ]
     assert agent.system_prompt().count("p, q") == 1
-
-
-def test_two_agents_with_skills_of_one_name_do_not_meet() -> None:
-    first = Agent(instructions="", skills=[Skill("say", execute=lambda: "one")])
-    second = Agent(instructions="", skills=[Skill("say", execute=lambda: "two")])
-    for agent, said in ((first, "one"), (second, "two")):
-        hand = ByHand(agent, provider=MockProvider(command("say"), "done"))
-        assert hand.run("Go.").messages[2].text == f'<block type="result" name="say">{said}</block>'
-    assert kernai.skills.all() == []
 
 
 def test_a_skill_registered_during_a_run_may_be_called_by_an_agent_with_all_skills() -> None:

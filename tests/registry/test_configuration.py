@@ -42,12 +42,6 @@ def test_each_option_is_set_in_place_and_the_others_stay() -> None:
     assert kernai.config is config
 
 
-def test_configure_without_options_changes_nothing() -> None:
-    before = state()
-    kernai.configure()
-    assert state() == before
-
-
 def test_a_list_of_allowed_skills_is_copied() -> None:
     allowed = ["a"]
     kernai.configure(allowed_skills=allowed)

@@ -18,7 +18,6 @@ from kernai import (
     SkillContext,
     configure,
     reset,
-    skill,
 )
 from kernai.registry.configuration import EnvironmentResolver, environment_name
 
@@ -55,14 +54,6 @@ def test_the_environment_variable_of_a_key(skill_name: str, key: str, variable: 
     assert environment_name(skill_name, key) == variable
 
 
-def test_values_come_from_the_environment_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", SECRET)
-    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_TIMEOUT", "5")
-    ctx = context()
-    assert ctx.credential("api_key") == SECRET
-    assert ctx.setting("timeout") == 5
-
-
 def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "")
     with pytest.raises(CredentialMissingError):
@@ -72,6 +63,8 @@ def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPat
 
 def test_a_rotated_value_is_seen_at_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = context()
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_TIMEOUT", "5")
+    assert ctx.setting("timeout") == 5
     monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "old-value")
     assert ctx.credential("api_key") == "old-value"
     monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "new-value")
@@ -240,12 +233,3 @@ def test_a_setting_without_a_value_is_its_default_unconverted() -> None:
 def test_a_setting_of_an_unsupported_type_is_a_type_error_where_it_is_declared() -> None:
     with pytest.raises(TypeError, match="timedelta is not supported"):
         Setting(timedelta)
-
-
-def test_a_called_skill_reads_what_the_configuration_holds() -> None:
-    @skill(credentials={"api_key": Credential()}, settings={"timeout": Setting(int, default=30)})
-    def fetch(url: str, ctx: SkillContext[Any]) -> str:
-        return f"{url} {ctx.credential('api_key')} {ctx.setting('timeout')}"
-
-    configure(credential_resolver=MappingResolver({"fetch": {"api_key": SECRET}}))
-    assert fetch.call({"url": "u"}) == f"u {SECRET} 30"

@@ -19,10 +19,8 @@ from kernai import (
     Recorder,
     SkillContext,
     execute,
-    isolated,
     protocol,
     protocols,
-    reset,
 )
 from kernai.blocks.grammar import CORE_TYPES
 
@@ -83,15 +81,6 @@ def test_a_protocol_is_registered_found_and_removed() -> None:
     assert "tickets" not in registry
 
 
-def test_protocols_keep_the_order_of_registration_and_a_later_one_replaces() -> None:
-    registry = ProtocolRegistry()
-    for name in ("b", "a"):
-        registry.register(name, answer)
-    later = registry.register(Protocol("b", answer, "new"))
-    assert registry.names == ["b", "a"]
-    assert registry.find("b") is later
-
-
 def test_a_reset_empties_the_registry_which_is_still_one() -> None:
     registry = ProtocolRegistry()
     registry.register("a", answer)
@@ -110,27 +99,6 @@ def test_registering_something_else_is_refused(arguments: Any, complaint: str) -
         ProtocolRegistry().register(*arguments)
 
 
-def test_every_change_is_a_new_version() -> None:
-    registry = ProtocolRegistry()
-    versions = [registry.version]
-    registry.register("a", answer)
-    versions.append(registry.version)
-    registry.unregister("a")
-    versions.append(registry.version)
-    registry.reset()
-    versions.append(registry.version)
-    assert len(set(versions)) == 4
-
-
-def test_isolation_and_reset_cover_the_process_wide_registry() -> None:
-    protocols.register("kept", answer)
-    with isolated():
-        protocols.register("passing", answer)
-        reset()
-        assert protocols.names == []
-    assert protocols.names == ["kept"]
-
-
 # ------------------------------------------------------------------------------------------------ the decorator
 
 
@@ -144,27 +112,6 @@ def test_the_decorator_registers_and_gives_the_function_back() -> None:
     assert found is not None
     assert found.handler is handler
     assert found.documentation == "How to ask."
-
-
-def test_without_documentation_the_docstring_documents() -> None:
-    @protocol("tickets")
-    def handler(block: Block, ctx: SkillContext[Any]) -> str:
-        """Ask for a ticket
-        by its number.
-
-        Of the database: for those who read the code.
-        """
-        return answer(block, ctx)
-
-    found = protocols.find("tickets")
-    assert found is not None
-    assert found.documentation == "Ask for a ticket by its number."
-    assert handler(Block("tickets", "n", "c"), SkillContext(None)) == "n: c"
-
-
-def test_a_decorated_handler_may_stay_out_of_the_registry() -> None:
-    protocol("tickets", register=False)(answer)
-    assert protocols.names == []
 
 
 # ---------------------------------------------------------------------------------------------------- in a run
@@ -212,44 +159,6 @@ def test_what_a_handler_gives_reaches_the_model(returned: Any, injected: str, *,
     json.dumps(recorder.to_list())
 
 
-def test_a_handler_has_no_credentials() -> None:
-    def handle(block: Block, ctx: SkillContext[Any]) -> str | None:
-        return ctx.credential("key")
-
-    provider = MockProvider('<block type="tickets"/>', "<final>done</final>")
-    result = execute(Agent(instructions="", provider=provider, protocols=[Protocol("tickets", handle)]), "x")
-    assert "error" in result.messages[2].text
-    assert "credential" in result.messages[2].text
-
-
-@pytest.mark.parametrize(
-    "scope, allowed",
-    [
-        (None, True),
-        (["tickets"], True),
-        ([Protocol("tickets", answer)], True),
-        (["tickets", "unknown"], True),
-        ([], False),
-        (["other"], False),
-    ],
-)
-def test_an_agent_may_use_the_protocols_of_its_list_and_no_others(scope: Any, *, allowed: bool) -> None:
-    protocols.register("tickets", answer, documentation="Tickets.")
-    provider = MockProvider(
-        '<block type="tickets" name="n">c</block>', '<block type="command" name="/protocols"/>', "<final>done</final>"
-    )
-    agent = Agent(instructions="", provider=provider, protocols=scope, skills=[])
-    result = execute(agent, "x")
-    expected = (
-        '<block type="result" name="tickets">n: c</block>'
-        if allowed
-        else "<block type=\"error\" name=\"tickets\">Protocol 'tickets' is not allowed</block>"
-    )
-    assert result.messages[2].text == expected
-    assert ("tickets" in result.messages[4].text) == allowed
-    assert ("tickets" in agent.system_prompt()) == allowed
-
-
 def test_a_block_type_that_nobody_speaks_is_no_call() -> None:
     provider = MockProvider('<block type="unheard">x</block>', "<final>done</final>")
     recorder = Recorder()
@@ -291,6 +200,7 @@ def test_a_handler_without_a_name_of_its_own_is_given_one() -> None:
         with pytest.raises(TypeError, match=r"has no name of its own; give one with protocol\(name\)"):
             decorate(handler)
     assert protocol("ticketing", register=False)(handler) is handler
+    assert protocols.names == []
 
 
 def test_all_protocols_are_none_and_the_hint_says_so() -> None:

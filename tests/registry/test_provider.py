@@ -106,11 +106,6 @@ def test_an_encoder_that_takes_nothing_at_all_still_gives_text() -> None:
 # ---------------------------------------------------------------------------------------------------- the calls
 
 
-def test_a_provider_without_call_cannot_be_made() -> None:
-    with pytest.raises(TypeError, match="call"):
-        Provider()  # type: ignore[abstract]
-
-
 def test_a_class_in_place_of_a_provider_is_refused_with_the_fix() -> None:
     with pytest.raises(TypeError, match=r"provider must be an instance: write Scripted\(\.\.\.\)"):
         Agent(instructions="", provider=Scripted)  # type: ignore[arg-type]
@@ -189,12 +184,6 @@ def test_a_missing_provider_is_reported_with_the_ways_to_set_one() -> None:
     assert result.stop_reason == "error"
     for way in ("run(..., provider=...)", "Agent(provider=...)", "configure(default_provider=...)"):
         assert way in str(result.error)
-
-
-async def test_under_asyncio_a_plain_call_runs_in_a_worker_thread() -> None:
-    provider = Scripted(end=LlmResponse("done"))
-    assert (await aexecute(Agent(instructions="", provider=provider), "x")).text == "done"
-    assert threading.current_thread().name not in provider.threads
 
 
 async def test_the_inherited_acall_runs_call_in_a_worker_thread() -> None:

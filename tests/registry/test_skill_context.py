@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -139,11 +137,6 @@ def test_scrubbing_reaches_every_depth_of_lists_tuples_dicts_results_and_media_m
     assert result.media[1] is plain
 
 
-def test_a_longer_value_goes_before_one_that_is_part_of_it() -> None:
-    ctx = reading(a="key", b="key-long", c="long")
-    assert ctx.scrub("key-long key long") == "[credential b] [credential a] [credential c]"
-
-
 class Odd:
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -222,23 +215,6 @@ def test_a_credential_is_in_nothing_that_a_run_keeps_or_sends(leak: str, tmp_pat
 
 def test_a_mark_is_not_scrubbed_again() -> None:
     assert reading(a="credential", b="b").scrub("credential b") == "[credential a] [credential b]"
-
-
-def test_an_empty_value_is_ignored() -> None:
-    assert reading(a="").scrub("abc") == "abc"
-
-
-@pytest.mark.parametrize(
-    "write", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False), repr, urllib.parse.quote_plus,
-              lambda text: urllib.parse.quote(text, safe=""), lambda text: json.dumps({"k": [text]})],
-)
-def test_a_value_is_found_however_json_repr_or_a_url_writes_it(write: Any) -> None:
-    secret = 'p"ä\\ss/wo\nrd &'
-    written = write(f"<{secret}>") if write is not repr else repr({"k": secret})
-    scrubbed = reading(a=secret).scrub(written)
-    assert "[credential a]" in scrubbed
-    assert "ss/wo" not in scrubbed
-    assert "rd" not in scrubbed.replace("[credential a]", "")
 
 
 def test_data_that_contains_itself_is_an_error_and_no_endless_walk() -> None:

@@ -74,13 +74,6 @@ def test_options_override_what_the_function_says() -> None:
     assert find.settings["timeout"].default == 30
 
 
-def test_a_function_without_docstring_has_an_empty_description() -> None:
-    @skill
-    def silent() -> None: ...
-
-    assert silent.description == ""
-
-
 def test_a_decorated_function_is_registered_unless_its_options_say_no() -> None:
     @skill
     def listed() -> None: ...
@@ -312,22 +305,6 @@ def test_annotations_resolve_types_that_the_function_has_in_its_closure() -> Non
     assert made.call({"x": {"n": 1}}) is True
 
 
-def test_two_functions_with_local_types_of_one_name_keep_them_apart() -> None:
-    def make(kind: type) -> Skill:
-        Local = kind  # noqa: N806 - a type
-
-        @skill(register=False)
-        def taking(x: Local) -> Any:  # type: ignore[valid-type]
-            return x
-
-        return taking
-
-    assert make(int).call({"x": 1}) == 1
-    assert make(str).call({"x": "a"}) == "a"
-    with pytest.raises(SkillInputError):
-        make(int).call({"x": "a"})
-
-
 def test_an_annotation_that_does_not_resolve_is_a_type_error_that_names_the_parameter() -> None:
     with pytest.raises(TypeError, match=r"skill 'lost': parameter 'x': the annotation 'Nowhere' cannot be resolved"):
 
@@ -436,16 +413,6 @@ def test_a_skill_is_made_from_declared_inputs() -> None:
     assert made.call({"query": "a", "limit": 2}) == ("a", 2)
     assert "- limit (integer, default 10): how many" in made.describe()
     assert skills.find("find") is None
-
-
-def test_a_skill_without_declared_inputs_reads_them_from_the_function() -> None:
-    def execute(n: int) -> int:
-        """Counts."""
-        return n
-
-    made = Skill("count", execute=execute)
-    assert made.inputs == {"n": Input(int)}
-    assert made.description == "Counts."
 
 
 def test_declared_inputs_reach_a_function_with_free_keywords_and_one_with_a_context() -> None:
@@ -590,13 +557,6 @@ def test_a_generator_is_a_type_error_for_a_skill_returns_its_result() -> None:
 def test_a_name_given_as_the_first_argument_is_a_type_error_with_the_fix() -> None:
     with pytest.raises(TypeError, match=r"a name is given as @skill\(name="):
         skill("search")  # type: ignore[call-overload]
-
-
-def test_an_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="desc"):
-
-        @skill(desc="x")  # type: ignore[call-overload, untyped-decorator]
-        def unknown() -> None: ...
 
 
 @pytest.mark.parametrize("params", [None, 5, ["x"]])

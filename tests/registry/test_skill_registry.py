@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-import kernai
-from kernai import Model, Models, Skill, SkillRegistry, skill, skills
+from kernai import Model, Models, Skill, SkillRegistry
 from kernai.testing.contracts import at_once
 
 
@@ -47,11 +46,6 @@ def test_unregistering_gives_the_skill_back(registry: SkillRegistry) -> None:
     assert registry.unregister("two") is two
     assert registry.unregister("two") is None
     assert names(registry) == ["one", "three"]
-
-
-def test_reset_forgets_everything(registry: SkillRegistry) -> None:
-    registry.reset()
-    assert registry.all() == []
 
 
 def test_a_list_taken_from_the_registry_is_the_callers_own(registry: SkillRegistry) -> None:
@@ -96,22 +90,6 @@ def test_a_snapshot_restores_what_was_there(registry: SkillRegistry) -> None:
     assert registry.all() == before
 
 
-def test_isolation_puts_the_global_registry_back_and_it_stays_one_object() -> None:
-    kept = skill(lambda_named("kept"))
-    with kernai.isolated():
-        skill(lambda_named("inside"))
-        assert kernai.skills is skills
-        skills.unregister("kept")
-    assert skills.all() == [kept]
-
-
-def lambda_named(name: str) -> Any:
-    def function() -> None: ...
-
-    function.__name__ = name
-    return function
-
-
 # --------------------------------------------------------------------------------------------- what is offered
 
 SEEING = Model("m", capabilities=("text", "vision"))
@@ -139,15 +117,6 @@ def test_a_scope_and_a_model_select_what_is_offered(scope: Any, model: Model | N
     assert [name for name in ("plain", "look", "hear") if f"### {name}" in listing] == sorted(
         expected, key=["plain", "look", "hear"].index
     )
-
-
-def test_a_skill_given_directly_needs_no_registry_and_goes_before_one_of_its_name() -> None:
-    registry = SkillRegistry()
-    registry.register(make("a", description="registered"))
-    listing = registry.listing([make("b", description="direct"), make("a", description="mine")])
-    assert "direct" in listing
-    assert "mine" in listing
-    assert "registered" not in listing
 
 
 def test_a_name_in_place_of_a_list_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:

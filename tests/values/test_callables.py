@@ -87,26 +87,9 @@ GENERATORS: list[Callable[..., Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("function", ASYNC)
-def test_what_gives_a_coroutine_is_async(function: Callable[..., Any]) -> None:
-    assert is_async(function)
-    assert not is_generator(function)
-
-
-@pytest.mark.parametrize("function", SYNC)
-def test_what_gives_anything_else_is_not(function: Callable[..., Any]) -> None:
-    assert not is_async(function)
-    assert not is_generator(function)
-
-
-@pytest.mark.parametrize("function", GENERATORS)
-def test_what_yields_is_a_generator_and_not_async(function: Callable[..., Any]) -> None:
-    assert is_generator(function)
-    assert not is_async(function)
-
-
 @pytest.mark.parametrize("function", [*ASYNC, *SYNC, *GENERATORS])
-def test_inspect_says_the_same(function: Callable[..., Any]) -> None:
+def test_what_a_call_returns_is_known_and_inspect_says_the_same(function: Callable[..., Any]) -> None:
+    assert (is_async(function), is_generator(function)) == (function in ASYNC, function in GENERATORS)
     inner = function
     while isinstance(inner, partial):
         inner = inner.func

@@ -64,11 +64,6 @@ def test_a_count_that_is_no_count_is_refused_by_name(name: str, count: Any) -> N
         LlmResponse("x", **{name: count})
 
 
-def test_two_responses_do_not_share_their_metadata() -> None:
-    first, second = LlmResponse("a"), LlmResponse("b")
-    assert first.metadata is not second.metadata
-
-
 def test_a_provider_may_add_fields_of_its_own() -> None:
     @dataclass
     class Mine(LlmResponse):

@@ -13,21 +13,6 @@ from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
 CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
 
-CATALOGUE = [
-    (Models.TEXT_ONLY, "text-only", "text"),
-    (Models.CLAUDE_OPUS_5, "claude-opus-5", "text vision"),
-    (Models.CLAUDE_SONNET_5, "claude-sonnet-5", "text vision"),
-    (Models.CLAUDE_OPUS_4, "claude-opus-4-20250514", "text vision"),
-    (Models.CLAUDE_SONNET_4, "claude-sonnet-4-20250514", "text vision"),
-    (Models.CLAUDE_HAIKU_4_5, "claude-haiku-4-5-20251001", "text vision"),
-    (Models.GPT_4O, "gpt-4o", "text vision audio_in audio_out"),
-    (Models.GPT_4O_MINI, "gpt-4o-mini", "text vision"),
-    (Models.GEMINI_2_5_PRO, "gemini-2.5-pro", "text vision audio_in video_in document_in"),
-    (Models.LLAMA_3_1, "llama3.1", "text"),
-    (Models.LLAVA, "llava", "text vision"),
-]
-
-
 def test_a_model_of_which_nothing_is_said_takes_text_at_an_unknown_price() -> None:
     model = Model("any")
     assert (model.id, model.capabilities, model.cost) == ("any", ("text",), None)
@@ -107,13 +92,3 @@ def test_models_are_values() -> None:
     assert len({Model("m"), Model("m"), Model("n"), Model("m", cost=(1, 2))}) == 3
     with pytest.raises(FrozenInstanceError):
         Model("m").id = "n"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("model, name, capabilities", CATALOGUE, ids=[name for _, name, _ in CATALOGUE])
-def test_the_catalogue_holds(model: Model, name: str, capabilities: str) -> None:
-    assert (model.id, " ".join(model.capabilities), model.cost) == (name, capabilities, None)
-
-
-def test_the_catalogue_holds_nothing_else() -> None:
-    listed = {name: value for name, value in vars(Models).items() if isinstance(value, Model)}
-    assert list(listed.values()) == [model for model, _, _ in CATALOGUE]
