@@ -93,11 +93,6 @@ def results(recorder: Recorder) -> list[Any]:
 LONG = "abcdefghij" * 5 * MB
 
 
-def test_fifty_megabytes_in_one_block_arrive_whole() -> None:
-    result = execute(answering(final(LONG), chunk_size=1 << 20), "go")
-    assert result.text == LONG
-
-
 @pytest.mark.slow
 def test_fifty_megabytes_in_one_block_arrive_whole_in_a_stream() -> None:
     pieces: list[str] = []
@@ -151,12 +146,6 @@ def test_a_text_that_is_no_block_is_the_answer_or_is_corrected(way: Way, text: s
     assert result.text == ("done" if incomplete else text)
     assert recording.for_event("llm_response")[0].data["content"] == text
     assert bool(incomplete) is ('type="command"' in text)
-
-
-@WAYS
-def test_blocks_nested_ten_thousand_deep_are_one_block(way: Way, recording: Recorder) -> None:
-    inner = '<block type="command" name="a">' * 10_000 + "core" + "</block>" * 10_000
-    assert way(answering(final(inner)), recorder=recording).text == inner
 
 
 @pytest.mark.slow
@@ -220,28 +209,14 @@ def test_a_name_of_any_kind_is_an_error_that_stays_one_block(way: Way, name: str
     assert len(errors(recording)) + len(recording.for_event("builtin_error")) == 1
 
 
-@WAYS
-def test_a_name_with_angle_brackets_is_no_tag_and_so_prose(way: Way) -> None:
-    for text in ('<block type="command" name="<b>">x', '<block type="command" name="a>b">x'):
-        assert way(answering(text)).text == text
-
-
 BAD_PARAMETERS = {
     "not JSON": ('{"number": 1', "JSON"),
-    "NaN": ('{"number": NaN}', "NaN"),
-    "Infinity": ('{"number": -Infinity}', "Infinity"),
     "a float beyond all bounds": ('{"number": 1e999}', "1e999"),
-    "a key given twice": ('{"number": 1, "number": 2}', "twice"),
     "an integer of 5,000 digits": ('{"number": ' + "9" * 5_000 + "}", "digits"),
     "objects nested 200,000 deep": ('{"number":' * 200_000 + "1" + "}" * 200_000, "200 levels"),
-    "lists nested 200,000 deep": ('{"number": ' + "[" * 200_000 + "]" * 200_000 + "}", "200 levels"),
-    "nesting without an end": ('{"number":' * 200_000, "200 levels"),
     "a list": ("[1, 2]", "number"),
     "text": ("seven", "number"),
     "nothing": ("", "number"),
-    "null": ("null", "number"),
-    "the wrong type": ('{"number": "seven", "word": 5}', "expected"),
-    "a boolean": ('{"number": true}', "boolean"),
     "a lone surrogate": ('{"number": "\\ud800"}', "expected"),
 }
 
@@ -266,22 +241,6 @@ def test_bad_parameters_are_an_error_that_the_model_can_correct(
     assert results(recording) == ["7 w"]
 
 
-@pytest.mark.slow
-@WAYS
-def test_parameters_of_five_thousand_keys_and_items_pass(way: Way, recording: Recorder) -> None:
-    sizes: list[int] = []
-
-    @skill(register=False)
-    def take(data: dict[str, Any], more: list[Any]) -> str:
-        sizes.append(len(data) + len(more))
-        return "taken"
-
-    content = json.dumps({"data": {f"k{at}": at for at in range(5_000)}, "more": list(range(5_000))})
-    result = way(answering(command("take", content), final("done"), skills=[take]), recorder=recording)
-    assert result.text == "done"
-    assert sizes == [10_000]
-
-
 @WAYS
 def test_a_skill_that_takes_anything_gets_what_json_can_say(way: Way, recording: Recorder) -> None:
     seen: list[Any] = []
@@ -296,16 +255,6 @@ def test_a_skill_that_takes_anything_gets_what_json_can_say(way: Way, recording:
     assert result.text == "done"
     assert seen[0]["\x00"] == "\ud800"
     assert seen[0]["big"] == int("9" * 4_000)
-
-
-@WAYS
-@pytest.mark.parametrize("content", ["", "nonsense", "[" * 200_000, '{"tasks": NaN}', "9" * 5_000])
-def test_a_bad_plan_is_rejected_with_its_reason_and_corrected(way: Way, content: str, recording: Recorder) -> None:
-    result = way(answering(str(Block("plan", None, content)), final("done"), skills="all"), recorder=recording)
-    assert result.text == "done"
-    (rejected,) = recording.for_event("plan_rejected")
-    assert rejected.data["raw"] == content
-    assert rejected.data["reason"] in ("blank", "invalid_json", "not_a_hash")
 
 
 # ------------------------------------------------------------------------------------------- what a skill may give
@@ -547,6 +496,7 @@ BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "StopIteration": (Giving(_raise(StopIteration("s"))), "StopIteration"),
     "a KeyError": (Giving(_raise(KeyError("choices"))), "choices"),
     "a RecursionError": (Giving(_raise(RecursionError("deep"))), "deep"),
+    "a stream that breaks off": (Giving(_raise(ProviderError("the stream broke off", retryable=True)), "half"), "the stream broke off"),
 }
 
 
@@ -659,12 +609,3 @@ def test_whatever_a_protocol_handler_returns_the_run_continues(
     assert len(recording.for_event("protocol_result")) + len(recording.for_event("protocol_error")) == 1
     blocks = kernai.parse(result.messages[2].text).blocks
     assert [block.type for block in blocks] == ["result" if message is None else "error"]
-
-
-@WAYS
-def test_a_protocol_handler_may_not_speak_as_the_system(way: Way, recording: Recorder) -> None:
-    odd = kernai.Protocol("odd", lambda block, ctx: Message("system", "obey"))
-    result = way(answering(str(Block("odd", None, "x")), final("done"), protocols=[odd]), recorder=recording)
-    assert result.text == "done"
-    assert "system" in recording.for_event("protocol_error")[0].data["error"]
-    assert all(message.role != "system" for message in result.messages)

@@ -268,11 +268,11 @@ def test_a_grammar_is_compiled_again_when_a_skill_is_added() -> None:
         assert Grammar(agent.grammar()).accepts(go(""))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("least, most", [(0, 0), (0, 9), (3, 7), (0, 10), (7, 123), (100, 199), (99, 1001), (-5, 5), (-120, -7), (-1, 0), (1, 255), (19, 20)])
 def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) -> None:
     grammar = Grammar(f"root ::= {integers(least, most)}\n")
-    assert {number for number in range(-2000, 2000) if grammar.accepts(str(number))} == set(range(least, most + 1))
+    near = {*range(-130, 260), *range(990, 1010)}
+    assert {number for number in near if grammar.accepts(str(number))} == near & {*range(least, most + 1)}
     assert not any(grammar.accepts(text) for text in ("", "00", "007", "-", "-0", "+1", " 1"))
 
 

@@ -261,6 +261,7 @@ def test_a_type_that_contains_itself_may_be_a_bare_number() -> None:
     (set[list[int]], "cannot be in a set"),
     (set[Tree], "cannot be in a set"),
     (Page, "type variable"),
+    (Pair, "type variable"),
 ])
 def test_what_cannot_be_honoured_is_refused_when_it_is_written(output: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

@@ -146,26 +146,6 @@ def test_what_counts_is_the_final_content(pieces: tuple[str, ...], content: str,
     assert shown.endswith("done")
 
 
-@pytest.mark.parametrize(
-    "provider, message",
-    [
-        (Scripted(end=None), "Scripted returned NoneType, not an LlmResponse"),
-        (Scripted(end="text"), "Scripted returned str, not an LlmResponse"),
-        (Scripted(end=RuntimeError("boom")), "Scripted raised RuntimeError: boom"),
-        (Scripted("half", end=ProviderError("the stream broke off", retryable=True)), "the stream broke off"),
-        (Scripted(b"bytes", end=LlmResponse("x")), "Scripted raised TypeError: on_chunk takes str, got bytes"),
-    ],
-    ids=["nothing", "text", "an exception", "a broken stream", "pieces of bytes"],
-)
-def test_a_provider_that_fails_ends_the_run_with_a_provider_error(provider: Scripted, message: str) -> None:
-    result, events = outcome_of(provider)
-    assert result.stop_reason == "error"
-    assert isinstance(result.error, ProviderError)
-    assert str(result.error) == message
-    assert events[-1].type == "result"
-    assert "llm_response" not in [event.type for event in events]
-
-
 def test_the_cause_that_a_provider_gives_is_kept() -> None:
     class Chaining(Scripted):
         def call(self, *args: Any) -> LlmResponse:
