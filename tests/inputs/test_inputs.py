@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Dict, List, Literal, NotRequired, Optional, Tuple, TypedDict, TypeVar, Union  # noqa: UP035 - users write both
+from typing import Annotated, Any, Dict, List, Literal, NotRequired, Tuple, TypedDict, TypeVar, Union  # noqa: UP035 - users write both
 
 import pydantic
 import pytest
@@ -144,53 +144,38 @@ def faults(annotation: Any, value: object) -> tuple[tuple[str, str], ...]:
 
 FITS: list[tuple[Any, object, object]] = [
     (str, "5", "5"),
-    (str, "", ""),
     (str, "é🙂", "é🙂"),
     (int, 0, 0),
-    (int, -3, -3),
     (int, 10**30, 10**30),
-    (float, 1.5, 1.5),
     (float, 2, 2.0),
-    (bool, True, True),
     (None, None, None),
     (Any, {"a": [1, None]}, {"a": [1, None]}),
-    (date, "2024-02-29", date(2024, 2, 29)),
     (date, " 2024-02-29\n", date(2024, 2, 29)),
     (datetime, "2024-02-29T12:30:00", datetime(2024, 2, 29, 12, 30)),  # noqa: DTZ001 - no zone was given
     (datetime, "2024-02-29T12:30:00Z", datetime(2024, 2, 29, 12, 30, tzinfo=timezone.utc)),  # noqa: UP017
     (time, "12:30", time(12, 30)),
-    (Decimal, "19.99", Decimal("19.99")),
     (Decimal, "-1e3", Decimal(-1000)),
     (Decimal, 5, Decimal(5)),
-    (uuid.UUID, UUID_TEXT, uuid.UUID(UUID_TEXT)),
     (uuid.UUID, UUID_TEXT.replace("-", "").upper(), uuid.UUID(UUID_TEXT)),
     (list, [1, "a"], [1, "a"]),
     (list[str], [], []),
     (List[int], [1, 2], [1, 2]),  # noqa: UP006
     (List, [1], [1]),  # noqa: UP006
-    (tuple[int, ...], [1, 2], (1, 2)),
-    (tuple[int, str], [1, "a"], (1, "a")),
     (tuple[()], [], ()),
     (Tuple[int, str], [1, "a"], (1, "a")),  # noqa: UP006
     (tuple, [1, "a"], (1, "a")),
     (dict, {"k": [1]}, {"k": [1]}),
-    (dict[str, float], {"a": 1}, {"a": 1.0}),
     (Dict[str, int], {"a": 1}, {"a": 1}),  # noqa: UP006
     (int | str, 1, 1),
     (int | str, "1", "1"),
-    (int | bool, True, True),
     (float | int, 1, 1),
-    (int | float, 1.5, 1.5),
-    (Optional[int], None, None),  # noqa: UP045
     (Union[list[int], list[str]], ["a"], ["a"]),  # noqa: UP007
     (date | str, "2024-02-29", date(2024, 2, 29)),
     (date | str, "soon", "soon"),
     (str | date, "2024-02-29", "2024-02-29"),
     (Cat | Dog, {"kind": "dog", "tricks": ["sit"]}, Dog("dog", ["sit"])),
-    (Literal["a", 1, None], "a", "a"),
     (Literal["a", 1, None], 1, 1),
     (Literal["a", 1, None], None, None),
-    (Literal[True], True, True),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW),
     (Level, "LOW", Level.LOW),
@@ -200,18 +185,12 @@ FITS: list[tuple[Any, object, object]] = [
     (Rank, 1, Rank.FIRST),
     (Rate, 1, Rate.FULL),
     (Aliased, "ALSO_FIRST", Aliased.FIRST),
-    (Options, {"retries": 1}, {"retries": 1}),
     (Options, {"retries": 1, "note": "n", "unknown": 2}, {"retries": 1, "note": "n"}),
     (Strict, {"name": "n"}, {"name": "n"}),
-    (Ticket, {"title": "t"}, Ticket("t")),
     (Ticket, {"title": "t", "labels": ["x"], "estimate": 3, "more": 1}, Ticket("t", labels=["x"], estimate=3)),
-    (Even, {"number": 2}, Even(2)),
     (Node, {"name": "a", "children": [{"name": "b"}]}, Node("a", [Node("b")])),
-    (Annotated[int, "how many"], 3, 3),
-    (list[Annotated[int, "how many"]], [3], [3]),
     (Media, MEDIA.id, MEDIA),
     (list[Media], [MEDIA.id], [MEDIA]),
-    ("list[int]", [1], [1]),
     (list["int"], [1], [1]),
 ]
 

@@ -267,10 +267,6 @@ def test_defaults_and_descriptions_are_where_they_belong() -> None:
     assert schema["$defs"]["Contact"]["required"] == ["mail"]
 
 
-def test_a_skill_without_inputs_takes_an_object() -> None:
-    assert schema_of_skill(Skill("none", execute=lambda: "")) == {"type": "object", "properties": {}}
-
-
 def test_a_record_may_hold_itself() -> None:
     schema = schema_of(table_of(Tree))
     assert schema["properties"]["it"] == {"$ref": "#/$defs/Tree"}
