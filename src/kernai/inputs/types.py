@@ -22,10 +22,11 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.schema import WORDS, Schema, label_of
-from kernai.jsonio.json_data import copy_of, loads
+from kernai.jsonio.json_data import copy_of
 from kernai.values.media import Media
 
 MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 class InputType:
@@ -60,12 +61,11 @@ class InputType:
 
     def from_text(self, text: str) -> Any:
         """The number or boolean that plain text means where it is the only input, else NO_VALUE."""
-        if str in self.natural or self.natural.isdisjoint(_LITERALS):
-            return NO_VALUE
-        value = literal_of(text)
-        if type(value) is int and int not in self.natural:
+        natural = self.natural
+        value = NO_VALUE if str in natural else literal_of(text)
+        if type(value) is int and int not in natural:
             value = _parsed(float, value)
-        return value if type(value) in self.natural else NO_VALUE
+        return value if type(value) in natural else NO_VALUE
 
     def _from_string(self, value: object, validation: Validation) -> Any:
         """A literal that was given as a string, if the type has no strings of its own; any other value is a fault."""
@@ -279,16 +279,16 @@ def text_types() -> Mapping[type, TextType]:
     return {one.kind: one for one in made}
 
 
-_LITERALS = frozenset({int, float, bool})
-
-
 def literal_of(text: str) -> Any:
     """The number or boolean that a text is in JSON, perhaps with white space around it, else NO_VALUE."""
-    with suppress(ValueError):
-        value = loads(text.strip(ASCII_SPACE))
-        if type(value) in _LITERALS:
-            return value
-    return NO_VALUE
+    bare = text.strip(ASCII_SPACE)
+    number = _NUMBER.fullmatch(bare)
+    if number is None:
+        return {"true": True, "false": False}.get(bare, NO_VALUE)
+    if number.lastindex is None:
+        return _parsed(int, bare)
+    value = float(bare)
+    return value if math.isfinite(value) else NO_VALUE
 
 
 def _parsed(make: Callable[[Any], Any], value: object) -> Any:
