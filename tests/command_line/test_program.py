@@ -87,7 +87,7 @@ WRONG = {
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: /dev/zero is not a recording: it is neither a file nor a pipe", "hint: "),
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
-    "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: "),
+    "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: `kernai diff --help`"),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
     "nothing to compare with": (["diff", "gone.json", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: kernai run AGENT ... --record FILE makes a recording"),
 }  # fmt: skip

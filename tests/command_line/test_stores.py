@@ -239,6 +239,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an input before the decision": ((*RESUME, "--input", "x"), "waits for a decision first", "those that wait: 1.0"),
     "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
     "no store": (("resume", "r42"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
+    "no run": (("resume", "clerk.py", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
+    "a status that no run has": (("runs", "runs.db", "--status", "wating"), "invalid choice: 'wating'", "--help"),
     "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
     "a replay of no recording": (("replay", "clerk.py", "clerk.py"), "neither JSON nor JSON lines", "--record FILE"),
@@ -253,7 +255,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
     "a replay without a run": (
-        ("replay", "clerk.py", "--store", "runs.db"), "there is no agent before 'clerk.py'", "name one as FILE.py",
+        ("replay", "clerk.py", "--store", "runs.db"), "there is no recording after 'clerk.py'", "STORE RUN for a run",
     ),
     "a diff with a store": (("diff", "runs.db", "r42", "runs.db"), "runs.db is a store", "`kernai runs runs.db`"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),

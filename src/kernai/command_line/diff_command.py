@@ -39,7 +39,7 @@ _STYLES = {"-": "red", "+": "green"}
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help=FORMS)
     parser.add_argument("b", metavar="B", help="another recording")
-    parser.add_argument("more", nargs="*", help=SUPPRESS)  # STORE RUN is two words
+    parser.add_argument("more", nargs="*", default=[], help=SUPPRESS)  # STORE RUN is two words
     parser.add_argument("--all", action="store_true", help="show every difference, not only the first in each scope")
     parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
 
@@ -104,8 +104,7 @@ def _events(count: int) -> str:
 # --------------------------------------------------------------------------------------------------- recorded scopes
 
 Entry = dict[str, Any]
-#: keys of `data`, at its top
-#: what two runs never share, and what the agent is, which `kernai replay` compares
+#: keys of `data`, at its top: what two runs never share, and what the agent is, which `kernai replay` compares
 _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms", "definition"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
 _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": linear in a text full of such beginnings

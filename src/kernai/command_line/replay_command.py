@@ -50,6 +50,8 @@ def run(options: Namespace) -> int:
     words = options.words
     if is_made(options) and options.agent is not None:
         options.agent, words = None, [options.agent, *words]
+    if not words and options.agent is not None and ".py" in options.agent:
+        raise CommandError(f"there is no recording after {options.agent!r}", f"name {FORMS}")
     if not words:
         raise CommandError(f"there is no agent before {options.agent or 'the recording'!r}", NAME_ONE)
     recording = source(words if options.store is None else [options.store, *words])

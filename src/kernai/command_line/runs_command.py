@@ -22,11 +22,14 @@ from kernai.command_line.stores import (
 )
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
-from kernai.durable.store import RunFilter
+from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunFilter
 from kernai.errors import KernaiError
 from kernai.events import RunStartRow, row_of
 from kernai.terminal_text import one_line
+from kernai.values.result import StopReason
 
+#: of runs that go on, and stop reasons
+STATUSES = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED, *(one.value for one in StopReason if one != "interrupt"))
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
@@ -35,7 +38,7 @@ _LEAST_INPUT = 20
 
 def _add_runs_arguments(parser: ArgumentParser) -> None:
     add_store_argument(parser)
-    parser.add_argument("--status", metavar="STATUS", help="only runs with this status")
+    parser.add_argument("--status", metavar="STATUS", choices=STATUSES, help="only runs with this status")
     parser.add_argument("--agent", metavar="NAME", help="only runs of this agent")
     parser.add_argument(
         "--older-than", type=_age, metavar="AGE", help="only runs unchanged for this long: 90d, 12h, 5m"
