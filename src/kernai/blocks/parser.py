@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kernai.blocks.block import Block
@@ -63,6 +64,32 @@ def parse(text: str) -> ParseResult:
     if at < size and (prose := text[at:]).strip(ASCII_SPACE):
         segments.append(prose)
     return ParseResult(blocks, segments, None, certain)
+
+
+class Part(NamedTuple):
+    """A block at its place in a text, or prose, which has no block. `is_closed` is False for an incomplete block."""
+
+    start: int
+    content: str
+    block: Block | None = None
+    is_closed: bool = True
+
+
+def parts_of(text: str) -> Iterator[Part]:
+    """What `parse` finds, in the order of the text; for showing it, as this takes longer."""
+    at = 0
+    while (found := find_opening(text, at)) is not None:
+        start, inner, opening, content = found
+        if (prose := text[at:start]).strip(ASCII_SPACE):
+            yield Part(at, prose)
+        at, end = inner, 0
+        if content is None:
+            end, at, _ = find_end(opening.inside, text, inner)
+            at = at if end >= 0 else len(text)
+            content = text[inner : end if end >= 0 else at]
+        yield Part(start, content, Block(opening.type, opening.name, content), is_closed=end >= 0)
+    if (prose := text[at:]).strip(ASCII_SPACE):
+        yield Part(at, prose)
 
 
 def behind_a_close(text: str) -> str | None:

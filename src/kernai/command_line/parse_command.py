@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kernai.agents.agent import OnProse
-from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
-from kernai.blocks.parser import parse
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.parser import parse, parts_of
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.options import Command
@@ -95,29 +95,13 @@ class Part(NamedTuple):
 def lay_out(text: str) -> list[Part]:
     """What `parse` finds, in the order of the text, each part with its place. Blank prose is no part."""
     lines = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
-    parts: list[Part] = []
-
-    def add(kind: str, start: int, content: str, type: str | None = None, name: str | None = None) -> None:
-        line = bisect_right(lines, start)
-        parts.append(Part(kind, line, start - lines[line - 1] + 1, type, name, content))
-
-    def add_prose(start: int, end: int) -> None:
-        words = text[start:end].lstrip(ASCII_SPACE)
-        if words:
-            add(PROSE, end - len(words), text[start:end])
-
-    at = 0
-    while (found := find_opening(text, at)) is not None:
-        start, inner, opening, content = found
-        add_prose(at, start)
-        kind, at = BLOCK, inner
-        if content is None:
-            end, at, _ = find_end(opening.inside, text, inner)
-            if end < 0:
-                kind, end, at = INCOMPLETE, len(text), len(text)
-            content = text[inner:end]
-        add(kind, start, content, opening.type, opening.name)
-    add_prose(at, len(text))
+    parts = []
+    for start, content, block, is_closed in parts_of(text):
+        begin = start if block is not None else start + len(content) - len(content.lstrip(ASCII_SPACE))
+        line = bisect_right(lines, begin)
+        kind = PROSE if block is None else BLOCK if is_closed else INCOMPLETE
+        type, name = (None, None) if block is None else (block.type, block.name)
+        parts.append(Part(kind, line, begin - lines[line - 1] + 1, type, name, content))
     return parts
 
 

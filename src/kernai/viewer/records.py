@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import count, islice
 from typing import Any
 
-from kernai.blocks.block import Block
-from kernai.blocks.stream_parser import StreamParser
+from kernai.blocks.parser import parts_of
 from kernai.events import LlmResponseRow, MessagesSentRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
 
@@ -79,23 +79,7 @@ def outline(response: str) -> list[str | int] | None:
 
     The numbers are those of `blocks_parsed`, so that each block can be shown at its place in the prose.
     """
-    parts: list[str | int] = []
-    prose: list[str] = []
-    blocks = 0
-
-    def end_prose() -> None:
-        if (text := "".join(prose)).strip():
-            parts.append(text)
-        prose.clear()
-
-    def block(_: Block) -> None:
-        nonlocal blocks
-        end_prose()
-        parts.append(blocks)
-        blocks += 1
-
-    parser = StreamParser().on("text_chunk", prose.append).on("block_complete", block)
-    parser.push(response)
-    parser.flush()
-    end_prose()
+    numbers = count()
+    closed = (part for part in parts_of(response) if part.is_closed)
+    parts = [next(numbers) if part.block else part.content for part in islice(closed, MOST_PARTS + 1)]
     return parts if len(parts) <= MOST_PARTS else None
