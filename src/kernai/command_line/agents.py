@@ -114,15 +114,18 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
 
 def _find_agent(target: str) -> Agent[Any]:
     """The agent at `target`: its file or module is imported, so its code runs."""
-    if target.endswith(".py") or os.path.isfile(target):
-        return _only(_load_file(target), target)
-    path, _, name = target.rpartition(":")
-    if path.endswith(".py"):
-        return _attribute(_load_file(path), name, target) if name else _only(_load_file(path), path)
+    path, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
+    if _is_file(path):
+        module = _load_file(path)
+        return _attribute(module, name, target) if name else _only(module, path)
     place, _, name = target.partition(":")
     if not name or not re.fullmatch(r"\w+(\.\w+)*", place):
         raise CommandError(f"no agent at {target!r}", f"name one as {AGENT_FORMS}")
     return _attribute(_import(place), name, target)
+
+
+def _is_file(target: str) -> bool:
+    return target.endswith(".py") or os.path.isfile(target)
 
 
 def _load_file(path: str) -> ModuleType:
@@ -183,8 +186,11 @@ def _package_hint(path: str) -> str:
 def agents_in(target: str) -> dict[str, Agent[Any]]:
     """The agents at the top level of a file or module, by their names there."""
     with output.stdout_is_stderr():  # what the file prints is not the answer
-        module = _load_file(target) if target.endswith(".py") or os.path.isfile(target) else _import(target)
-    found = _agents(module)
+        return _agents(_load_file(target) if _is_file(target) else _import(target), target)
+
+
+def _agents(module: ModuleType, target: str) -> dict[str, Agent]:
+    found = {name: one for name, one in vars(module).items() if isinstance(one, Agent)}
     if not found:
         raise CommandError(f"{target} holds no agent", f"make one at its top level: {USUAL_NAME} = kernai.Agent(...)")
     return found
@@ -196,26 +202,19 @@ def _attribute(module: ModuleType, name: str, target: str) -> Agent[Any]:
         found = getattr(found, part, None)
     if isinstance(found, Agent):
         return found
-    known = _agents(module)
     wrong = f"{name!r} must be an Agent, got {type(found).__name__}" if found is not None else f"no {name!r}"
+    known = [name for name, one in vars(module).items() if isinstance(one, Agent)]
     hint = f"agents there: {', '.join(known)}" if known else "there is no Agent at its top level"
     raise CommandError(f"{target}: {wrong}", hint)
 
 
 def _only(module: ModuleType, path: str) -> Agent[Any]:
-    agents = _agents(module)
-    if USUAL_NAME in agents:
-        return agents[USUAL_NAME]
-    if not agents:
-        raise CommandError(f"{path} holds no agent", f"make one at its top level: {USUAL_NAME} = kernai.Agent(...)")
-    first = next(iter(agents))
-    if any(one is not agents[first] for one in agents.values()):
-        raise CommandError(f"{path} holds several agents: {', '.join(agents)}", f"say which: {path}:{first}")
-    return agents[first]
-
-
-def _agents(module: ModuleType) -> dict[str, Agent]:
-    return {name: one for name, one in vars(module).items() if isinstance(one, Agent)}
+    agents = _agents(module, path)
+    name, first = next(iter(agents.items()))
+    found = agents.get(USUAL_NAME, first)
+    if USUAL_NAME not in agents and any(one is not first for one in agents.values()):
+        raise CommandError(f"{path} holds several agents: {', '.join(agents)}", f"say which: {path}:{name}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ files of skills
@@ -242,9 +241,8 @@ def _fault(error: BaseException, shown: str, path: str | None = None) -> Fault:
         frame for frame in frames
         if (frame.filename == path if path else not frame.filename.startswith("<") and frame.filename != __file__)
     ]
-    if not own:
-        return Fault(shown, None, described(error), error)
-    return Fault(shown if path else own[-1].filename, own[-1].lineno, described(error), error)
+    line = own[-1].lineno if own else None
+    return Fault(own[-1].filename if own and not path else shown, line, described(error), error)
 
 
 class FoundSkill(NamedTuple):

@@ -198,9 +198,8 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
     """What the user has decided, by call; `CommandError` for a call that does not wait."""
     who = login_name() if options.by is None else options.by
     decisions: dict[str, Decision] = {}
-    refused = [one.partition("=") for one in options.refuse]
-    said: list[tuple[str, bool | str]] = [(call, True) for call in options.approve]
-    for call, value in [*said, *((call, why or False) for call, _, why in refused)]:
+    refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
+    for call, value in [*((call, True) for call in options.approve), *refused]:
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         if call not in waiting:
