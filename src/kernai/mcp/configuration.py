@@ -6,22 +6,24 @@ value of the environment can add keys, servers or arguments; ``$${`` is a litera
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from kernai._util.close_matches import likely
 from kernai._util.redaction import Redactor
+from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpConfigError
 
 Transport = Literal["stdio", "sse", "streamable_http"]
+Item = TypeVar("Item")
 
 DEFAULT_TIMEOUT = 60.0
 MAX_DEPTH = 50
@@ -88,145 +90,150 @@ def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()
                 raise McpConfigError(f"server {name!r} is configured twice, in 'servers' and in 'mcpServers'")
             foreign = layout == "mcpServers"
             if not (foreign and isinstance(entry, Mapping) and entry.get("disabled") is True):
-                servers[name] = _Entry(name, entry, foreign=foreign).read(given=name in given)
+                servers[name] = _server(name, entry, foreign=foreign, given=name in given)
     return servers
 
 
-class _Entry:
-    """One server's entry. Every error names the server, the key and the fix, and shows no secret."""
+class _FaultError(Exception):
+    """What is wrong with the value of a key; shows no value that may be secret."""
 
-    def __init__(self, name: Any, entry: Any, *, foreign: bool) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise McpConfigError(
-                f"a server's name must be letters, digits, '.', '_' and '-', beginning with one of the first two, "
-                f"got {name!r}"
-            )
-        self._name = name
-        if entry is not None and not isinstance(entry, Mapping):
-            raise McpConfigError(f"server {name!r}: must be a mapping such as {{'command': ...}}, got {_kind(entry)}")
-        # YAML allows a key without a value: it counts as missing
-        self._entry = {key: value for key, value in (entry or {}).items() if value is not None}
-        if "type" in self._entry and "transport" not in self._entry:
-            self._entry["transport"] = self._entry.pop("type")  # its name in several other clients
-        for key in self._entry:
+    def __init__(self, key: str, complaint: str) -> None:
+        super().__init__(key, complaint)
+        self.key = key
+        self.complaint = complaint
+
+
+def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfig:
+    """One server's entry. Every error names the server, the key and the fix."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise McpConfigError(
+            f"a server's name must be letters, digits, '.', '_' and '-', beginning with one of the first two, "
+            f"got {name!r}"
+        )
+    if entry is not None and not isinstance(entry, Mapping):
+        raise McpConfigError(f"server {name!r}: must be a mapping such as {{'command': ...}}, got {_kind(entry)}")
+    # YAML allows a key without a value: it counts as missing
+    found = {key: value for key, value in (entry or {}).items() if value is not None}
+    if "type" in found and "transport" not in found:
+        found["transport"] = found.pop("type")  # its name in several other clients
+    try:
+        for key in found:
             if key not in _KEYS and not foreign:  # files of other clients have keys of their own
                 hint = likely(str(key), _KEYS) or f"; remove it; there are {', '.join(_KEYS)}"
-                raise self._fault(str(key), f"there is no such key{hint}")
+                raise _FaultError(str(key), f"there is no such key{hint}")
+        read = {key: _READERS[key](key, value) for key, value in found.items() if key in _READERS}
+        return ServerConfig(name, **{**read, "transport": _transport(read, given=given)})
+    except _FaultError as fault:
+        raise McpConfigError(f"server {name!r}, key {fault.key!r}: {fault.complaint}") from None
 
-    def read(self, *, given: bool) -> ServerConfig:
-        tools, roots = self._list("tools", "texts"), self._list("roots", "folders or file:// URIs")
-        return ServerConfig(
-            name=self._name,
-            transport=self._transport(given=given),
-            command=self._text("command"),
-            args=tuple(self._plain(f"args[{at}]", one) for at, one in enumerate(self._list("args", "texts"))),
-            env=self._pairs("env"),
-            cwd=self._text("cwd"),
-            url=self._url(),
-            headers=self._headers(),
-            timeout=self._timeout(),
-            tools=frozenset(self._plain("tools", one) for one in tools) if "tools" in self._entry else None,
-            roots=tuple(self._root(f"roots[{at}]", one) for at, one in enumerate(roots)),
-        )
 
-    def _fault(self, key: str, complaint: str) -> McpConfigError:
-        return McpConfigError(f"server {self._name!r}, key {key!r}: {complaint}")
+def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
+    has = [key for key in (*_OF_STDIO, *_OF_HTTP) if key in read]
+    named = read.get("transport")
+    if given:
+        if has or named:
+            raise _FaultError(min([*has, "transport"]), "this server is handed in by client=; remove the key")
+        return None
+    if "command" in has and "url" in has:
+        raise _FaultError("url", "a server has a command or a url, not both; remove one of them")
+    if named:
+        transport = _TRANSPORTS.get(named.lower().replace("-", "_"))
+        if transport is None:
+            raise _FaultError("transport", f"must be stdio, sse or streamable_http, got {named!r}")
+    elif "command" in has:
+        transport = "stdio"
+    elif "url" in has:
+        path = read["url"].partition("#")[0].partition("?")[0]
+        transport = "sse" if path.rstrip("/").endswith("/sse") else "streamable_http"
+    else:
+        raise _FaultError("command", "is missing: give a command to start, or a url to connect to")
+    needed, foreign = ("command", _OF_HTTP) if transport == "stdio" else ("url", _OF_STDIO)
+    if needed not in has:
+        raise _FaultError(needed, f"is missing: transport {transport} needs it")
+    for key in foreign:
+        if key in has:
+            raise _FaultError(key, f"does not belong to transport {transport}; remove it")
+    return transport
 
-    def _transport(self, *, given: bool) -> Transport | None:
-        has = [key for key in (*_OF_STDIO, *_OF_HTTP) if key in self._entry]
-        named = self._text("transport")
-        if given:
-            if has or named:
-                raise self._fault(min([*has, "transport"]), "this server is handed in by client=; remove the key")
-            return None
-        if "command" in has and "url" in has:
-            raise self._fault("url", "a server has a command or a url, not both; remove one of them")
-        if named:
-            transport = _TRANSPORTS.get(named.lower().replace("-", "_"))
-            if transport is None:
-                raise self._fault("transport", f"must be stdio, sse or streamable_http, got {named!r}")
-        elif "command" in has:
-            transport = "stdio"
-        elif "url" in has:
-            path = (self._text("url") or "").partition("#")[0].partition("?")[0]
-            transport = "sse" if path.rstrip("/").endswith("/sse") else "streamable_http"
-        else:
-            raise self._fault("command", "is missing: give a command to start, or a url to connect to")
-        needed, foreign = ("command", _OF_HTTP) if transport == "stdio" else ("url", _OF_STDIO)
-        if needed not in has:
-            raise self._fault(needed, f"is missing: transport {transport} needs it")
-        for key in foreign:
-            if key in has:
-                raise self._fault(key, f"does not belong to transport {transport}; remove it")
-        return transport
 
-    def _text(self, key: str) -> str | None:
-        value = self._entry.get(key)
-        if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise self._fault(key, f"must be text that is not blank, got {_kind(value)}")
-        return value
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _FaultError(key, f"must be text that is not blank, got {_kind(value)}")
+    return value
 
-    def _list(self, key: str, what: str) -> list[Any]:
-        value = self._entry.get(key, [])
-        if not isinstance(value, (list, tuple)):
-            raise self._fault(key, f"must be a list of {what}, got {_kind(value)}")
-        return list(value)
 
-    def _pairs(self, key: str) -> dict[str, str]:
-        value = self._entry.get(key, {})
-        if not isinstance(value, Mapping):
-            raise self._fault(key, f"must be a mapping from names to texts, got {_kind(value)}")
-        for name in value:
-            if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-                raise self._fault(key, f"{name!r} cannot be a name there")
-        return {name: self._plain(f"{key}.{name}", one) for name, one in value.items()}
+def _plain(key: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # YAML and TOML read `PORT: 8080` as a number
+    if not isinstance(value, str):
+        raise _FaultError(key, f"must be text, got {_kind(value)}: put it in quotes")
+    if "\0" in value:
+        raise _FaultError(key, "contains a NUL character; remove it")
+    return value
 
-    def _plain(self, key: str, value: Any) -> str:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)  # YAML and TOML read `PORT: 8080` as a number
-        if not isinstance(value, str):
-            raise self._fault(key, f"must be text, got {_kind(value)}: put it in quotes")
-        if "\0" in value:
-            raise self._fault(key, "contains a NUL character; remove it")
-        return value
 
-    def _url(self) -> str | None:
-        url = self._text("url")
-        if url is not None and not re.match(r"https?://[^/?#\s]+[^\s]*\Z", url, re.IGNORECASE):
-            raise self._fault("url", "must begin with http:// or https:// and name a host")
-        return url
+def _each(key: str, value: Any, read: Callable[[str, Any], Item], what: str = "texts") -> tuple[Item, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _FaultError(key, f"must be a list of {what}, got {_kind(value)}")
+    return tuple(read(f"{key}[{at}]", one) for at, one in enumerate(value))
 
-    def _headers(self) -> dict[str, str]:
-        headers = self._pairs("headers")
-        for name, value in headers.items():
-            if not _HEADER.fullmatch(name):
-                raise self._fault("headers", f"{name!r} is not a valid name for an HTTP header")
-            if not value.isascii() or not value.isprintable():
-                raise self._fault(f"headers.{name}", "must be printable ASCII on one line")
-        return headers
 
-    def _timeout(self) -> float:
-        value = self._entry.get("timeout", DEFAULT_TIMEOUT)
-        if isinstance(value, str):  # from a reference, perhaps
-            try:
-                value = float(value)
-            except ValueError:
-                raise self._fault("timeout", f"must be a number of seconds, got {value!r}") from None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._fault("timeout", f"must be a number of seconds, got {_kind(value)}")
-        if not 0 < value <= sys.float_info.max:
-            raise self._fault("timeout", f"must be more than 0 seconds and finite, got {value}")
-        return float(value)
+def _pairs(key: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise _FaultError(key, f"must be a mapping from names to texts, got {_kind(value)}")
+    for name in value:
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise _FaultError(key, f"{name!r} cannot be a name there")
+    return {name: _plain(f"{key}.{name}", one) for name, one in value.items()}
 
-    def _root(self, key: str, value: Any) -> tuple[str, str | None]:
-        name = None
-        if isinstance(value, Mapping) and set(value) <= {"uri", "name"}:
-            name, value = value.get("name"), value.get("uri")
-        if not isinstance(value, str) or not value.strip() or not isinstance(name, str | None):
-            raise self._fault(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
-        if "://" in value and not value.startswith("file://"):
-            raise self._fault(key, "only folders and file:// URIs can be roots")
-        return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
+
+def _url(key: str, value: Any) -> str:
+    if not re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE):
+        raise _FaultError(key, "must begin with http:// or https:// and name a host")
+    return str(value)
+
+
+def _headers(key: str, value: Any) -> dict[str, str]:
+    headers = _pairs(key, value)
+    for name, one in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise _FaultError(key, f"{name!r} is not a valid name for an HTTP header")
+        if not one.isascii() or not one.isprintable():
+            raise _FaultError(f"{key}.{name}", "must be printable ASCII on one line")
+    return headers
+
+
+def _timeout(key: str, value: Any) -> float:
+    if isinstance(value, str):  # from a reference, perhaps
+        try:
+            value = float(value)
+        except ValueError:
+            raise _FaultError(key, f"must be a number of seconds, got {value!r}") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _FaultError(key, f"must be a number of seconds, got {_kind(value)}")
+    if not 0 < value <= sys.float_info.max:
+        raise _FaultError(key, f"must be more than 0 seconds and finite, got {value}")
+    return float(value)
+
+
+def _root(key: str, value: Any) -> tuple[str, str | None]:
+    name = None
+    if isinstance(value, Mapping) and set(value) <= {"uri", "name"}:
+        name, value = value.get("name"), value.get("uri")
+    if not isinstance(value, str) or not value.strip() or not isinstance(name, str | None):
+        raise _FaultError(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
+    if "://" in value and not value.startswith("file://"):
+        raise _FaultError(key, "only folders and file:// URIs can be roots")
+    return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
+
+
+#: by key: checks and converts its value
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "transport": _text, "command": _text, "cwd": _text, "url": _url, "env": _pairs, "headers": _headers,
+    "timeout": _timeout, "args": partial(_each, read=_plain),
+    "tools": lambda key, value: frozenset(_each(key, value, _plain)),
+    "roots": partial(_each, read=_root, what="folders or file:// URIs"),
+}
 
 
 def _kind(value: object) -> str:
@@ -317,7 +324,7 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The mapping in a file, not expanded. `McpConfigError` names the file and the line of a mistake in it."""
     file = Path(path)
     readers: dict[str, Callable[[str], Any]] = {
-        ".yml": _yaml, ".yaml": _yaml, ".json": _json, ".toml": tomllib.loads,
+        ".yml": _yaml, ".yaml": _yaml, ".json": partial(loads, unique_keys=True), ".toml": tomllib.loads,
     }
     reader = readers.get(file.suffix.lower())
     if reader is None:
@@ -333,17 +340,6 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     return found
 
 
-def _json(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
-            raise ValueError(f"the key {twice!r} stands twice in one object; remove one")
-        return made
-
-    return json.loads(text, object_pairs_hook=unique)
-
-
 def _yaml(text: str) -> Any:
     """By a safe loader that refuses duplicate keys, and merges that blow a small file up."""
     try:
@@ -357,7 +353,7 @@ def _yaml(text: str) -> Any:
             seen: set[tuple[str, str]] = set()
             for key, _ in node.value:
                 if (key.tag, str(key.value)) in seen and isinstance(key, yaml.ScalarNode):
-                    problem = f"the key {key.value!r} stands twice in one mapping; remove one"
+                    problem = f"the key {key.value!r} is given twice in one mapping; remove one"
                     raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
                 seen.add((key.tag, str(key.value)))
             return node

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 from mcp import Client
@@ -191,8 +190,8 @@ class Connection:
         A server that has died is restarted, once in an exchange. If it died during `ask`, this is repeated only when
         `repeatable`: nobody knows whether the first attempt took effect.
         """
-        session = await self._usable(exchange, what)
         while True:
+            session = await self._open()
             try:
                 return await self._ask(session, ask, exchange, what, repeatable)
             except Gone as gone:
@@ -200,7 +199,8 @@ class Connection:
                 in_doubt = gone.sent and not repeatable
                 if in_doubt or self.name in exchange.restarted:
                     raise self._died(exchange, what, reason, in_doubt=in_doubt) from None
-            session = await self._reopened(exchange, what, reason)
+            exchange.restarted.add(self.name)
+            exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
 
     async def list(self, exchange: Exchange, kind: str) -> Listing:
         """All there is of one kind; of tools those that may be called."""
@@ -241,31 +241,20 @@ class Connection:
         if self._sessions:
             await asyncio.wait([session.task for session in self._sessions], timeout=CLOSING_SECONDS)
 
-    async def _usable(self, exchange: Exchange, what: str) -> Session:
-        """A session to send into, opening or open; one that has died is replaced."""
-        session = self._session
-        if session is None or session.is_alive:
-            return await self._open()
-        return await self._reopened(exchange, what, await self._bury(session))
-
-    async def _reopened(self, exchange: Exchange, what: str, reason: str) -> Session:
-        if self.name in exchange.restarted:
-            raise self._died(exchange, what, reason, in_doubt=False)
-        exchange.restarted.add(self.name)
-        exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
-        return await self._open()
-
     async def _open(self) -> Session:
-        """The session that is there, or a new one; everyone who comes while it opens waits for the same."""
+        """The session, which may have died since it was opened; a new one if there is none.
+
+        Everyone who comes while it opens waits for the same.
+        """
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session
-        if session is None or not session.is_alive:
+        if session is None or (session.client is None and not session.is_alive):
             self.catalogue.expire()
             session = Session(self.config, self._make_client, self.catalogue.expire, self.redactor)
             self._session = session
             self._sessions.add(session)
-            session.task.add_done_callback(partial(self._forget, session))
+            session.task.add_done_callback(lambda _: self._sessions.discard(session))
         try:
             async with asyncio.timeout(self.config.timeout):
                 await asyncio.shield(session.opened)
@@ -279,9 +268,6 @@ class Connection:
         self._end(session)
         details = "; ".join([reason, *session.health.details()])
         raise McpUnavailableError(f"server {self.name!r} cannot be reached: {details}") from None
-
-    def _forget(self, session: Session, _: object) -> None:
-        self._sessions.discard(session)
 
     async def _ask(
         self, session: Session, ask: Ask[Answer], exchange: Exchange, what: str, repeatable: bool
