@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,30 @@ def raw(*options: str, **entry: Any) -> dict[str, Any]:
 
 def raw_adapter(*options: str, **entry: Any) -> Adapter:
     return setup(raw(*options, **entry), register=False)
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, str]]) -> Iterator[str]:
+    """Serves over HTTP what `answer` makes of a request and its body: status, content type, body. Gives host and port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status, kind, body = answer(self, self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield f"127.0.0.1:{web.server_port}"
+        web.shutdown()
 
 
 def processes_with(word: str) -> list[int]:

@@ -201,14 +201,6 @@ def test_a_run_inside_a_running_loop_works_as_in_a_notebook() -> None:
     assert injected(asyncio.run(cell())) == ['<block type="result" name="mcp">hi</block>']
 
 
-def test_an_agent_that_may_not_speak_mcp_is_refused() -> None:
-    with raw_adapter() as adapter:
-        kernai.protocols.register(adapter.protocol)
-        provider = MockProvider(block("tools/list"), "<final>Done.</final>")
-        result = execute(Agent(instructions="", provider=provider, protocols=[]), "go")
-    assert injected(result) == ['<block type="error" name="mcp">Protocol \'mcp\' is not allowed</block>']
-
-
 def test_an_agent_has_the_servers_of_the_process_only_if_it_names_them() -> None:
     asks = '<block type="mcp">{"method": "servers/list"}</block>'
     kernai.protocols.register("clock", lambda block, context: "noon")

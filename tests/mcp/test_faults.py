@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -21,7 +20,7 @@ from mcp.server.lowlevel import Server as SdkServer
 from kernai import Block, SkillContext
 from kernai.errors import RunCancelledError
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, connection, setup
-from tests.mcp.support import ask, call, raw, raw_adapter
+from tests.mcp.support import answering, ask, call, raw, raw_adapter
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -47,15 +46,6 @@ def test_a_call_that_may_be_repeated_is_repeated_once_and_the_restart_is_an_even
         assert "out of memory" in answer.events[0]["error"]
 
 
-def test_a_server_that_dies_at_each_attempt_is_started_again_once_only() -> None:
-    with raw_adapter() as adapter:
-        answer = call(adapter, "die_safely")
-        assert answer.error is not None
-        assert "was started again and died again" in answer.error
-        assert "took effect" not in answer.error  # it may be repeated
-        assert kinds(answer.events) == ["restart"]
-
-
 def kill_and_wait_until_it_is_noticed(adapter: Adapter) -> None:
     os.kill(int(call(adapter, "pid").text), signal.SIGKILL)
     while '"open": true' in ask(adapter, {"method": "servers/list"}).text:
@@ -69,11 +59,14 @@ def test_a_server_that_died_between_two_calls_is_started_again_and_the_call_is_m
         assert (answer.text, kinds(answer.events)) == ("still there", ["restart"])
 
 
-def test_a_call_that_has_started_a_server_again_does_not_do_so_twice() -> None:
+@pytest.mark.parametrize("was_dead", [False, True])
+def test_a_call_starts_a_server_again_once_only(was_dead: bool) -> None:
     with raw_adapter() as adapter:
-        kill_and_wait_until_it_is_noticed(adapter)
+        if was_dead:
+            kill_and_wait_until_it_is_noticed(adapter)
         answer = call(adapter, "die_safely")
         assert "was started again and died again" in str(answer.error)
+        assert "took effect" not in str(answer.error)  # it may be repeated
         assert kinds(answer.events) == ["restart"]
 
 
@@ -126,15 +119,17 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "options, timeout, message",
     [
-        (["--exit-at-start"], "cannot open the database with [env TOKEN]"),
-        (["--only-garbage"], "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'"),
+        (["--exit-at-start"], 30, "cannot open the database with [env TOKEN]"),
+        (["--only-garbage"], 0.5, "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'"),
     ],
     ids=["exits at the start", "prints nothing but garbage"],
 )
-def test_a_server_that_cannot_be_used_is_reported_with_its_own_words(options: list[str], message: str) -> None:
-    with raw_adapter(*options, timeout=0.5, env={"TOKEN": "s3cret-value"}) as adapter:
+def test_a_server_that_cannot_be_used_is_reported_with_its_own_words(
+    options: list[str], timeout: float, message: str
+) -> None:
+    with raw_adapter(*options, timeout=timeout, env={"TOKEN": "s3cret-value"}) as adapter:
         for _ in range(2):  # and tried again by the next call
             answer = call(adapter, "echo", text="x")
             assert answer.error is not None
@@ -308,77 +303,45 @@ def test_no_part_of_a_secret_on_standard_error_is_shown(line: str, tmp_path: Pat
         assert part not in error
 
 
+def http_adapter(host: str, path: str, **entry: Any) -> Adapter:
+    return setup({"servers": {"it": {"url": f"http://{host}/{path}", **entry}}}, register=False)
+
+
 @pytest.mark.parametrize("path", ["mcp", "sse"])
 def test_the_key_in_an_address_is_in_no_error_and_no_log_line(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:  # answers 501, and 501 in its words
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        url = f"http://ada:pa55word@127.0.0.1:{web.server_port}/{path}?key=k3y%2Bk3y"
-        with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
-            error = str(call(adapter, "echo").error)
-        web.shutdown()
+    with (
+        answering(lambda *_: (501, "text/plain", "not implemented")) as host,
+        http_adapter(f"ada:pa55word@{host}", f"{path}?key=k3y%2Bk3y", timeout=5) as adapter,
+    ):
+        error = str(call(adapter, "echo").error)
     shown = error + caplog.text
-    assert f"127.0.0.1:{web.server_port}/{path}" in shown
+    assert f"{host}/{path}" in shown
     for secret in ("k3y", "pa55word"):
         assert secret not in shown
-
-
-class Echo(BaseHTTPRequestHandler):
-    """A gateway that is no MCP server, and says what it was sent in one of three ways."""
-
-    kind: str
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        sent = json.dumps({"you sent": self.headers["Authorization"]})
-        body = f"data: {sent}\n\n" if self.kind == "text/event-stream" else sent
-        self.send_response(200)
-        self.send_header("Content-Type", self.headers["Authorization"] if self.kind == "itself" else self.kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "itself"])
 def test_no_part_of_a_header_that_a_gateway_echoes_is_shown(kind: str) -> None:
     token = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
-    with HTTPServer(("127.0.0.1", 0), type("EchoKind", (Echo,), {"kind": kind})) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        entry = {"url": f"http://127.0.0.1:{web.server_port}/mcp", "headers": {"Authorization": f"Bearer {token}"}}
-        with setup({"servers": {"it": {**entry, "timeout": 5}}}, register=False) as adapter:
-            error = str(call(adapter, "echo").error).lower()
-        web.shutdown()
+
+    def echo(request: Any, _: bytes) -> tuple[int, str, str]:
+        given = request.headers["Authorization"]
+        sent = json.dumps({"you sent": given})
+        return 200, given if kind == "itself" else kind, f"data: {sent}\n\n" if kind == "text/event-stream" else sent
+
+    headers = {"Authorization": f"Bearer {token}"}
+    with answering(echo) as host, http_adapter(host, "mcp", timeout=5, headers=headers) as adapter:
+        error = str(call(adapter, "echo").error).lower()
     assert "server 'it' cannot be reached" in error
     for at in range(0, len(token), 5):
         assert token[at : at + 5].lower() not in error
 
 
-class OtherEvents(BaseHTTPRequestHandler):
-    """Sends events, but none of an MCP server."""
-
-    body: bytes
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.parametrize("body", [b"", b"event: hello\ndata: world\n\n"])
-def test_an_event_stream_that_ends_without_an_endpoint_is_reported_as_such(body: bytes) -> None:
-    with HTTPServer(("127.0.0.1", 0), type("WithBody", (OtherEvents,), {"body": body})) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{web.server_port}/sse"
-        with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
-            error = str(call(adapter, "echo").error)
-        web.shutdown()
+@pytest.mark.parametrize("body", ["", "event: hello\ndata: world\n\n"])
+def test_an_event_stream_that_ends_without_an_endpoint_is_reported_as_such(body: str) -> None:
+    with answering(lambda *_: (200, "text/event-stream", body)) as host, http_adapter(host, "sse", timeout=5) as adapter:
+        error = str(call(adapter, "echo").error)
     assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
 
 
@@ -500,44 +463,26 @@ def test_an_answer_that_nests_too_deeply_is_an_error_at_once(levels: int, order:
         assert call(adapter, "echo", text="it serves on").text == "it serves on"
 
 
-class Deep(BaseHTTPRequestHandler):
-    """An MCP server of an older revision whose one tool answers with deeply nested data."""
-
-    kind: str
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
-        results = {
-            "initialize": json.dumps(version), "tools/call": nested(400),
-            "tools/list": json.dumps({"tools": [{"name": "nested", "inputSchema": {"type": "object"}}]}),
-        }
-        head = f'{{"jsonrpc": "2.0", "id": {json.dumps(request.get("id"))}, '
-        no_method = '"error": {"code": -32601, "message": "no such method"}}'
-        result = results.get(request["method"])
-        body = head + (no_method if result is None else f'"result": {result}}}')
-        body = f"data: {body}\n\n" if self.kind == "text/event-stream" else body
-        self.send_response(200 if "id" in request else 202)
-        self.send_header("Content-Type", self.kind)
-        self.send_header("Content-Length", str(len(body) if "id" in request else 0))
-        self.end_headers()
-        self.wfile.write(body.encode() if "id" in request else b"")
-
-    def do_GET(self) -> None:
-        self.send_error(405)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("DeepKind", (Deep,), {"kind": kind})) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{web.server_port}/mcp"
-        with setup({"servers": {"it": {"url": url, "timeout": 600}}}, register=False) as adapter:
-            error = str(call(adapter, "nested").error)
-        web.shutdown()
+    """From a server of an older revision whose one tool answers with deeply nested data."""
+    version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+    results = {
+        "initialize": json.dumps(version), "tools/call": nested(400),
+        "tools/list": json.dumps({"tools": [{"name": "nested", "inputSchema": {"type": "object"}}]}),
+    }
+
+    def answer(_: Any, content: bytes) -> tuple[int, str, str]:
+        request = json.loads(content or "{}")
+        if "id" not in request:
+            return 202 if content else 405, kind, ""
+        result = results.get(request["method"])
+        said = '"error": {"code": -32601, "message": "no such method"}' if result is None else f'"result": {result}'
+        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, {said}}}'
+        return 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
+
+    with answering(answer) as host, http_adapter(host, "mcp", timeout=600) as adapter:
+        error = str(call(adapter, "nested").error)
     assert error.startswith("server 'it' failed at tools/call of 'nested': Failed to parse ")
     assert "it nests too deeply" in error
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 
 from kernai.mcp import Adapter, setup
 from tests.mcp.conftest import NodeServers, Served, serve_everything
-from tests.mcp.support import ask, call, processes_with, raw_adapter, wait_until_ended
+from tests.mcp.support import ask, call
 
 TRANSPORTS = ("stdio", "sse", "streamable_http")
 
@@ -68,29 +65,6 @@ def test_everything_over_every_transport(everything: Adapter) -> None:
     assert prompt.text == "[user]\nWhat's weather in Rome?"
 
 
-def test_structured_content_that_repeats_the_text_is_left_out(everything: Adapter) -> None:
-    text = call(everything, "get-structured-content", location="New York").text
-    assert json.loads(text) == {"temperature": 33, "conditions": "Cloudy", "humidity": 82}
-
-
-def test_links_and_embedded_resources_are_mentioned_and_not_fetched(everything: Adapter) -> None:
-    links = call(everything, "get-resource-links", count=2).text
-    assert "[link to the resource demo://resource/dynamic/blob/1: Blob Resource 1, text/plain" in links
-    embedded = call(everything, "get-resource-reference", resourceType="Text", resourceId=3).text
-    assert "[resource demo://resource/dynamic/text/3]\nResource 3: This is a plaintext resource" in embedded
-
-
-def test_the_filesystem_server_reads_writes_and_refuses(node_servers: NodeServers, tmp_path: Path) -> None:
-    Path(tmp_path, "notes.txt").write_text("Buy tea.\n")
-    with adapter_of(files=node_servers.command("filesystem", str(tmp_path))) as adapter:
-        assert call(adapter, "read_text_file", path=str(tmp_path / "notes.txt")).text == "Buy tea.\n"
-        call(adapter, "write_file", path=str(tmp_path / "new.txt"), content="written")
-        assert Path(tmp_path, "new.txt").read_text() == "written"
-        refused = call(adapter, "read_text_file", path="/etc/hostname").error
-        assert refused is not None
-        assert "Access denied - path outside allowed directories" in refused
-
-
 def test_the_filesystem_server_takes_its_folders_from_the_roots(node_servers: NodeServers, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     rooted = tmp_path / "rooted"
@@ -103,21 +77,6 @@ def test_the_filesystem_server_takes_its_folders_from_the_roots(node_servers: No
         while str(rooted) not in folders:  # it asks for the roots on its own time
             folders = call(adapter, "list_allowed_directories").text
         assert call(adapter, "read_text_file", path=str(rooted / "notes.txt")).text == "rooted"
-
-
-def test_the_memory_server_keeps_a_graph_in_the_file_its_environment_names(
-    node_servers: NodeServers, tmp_path: Path
-) -> None:
-    entry = {**node_servers.command("memory"), "env": {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}}
-    entity = {"name": "Ada", "entityType": "person", "observations": ["likes tea"]}
-    with adapter_of(memory=entry) as adapter:
-        call(adapter, "create_entities", entities=[entity])
-        wrong = call(adapter, "create_entities", entities=[{"name": "Ben", "type": "person"}]).error
-        assert wrong is not None
-        assert "- arguments.entities[0].entityType: required, but missing (string)" in wrong
-    with adapter_of(memory=entry) as adapter:
-        found = json.loads(call(adapter, "search_nodes", query="tea").text)
-        assert [one["name"] for one in found["entities"]] == ["Ada"]
 
 
 def test_the_time_server_speaks_the_revision_of_2026(time_server: dict[str, Any]) -> None:
@@ -133,41 +92,6 @@ def test_the_time_server_speaks_the_revision_of_2026(time_server: dict[str, Any]
         session = adapter._connections["time"]._session
         assert session is not None
         assert session.revision == "2026-07-28"
-
-
-def test_two_adapters_with_different_servers_live_in_one_process(node_servers: NodeServers, tmp_path: Path) -> None:
-    with raw_adapter() as one, adapter_of(files=node_servers.command("filesystem", str(tmp_path))) as two:
-        assert "- echo(" in ask(one, {"method": "tools/list"}).text
-        assert "- echo(" not in ask(two, {"method": "tools/list"}).text
-        one.shutdown()
-        assert call(two, "list_allowed_directories").text.endswith(str(tmp_path))
-
-
-def test_without_a_server_a_tool_is_found_and_several_owners_are_reported(
-    node_servers: NodeServers, tmp_path: Path
-) -> None:
-    files = node_servers.command("filesystem", str(tmp_path))
-    with adapter_of(one=files, two=files, everything=node_servers.command("everything")) as adapter:
-        assert call(adapter, "echo", message="found").text == "Echo: found"
-        error = call(adapter, "list_allowed_directories").error
-        assert error is not None
-        assert error.startswith("2 servers have a tool 'list_allowed_directories': 'one', 'two'. Say which. Write: {")
-        assert call(adapter, "list_allowed_directories", server="two").text.endswith(str(tmp_path))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the process through /proc")
-def test_a_real_server_that_is_killed_is_started_again(node_servers: NodeServers, tmp_path: Path) -> None:
-    Path(tmp_path, "notes.txt").write_text("Buy tea.")
-    with adapter_of(files=node_servers.command("filesystem", str(tmp_path))) as adapter:
-        path = str(tmp_path / "notes.txt")
-        assert call(adapter, "read_text_file", path=path).text == "Buy tea."
-        running = processes_with(str(tmp_path))
-        for process in running:
-            os.kill(process, signal.SIGKILL)
-        assert wait_until_ended(running) == []
-        answer = call(adapter, "read_text_file", path=path)
-        assert answer.text == "Buy tea."
-        assert [event["mcp"] for event in answer.events] == ["restart"]
 
 
 def test_a_restarted_http_server_is_reconnected(node_servers: NodeServers) -> None:

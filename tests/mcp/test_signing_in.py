@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
@@ -14,7 +12,7 @@ import pytest
 from kernai import skill
 from kernai.mcp import McpConfigError, setup
 from kernai.mcp.serving import Server
-from tests.mcp.support import call
+from tests.mcp.support import answering, call
 
 TOKEN = "ghp_0123456789abcdefghij"
 
@@ -47,33 +45,15 @@ def test_each_request_is_signed_and_a_token_may_be_renewed() -> None:
             assert "HTTP status 401" in str(call(adapter, "echo", text="hello").error)
 
 
-class Echo(BaseHTTPRequestHandler):
-    """No MCP server; says what it was sent."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"you sent": self.headers["Authorization"]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("X-Sent", "yes")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_a_token_that_was_not_configured_is_hidden_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        servers = {"servers": {"it": {"url": f"http://127.0.0.1:{web.server_port}/mcp", "timeout": 5}}}
+    echo = lambda request, _: (200, "application/json", json.dumps({"you sent": request.headers["Authorization"]}))  # noqa: E731
+    with answering(echo) as host:
+        servers = {"servers": {"it": {"url": f"http://{host}/mcp", "timeout": 5}}}
         with setup(servers, register=False, auth={"it": Bearer(TOKEN)}) as adapter:
             error = str(call(adapter, "echo").error)
             assert adapter._connections is not None
             assert adapter._connections["it"].redactor.text(f"sent {TOKEN}") == "sent [header Authorization]"
-        web.shutdown()
     assert "cannot be reached" in error
     assert TOKEN not in error + caplog.text
 

@@ -184,8 +184,6 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"allowed_origins": ["https://app.example/"]}, ValueError, "allowed_origins must hold origins"),
     ({"name": 5}, TypeError, "name must be text, got 5"), ({"instructions": b"x"}, TypeError, "instructions must be text"),
     ({"max_workers": 0}, ValueError, "max_workers must be"), ({"max_workers": "8"}, ValueError, "max_workers must be"),
-    ({"agent_as": "x"}, ValueError, "agent_as must be"),
-    ({"description": "x"}, ValueError, "description is for an Agent"),
 ]
 
 

@@ -105,6 +105,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (named("x" * 129), {}, ValueError, "cannot be the name"),
     (NONE, {"agent_as": "skills"}, ValueError, "the Agent has no skills to serve"),
     (NONE.replace(skills=[named("a")]), {"agent_as": "skills", "description": "x"}, ValueError, "description is for"),
+    (named("a"), {"description": "x"}, ValueError, "description is for an Agent"),
     (NONE, {"agent_as": "both"}, ValueError, "agent_as must be"),
 ]
 
