@@ -81,7 +81,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_GET = do_POST
+        do_GET = do_POST  # noqa: N815 - the name is given by its base
 
         def log_message(self, *_: object) -> None:
             pass

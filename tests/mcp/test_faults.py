@@ -122,7 +122,7 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
     "options, timeout, message",
     [
         (["--exit-at-start"], 30, "cannot open the database with [env TOKEN]"),
-        (["--only-garbage"], 0.5, "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'"),
+        (["--only-garbage"], 1.5, "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'"),
     ],
     ids=["exits at the start", "prints nothing but garbage"],
 )
