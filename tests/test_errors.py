@@ -15,8 +15,6 @@ from kernai import (
     MaxStepsReachedError,
     MockProvider,
     ProviderError,
-    RunCancelledError,
-    RunStoppedError,
     SkillInputError,
     errors,
     execute,
@@ -99,15 +97,3 @@ def test_what_ends_a_run_is_raised_by_run_and_returned_by_execute(
     assert type(result.error) is error
     with pytest.raises(error):
         result.unwrap()
-
-
-def test_a_cancelled_run_is_a_stopped_run() -> None:
-    class Now:
-        def is_set(self) -> bool:
-            return True
-
-    with pytest.raises(RunCancelledError) as caught:
-        run(Agent(instructions="", provider=MockProvider("x")), "x", cancel=Now())
-    assert isinstance(caught.value, RunStoppedError)
-    assert caught.value.result is not None
-    assert caught.value.result.stop_reason == "cancelled"

@@ -181,10 +181,6 @@ def test_every_run_has_an_id_of_its_own() -> None:
     assert len({execute(agent(), "go").run_id for _ in range(50)}) == 50
 
 
-async def test_a_synchronous_run_works_where_an_event_loop_is_running() -> None:
-    assert run(agent("done"), "go") == "done"
-
-
 async def test_a_stream_may_be_closed_from_within_its_own_run() -> None:
     streams: list[Any] = []
 

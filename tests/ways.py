@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -50,6 +51,16 @@ def by_astream(agent: Agent, *content: Any, **options: Any) -> Result:
 
 def by_aresume(*given: Any, **options: Any) -> Result:
     return asyncio.run(aresume(*given, **options))
+
+
+def as_async(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function as one of asyncio."""
+
+    @wraps(function)
+    async def later(*given: Any, **named: Any) -> Any:
+        return function(*given, **named)
+
+    return later
 
 
 ALL: list[Way] = [by_execute, by_stream, by_aexecute, by_astream]

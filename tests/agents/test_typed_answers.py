@@ -17,7 +17,6 @@ from kernai import (
     Media,
     MemoryStore,
     MockProvider,
-    Result,
     Skill,
     StopReason,
 )
@@ -258,11 +257,6 @@ def test_the_grammar_of_an_answer_that_may_be_any_text_is_that_of_a_text(output:
 @pytest.mark.parametrize("output", [date | None, Literal["…"] | None, list[str], int, kernai.Media])
 def test_the_grammar_of_an_answer_that_is_some_text_or_none_is_that_of_its_json(output: Any) -> None:
     assert agent_of(output, "").grammar() != agent_of(None, "").grammar()
-
-
-def test_a_result_made_by_hand_has_its_text_as_output() -> None:
-    result: Result = Result("x", StopReason.FINAL, 1, kernai.Usage(), (), "r")
-    assert result.unwrap() == "x"
 
 
 def test_type_checkers_know_the_answers_type() -> None:

@@ -132,23 +132,6 @@ async def test_an_acall_that_falls_back_on_the_default_streams_from_a_thread() -
     assert recorder.for_event("llm_response")[0].data["metadata"] == {"counted": True}
 
 
-async def test_parallel_async_skills_meet_on_the_loop() -> None:
-    together = asyncio.Barrier(5)
-
-    @skill(register=False)
-    async def meet() -> str:
-        async with asyncio.timeout(PATIENCE):
-            await together.wait()
-        return "met"
-
-    agent = Agent(
-        instructions="x", skills=[meet], provider=MockProvider(command("meet") * 5, "done"), parallel_skills=True
-    )
-    recorder = Recorder()
-    assert await arun(agent, "go", recorder=recorder) == "done"
-    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["met"] * 5
-
-
 async def test_the_loop_stays_free_while_a_sync_provider_and_a_sync_skill_block() -> None:
     inside, leave = threading.Semaphore(0), threading.Semaphore(0)
 

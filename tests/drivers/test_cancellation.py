@@ -38,7 +38,7 @@ from kernai import (
     skill,
 )
 from tests import ways
-from tests.ways import SYNC_WAYS, by_aexecute, by_execute, by_stream
+from tests.ways import SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -177,7 +177,8 @@ def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(
     for module in ("threads", "background_loop", "run_stream"):  # a busy machine must not pass for a skill that hangs on
         monkeypatch.setattr(f"kernai.drivers.{module}.GRACE", PATIENCE)
     # nor an async one, which is cancelled where it is not done when somebody looks
-    monkeypatch.setattr("kernai.drivers.background_loop.POLL", PATIENCE)
+    for module in ("background_loop", "asyncio_driver"):
+        monkeypatch.setattr(f"kernai.drivers.{module}.POLL", PATIENCE)
     cancel, recorder = threading.Event(), Recorder()
     inside = threading.Barrier(calls + 1)
 
@@ -305,17 +306,12 @@ def test_a_call_that_gives_up_because_the_run_is_to_stop_was_interrupted(way: Wa
 def test_what_a_skill_raises_is_only_a_skill_error(way: Way, native: bool, error: BaseException) -> None:
     recorder = Recorder()
 
-    @skill(register=False)
     def fail() -> str:
-        raise error
-
-    @skill(register=False, name="fail")
-    async def fail_later() -> str:
         raise error
 
     result, _ = way(
         lambda messages, _: final("done") if len(messages) > 2 else command("fail"),
-        agent={"skills": [fail_later if native else fail]},
+        agent={"skills": [Skill("fail", execute=as_async(fail) if native else fail)]},
         recorder=recorder,
     )
     assert result.text == "done"
@@ -402,10 +398,7 @@ def test_an_interrupt_in_a_skill_is_recorded_and_raised_by_the_run(
     def stop() -> str:
         raise interrupt
 
-    async def stop_later() -> str:
-        return stop()
-
-    recorder, one = Recorder(), Skill("stop", execute=stop_later if native else stop)
+    recorder, one = Recorder(), Skill("stop", execute=as_async(stop) if native else stop)
     agent = Agent(instructions="x", skills=[one], provider=MockProvider(command("stop")), parallel_skills=parallel)
     with pytest.raises(interrupt):
         way(agent, recorder=recorder)
@@ -454,10 +447,7 @@ def test_the_exit_of_a_call_beside_others_is_the_error_of_that_call(way: Way, na
     def leave() -> str:
         sys.exit("no such option")  # as argparse does
 
-    async def leave_later() -> str:
-        return leave()
-
-    one = Skill("leave", execute=leave_later if native else leave)
+    one = Skill("leave", execute=as_async(leave) if native else leave)
     other = Skill("fine", execute=lambda: "fine")
     result, _ = way(
         lambda messages, _: final("done") if len(messages) > 2 else command("leave") + command("fine"),
@@ -476,10 +466,7 @@ async def test_an_exit_in_an_async_stream_reaches_its_consumer_and_not_the_event
     def leave() -> str:
         sys.exit(2)
 
-    async def leave_later() -> str:
-        return leave()
-
-    one = Skill("leave", execute=leave_later if native else leave)
+    one = Skill("leave", execute=as_async(leave) if native else leave)
     async with astream(
         Agent(instructions="x", skills=[one], provider=MockProvider(command("leave"))), "go"
     ) as events:

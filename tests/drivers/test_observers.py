@@ -11,7 +11,7 @@ import pytest
 import kernai
 from kernai import Agent, Event, MemoryStore, MockProvider, Pause, Recorder, Skill, SkillContext, Stop
 from tests.loop.loop_cases import command, plan, task
-from tests.ways import WAYS, Way
+from tests.ways import WAYS, Way, as_async
 
 SEEN: list[str] = []
 LOOK = Skill("look", execute=lambda: SEEN.append("look"), inputs={})
@@ -98,9 +98,6 @@ def test_a_callback_may_use_the_context_of_a_call_which_emits(way: Way, native: 
         ctx.emit("from the skill")
         return "lent"
 
-    async def lend_later(ctx: SkillContext[Any]) -> str:
-        return lend(ctx)
-
     def listen(event: Event) -> None:
         if event.type == "progress":
             seen.append(event.data["data"])
@@ -108,7 +105,7 @@ def test_a_callback_may_use_the_context_of_a_call_which_emits(way: Way, native: 
                 contexts[0].emit("from the callback")
 
     model = agent(command("lend"), "<final>done</final>")
-    skills = [Skill("lend", execute=lend_later if native else lend)]
+    skills = [Skill("lend", execute=as_async(lend) if native else lend)]
     assert way(model.replace(skills=skills), on_event=listen).text == "done"
     assert seen == ["from the skill", "from the callback"]
 

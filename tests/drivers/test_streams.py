@@ -32,6 +32,7 @@ from kernai import (
     skill,
     stream,
 )
+from tests.ways import as_async
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -274,11 +275,7 @@ def test_a_slow_consumer_holds_back_skills_that_report_progress(native: bool) ->
             ctx.emit(at)
         return "said"
 
-    async def talk_later(ctx: SkillContext[Any]) -> str:
-        return talk(ctx)
-
-    made = skill(register=False, name="talk")(talk_later if native else talk)
-    quiet = skill(register=False, name="quiet")(lambda: "quiet")
+    made, quiet = Skill("talk", execute=as_async(talk) if native else talk), Skill("quiet", execute=lambda: "quiet")
     provider = MockProvider(command("talk") + command("quiet"), final("done"), chunk_size=64)
     taken = 0
     for event in stream(agent_of(provider, skills=[made, quiet], parallel_skills=not native), "go"):

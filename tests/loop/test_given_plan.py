@@ -90,14 +90,6 @@ def test_it_is_recorded_and_runs_as_if_the_model_had_written_it(way: Way) -> Non
     assert (result.ok, result.steps, result.usage.model_calls) == (True, 1, 3)
 
 
-def test_a_task_may_have_an_agent_of_its_own() -> None:
-    other = Agent(name="other", instructions="y", provider=MockProvider("<final>mine</final>"))
-    recorder = Recorder()
-    assert run_plan(agent(), PLAN, agents={"b": other}, recorder=recorder)["b"] == "mine"
-    names = {event.scope: event.data["agent"] for event in recorder.for_event("run_start")}
-    assert names == {"": None, "0.a": None, "0.b": "other", "0.c": None}
-
-
 @WAYS
 def test_a_cancelled_run_is_cancelled(way: Way) -> None:
     cancel = threading.Event()
@@ -127,15 +119,6 @@ def test_a_stored_run_continues_where_it_stopped_and_replays(way: Way) -> None:
     replayed = replay(first, "r", store=store, agents={"b": other}).result
     assert replayed is not None
     assert replayed.text == whole.text
-
-
-def test_the_conversation_continues_after_a_plan() -> None:
-    store = MemoryStore()
-    execute_plan(agent(), PLAN, store=store, run_id="r")
-    provider = MockProvider("<final>You are welcome.</final>")
-    result = resume(agent(provider=provider), "r", store=store, input="Thank you!")
-    assert result.text == "You are welcome."
-    assert [one.role for one in provider.calls[0].messages][:5] == ["system", "user", "assistant", "user", "user"]
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

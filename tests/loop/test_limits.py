@@ -291,15 +291,6 @@ def test_calls_that_are_refused_and_built_in_ones_come_again_too(turn: str) -> N
 # ------------------------------------------------------------------------------------------- shared by sub-runs
 
 
-def test_tasks_draw_from_the_budget_of_the_run() -> None:
-    hand = by_hand(plan(task("a"), task("b")), "A!", "B!", "done", limits=Limits(max_calls=2))
-    result = hand.run("Go.")
-    assert result.stop_reason == "max_calls"
-    [results] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
-    assert results["a"] == "A!"
-    assert results["b"].startswith("error: max_calls=2")
-
-
 def test_two_runs_with_the_same_limits_have_a_budget_each() -> None:
     limits = Limits(max_calls=1)
     agent = Agent(instructions="", provider=MockProvider("done"))

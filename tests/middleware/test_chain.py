@@ -22,16 +22,15 @@ from kernai import (
     Recorder,
     Skill,
     Stop,
-    execute,
     skill,
 )
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
-from kernai.middleware.chain import through, wrap
+from kernai.middleware.chain import through
 from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
-from tests.middleware.asking import AsyncScript, Script, data_of, echo, fail, types
+from tests.middleware.asking import Script, data_of, echo, fail, types
 from tests.ways import WAYS, Way
 
 ECHO = '<block type="echo">x</block>'
@@ -329,12 +328,6 @@ def test_any_nesting_is_what_nested_functions_would_do(kinds: list[str], fails: 
     assert drive(through(effect, made)) == drive(nested(effect, made))
 
 
-def test_without_middleware_nothing_is_wrapped() -> None:
-    hand = ByHand(Agent(instructions="x", provider=MockProvider(FINAL)))
-    work = passing(Join())
-    assert wrap(hand.state, None, work) is work
-
-
 # ------------------------------------------------------------------------------------------------- misuse
 
 
@@ -542,12 +535,3 @@ class Instance:
 def test_what_can_be_no_middleware_is_refused_at_once(wrong: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         Agent(instructions="x", middleware=wrong)
-
-
-def test_an_agent_keeps_its_list() -> None:
-    one = Instance()
-    agent = Agent(instructions="x", middleware=[one, passing])
-    assert agent.middleware == (one, passing)
-    assert agent.replace(name="other").middleware == (one, passing)
-    assert agent.replace(middleware=None).middleware is None
-    assert execute(agent.replace(provider=AsyncScript(FINAL)), "go").text == "done"
