@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from kernai._util.worker_pool import WorkerPool, in_worker
 from tests.properties import examples
+from tests.ways import PATIENCE
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 

@@ -14,6 +14,8 @@ from kernai.drivers.asyncio_run_stream import AsyncRunStream
 from kernai.events import KINDS
 
 Way = Callable[..., Result]
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
 #: streamed pieces, which only live callbacks get
 LIVE_ONLY = frozenset(kind.type for kind in KINDS.values() if kind.role == "live")
 

@@ -26,12 +26,8 @@ from kernai import (
     SkillInputError,
     skill,
 )
-from tests.ways import WAYS, Way
+from tests.ways import PATIENCE, WAYS, Way
 from tests.written import command, final
-
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
-
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 

@@ -29,11 +29,9 @@ from kernai import (
     skill,
 )
 from kernai.testing.contracts import at_once
-from tests.ways import LIVE_ONLY
+from tests.ways import LIVE_ONLY, PATIENCE
 from tests.written import command, final, plan
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 OnChunk = Callable[[str], Any]
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from kernai.drivers.background_loop import BackgroundLoop
+from tests.ways import PATIENCE
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 

@@ -38,11 +38,9 @@ from kernai import (
     skill,
 )
 from tests import ways
-from tests.ways import SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream
+from tests.ways import PATIENCE, SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final, plan
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 OnChunk = Callable[[str], Any]
 Script = Callable[[Sequence[Message], OnChunk], str]
 

@@ -12,10 +12,7 @@ import pytest
 from kernai import Event
 from kernai.drivers import run_stream
 from kernai.drivers.run_stream import Channel
-
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
-
+from tests.ways import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 

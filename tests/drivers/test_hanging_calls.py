@@ -25,12 +25,9 @@ from kernai import (
     stream,
 )
 from tests.loop.loop_cases import command, plan, task
-from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
+from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
 pytestmark = pytest.mark.slow
-
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 
 
 class Hang:

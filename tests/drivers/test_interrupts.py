@@ -30,10 +30,8 @@ from kernai import (
 )
 from kernai.loop.effects import CallModel, Sleep
 from kernai.middleware import Hooks
+from tests.ways import PATIENCE
 from tests.written import command, final, plan
-
-#: seconds after which something that hangs fails its test
-PATIENCE = 20
 
 
 @pytest.fixture(autouse=True)

@@ -32,11 +32,9 @@ from kernai import (
     skill,
     stream,
 )
-from tests.ways import as_async
+from tests.ways import PATIENCE, as_async
 from tests.written import command, final, plan
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 STREAMED = ("text_chunk", "block_start", "block_content", "block_end")
 
 
@@ -335,8 +333,6 @@ def interrupt_the_block(events: RunStream) -> None:
     with pytest.raises(KeyboardInterrupt), events:
         take_some(events)
         raise KeyboardInterrupt
-
-
 
 
 @pytest.mark.parametrize("leave", [leave_the_block, close, fail_in_the_block, interrupt_the_block])

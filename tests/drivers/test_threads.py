@@ -34,17 +34,13 @@ from kernai import (
     stream,
 )
 from kernai.testing.contracts import at_once
-from tests.ways import LIVE_ONLY, SYNC_WAYS, WAYS, Way
+from tests.ways import LIVE_ONLY, PATIENCE, SYNC_WAYS, WAYS, Way
 from tests.written import command, final, plan
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
 
 
 def agent_with(*skills: Skill, calls: Sequence[str] = (), **options: Any) -> Agent:

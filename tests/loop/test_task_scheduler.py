@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from kernai import DeadlockError, Plan, Task, TaskScheduler
 from tests.properties import examples
+from tests.ways import PATIENCE
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 STRATEGIES = ("parallel", "sequential", "mixed")
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 

@@ -27,11 +27,9 @@ from kernai import (
     SkillContext,
     skill,
 )
-from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute
+from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
 from tests.written import command, final
 
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 20
 OnChunk = Callable[[str], Any]
 #: what a model answers: called with the text of the last message and the whole conversation
 Answer = Callable[[str, Sequence[Message]], str]

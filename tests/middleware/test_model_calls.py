@@ -31,10 +31,9 @@ from kernai import (
 from kernai.middleware import CallModel, Effect, Flow
 from tests.loop.loop_cases import plan, task
 from tests.middleware.asking import RETRYABLE, AsyncScript, Script, data_of, types
-from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
+from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
 FINAL = "<final>done</final>"
-PATIENCE = 20
 BOTH = pytest.mark.parametrize("kind", [Script, AsyncScript], ids=["call", "acall"])
 
 

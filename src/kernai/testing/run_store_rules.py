@@ -11,13 +11,9 @@ A store that several processes can open gives `reopen` too, and sets `processes`
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -231,49 +227,34 @@ class RunStoreRules:
         _same(found, [[number, done] for number in range(PROCESSES) for done in range(5)], "the entries")
         _same([info.length for info in store.runs()], [1 + 5 * PROCESSES], "how many there are")
 
-    def _forked(
-        self, store: RunStore, work: Callable[[RunStore, int], Any], count: int = PROCESSES
-    ) -> list[Any]:
+    def _forked(self, store: RunStore, work: Callable[[RunStore, int], Any], count: int = PROCESSES) -> list[Any]:
         """The results of processes that do the work with a store of their own. They start once all have it open."""
-        children, go = [], os.pipe()
-        for number in range(count):
-            reading, writing = os.pipe()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
-                child = os.fork()
-            if child == 0:
-                self._as_child(store, work, number, writing, go)
-            os.close(writing)
-            children.append((child, reading))
-        try:
-            for _, reading in children:
-                _true(os.read(reading, 1) == b".", "a process has the store open")
-            os.close(go[1])  # all of them wait for this
-            made = [json.loads(_read_all(reading)) for _, reading in children]
-        finally:
-            for child, reading in children:
-                os.close(reading)
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-            os.close(go[0])
-        failed = [one["failed"] for one in made if "failed" in one]
-        _same(failed, [], "what went wrong in a process")
-        return [one["made"] for one in made]
+        from multiprocessing import get_context  # slow to import, and most stores are for one process
 
-    def _as_child(
-        self, store: RunStore, work: Callable[[RunStore, int], Any], number: int, said: int, go: tuple[int, int]
-    ) -> None:
-        try:
-            os.close(go[1])
-            own = self.reopen(store)
-            os.write(said, b".")
-            os.read(go[0], 1)
-            made = {"made": work(own, number)}
-        except BaseException as error:  # noqa: BLE001 - it is the parent's to report
-            made = {"failed": f"{type(error).__name__}: {error}"}
-        os.write(said, json.dumps(made).encode())
-        os._exit(0)  # without what pytest does at its end
+        fork = get_context("fork")
+        all_open, ended = fork.Barrier(count), fork.SimpleQueue()
+
+        def child(number: int) -> None:
+            try:
+                own = self.reopen(store)
+                all_open.wait(PATIENCE)
+                ended.put((work(own, number), None))
+            except BaseException as error:  # noqa: BLE001 - the parent reports it
+                ended.put((None, f"{type(error).__name__}: {error}"))
+
+        children = [fork.Process(target=child, args=(number,), daemon=True) for number in range(count)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+            for one in children:
+                one.start()
+        for one in children:
+            one.join(PATIENCE)
+        results: list[tuple[Any, str | None]] = []
+        while not ended.empty():
+            results.append(ended.get())
+        _same([failure for _, failure in results if failure], [], "what went wrong in a process")
+        _same(len(results), count, "how many processes have ended")
+        return [made for made, _ in results]
 
     # ------------------------------------------------------------------------------------------ looking at runs
 
@@ -533,8 +514,3 @@ def _eventually(act: Callable[[], Any]) -> Any:
 def _true(holds: object, what: str) -> None:
     if not holds:
         raise AssertionError(f"expected that {what}")
-
-
-def _read_all(descriptor: int) -> bytes:
-    parts: Sequence[bytes] = list(iter(partial(os.read, descriptor, 65536), b""))
-    return b"".join(parts)
