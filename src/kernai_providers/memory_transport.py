@@ -13,13 +13,14 @@ r"""`MemoryTransport`: a transport without a network, for tests.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernai_providers.request_checks import outgoing
-from kernai_providers.streamed_response import StreamedResponse, joined
+from kernai_providers.streamed_response import BlockingResponse, StreamedResponse, joined
 from kernai_providers.transport import Request
 
 
@@ -134,24 +135,10 @@ class MemoryResponse(StreamedResponse):
         self._forget(self)
 
 
-class AsyncMemoryResponse:
+class AsyncMemoryResponse(BlockingResponse):
     """The same for asyncio."""
 
-    def __init__(self, response: MemoryResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers = response.headers
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        import asyncio
-
-        for piece in self._response:
-            # as a real one would: others get their turn, and a cancelled task notices
-            await asyncio.sleep(0)
-            yield piece
-
-    async def finish(self) -> None:
-        self._response.finish()
-
-    async def aclose(self) -> None:
-        self._response.close()
+    async def __anext__(self) -> bytes:
+        # as a real one would: others get their turn, and a cancelled task notices
+        await asyncio.sleep(0)
+        return await super().__anext__()

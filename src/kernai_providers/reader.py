@@ -72,30 +72,25 @@ class Reader(ABC):
         #: of a native call: what the model may call, and whether the vendor's schemas are strict
         self.box: Toolbox | None = None
         self.strict = False
+        #: whether anything of the answer was given out
+        self.has_given = False
         self._calls: dict[object, _Call] = {}
-        #: what is to be shown of them
-        self._call_pieces: list[CallText] = []
-        self._pieces: list[str] = []
+        self._texts: list[str] = []
         self._reasoning: list[str] = []
-        self._given = 0
-        self._has_shown_calls = False
+        #: what was not given out yet
+        self._new: list[str | CallText] = []
         #: the first half of a character beyond U+FFFF, of which JSON may hold each half in an event of its own
         self._half = ""
 
     @property
-    def has_given(self) -> bool:
-        """Whether anything of the answer was given out."""
-        return self._given > 0 or self._has_shown_calls
-
-    @property
     def has_text(self) -> bool:
         """Whether any of the answer has come: text, or a native call."""
-        return bool(self._pieces or self._calls)
+        return bool(self._texts or self._calls)
 
     @property
     def text(self) -> str:
         """The text of the answer as it was streamed."""
-        return "".join(self._pieces)
+        return "".join(self._texts)
 
     @property
     def may_end(self) -> bool:
@@ -124,12 +119,12 @@ class Reader(ABC):
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
-    def feed(self, data: bytes) -> list[Any]:
+    def feed(self, data: bytes) -> list[str | CallText]:
         """More of the body; gives the pieces in it, `str` of text and `CallText` of native calls."""
         self.take(data)
         return self._new_pieces(last=self.complete)
 
-    def end(self) -> list[Any]:
+    def end(self) -> list[str | CallText]:
         """The body has ended; gives the last pieces. Then `check_complete`."""
         self.take_rest()
         return self._new_pieces(last=True)
@@ -192,8 +187,7 @@ class Reader(ABC):
             if "\ud800" <= text[-1] <= "\udbff":
                 text, self._half = text[:-1], text[-1]
             text = whole_characters(text)
-        if text:
-            self._pieces.append(text)
+        self._give(text)
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
         """A native call, or more of it; `key` is the vendor's for it. Nothing is kept of one that was not asked for."""
@@ -208,7 +202,7 @@ class Reader(ABC):
         shown = self.box.streams(call.name, strict=self.strict)
         if shown is not None and (not call.is_shown or (isinstance(text, str) and text)):
             piece = text if call.is_shown and isinstance(text, str) else "".join(call.pieces)
-            self._call_pieces.append((call.index, *shown, piece))
+            self._new.append((call.index, *shown, piece))
             call.is_shown = True
 
     def call_was(self, key: object, text: str) -> None:
@@ -280,13 +274,17 @@ class Reader(ABC):
 
     # -------------------------------------------------------------------------------------------------- inside
 
-    def _new_pieces(self, *, last: bool) -> list[Any]:
-        if last and self._half:
-            self._pieces.append(whole_characters(self._half))
+    def _give(self, text: str) -> None:
+        if text:
+            self._texts.append(text)
+            self._new.append(text)
+
+    def _new_pieces(self, *, last: bool) -> list[str | CallText]:
+        if last:
+            self._give(whole_characters(self._half))
             self._half = ""
-        new = [*self._pieces[self._given :], *self._call_pieces]
-        self._given, self._has_shown_calls = len(self._pieces), self._has_shown_calls or bool(self._call_pieces)
-        self._call_pieces = []
+        new, self._new = self._new, []
+        self.has_given = self.has_given or bool(new)
         return new
 
     def _preview(self, data: str) -> str:

@@ -190,25 +190,9 @@ def _port(url: SplitResult) -> int | None:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    names = set()
-    for name, value in request.headers.items():
-        if not HEADER_NAME.fullmatch(name):
-            # not shown: if name and value are swapped, this is a key
-            raise ValueError("headers has an invalid name (not shown)")
-        if name.lower() in names:
-            raise ValueError(f"headers has {name} twice; case makes no difference in names")
-        if name.lower() in ("content-length", "transfer-encoding"):
-            raise ValueError(f"headers has {name}; leave it out, it depends on the body")
-        if not HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"header {name} contains a control character or one beyond ASCII")
-        names.add(name.lower())
-        headers[name] = value.strip("\t ")
-    if "user-agent" not in names:
-        headers["User-Agent"] = f"kernai/{__version__}"
-    if "accept-encoding" not in names:
-        # a compressing server may hold back pieces of the stream until its next flush
-        headers["Accept-Encoding"] = "identity"
+    # a compressing server may hold back pieces of the stream until its next flush
+    ours = {"User-Agent": f"kernai/{__version__}", "Accept-Encoding": "identity"}
+    headers = merged(ours, checked_headers(request.headers))
     if request.body:
         headers["Content-Length"] = str(len(request.body))
     return headers

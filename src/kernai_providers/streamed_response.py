@@ -1,4 +1,4 @@
-"""`StreamedResponse`: what the synchronous responses of all transports share, and `ContentDecoder`.
+"""`StreamedResponse`: what the synchronous responses of all transports share; `BlockingResponse`, `ContentDecoder`.
 
 Guarantees: the connection is released exactly once, to the pool or closed. `close` may be called from any thread, and
 unblocks the reader. While a thread reads, only that thread touches the connection.
@@ -11,12 +11,12 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from kernai_providers.transport import TransportError
+from kernai_providers.transport import Response, TransportError
 
 #: the most that `finish` spends to keep a connection: seconds, and unread bytes
 DRAIN_SECONDS: Final = 0.1
@@ -149,6 +149,29 @@ class StreamedResponse(ABC):
 
     def _closed_here(self) -> TransportError:
         return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
+
+
+class BlockingResponse:
+    """A response for threads, as one whose coroutines never wait."""
+
+    def __init__(self, response: Response) -> None:
+        self.status, self.headers = response.status, response.headers
+        self._response = response
+        self._pieces = iter(response)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+    async def finish(self) -> None:
+        self._response.finish()
+
+    async def aclose(self) -> None:
+        self._response.close()
 
 
 class ContentDecoder:

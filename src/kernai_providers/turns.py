@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kernai import LlmResponse, RunCancelledError
 from kernai_providers.network import SLICE
-from kernai_providers.transport import AsyncResponse, AsyncTransport, Request, Response, Transport, TransportError
+from kernai_providers.streamed_response import BlockingResponse
+from kernai_providers.transport import AsyncResponse, AsyncTransport, Request, Transport, TransportError
 
 if TYPE_CHECKING:
     from kernai_providers.exchange import Exchange
@@ -214,34 +215,11 @@ class _Blocking:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def asend(self, request: Request) -> _BlockingResponse:
-        return _BlockingResponse(self._transport.send(request))
+    async def asend(self, request: Request) -> BlockingResponse:
+        return BlockingResponse(self._transport.send(request))
 
     async def aclose(self) -> None:
         self._transport.close()
-
-
-class _BlockingResponse:
-    """The same for a response."""
-
-    def __init__(self, response: Response) -> None:
-        self.status, self.headers = response.status, response.headers
-        self._response = response
-        self._pieces = iter(response)
-
-    def __aiter__(self) -> _BlockingResponse:
-        return self
-
-    async def __anext__(self) -> bytes:
-        for piece in self._pieces:
-            return piece
-        raise StopAsyncIteration
-
-    async def finish(self) -> None:
-        self._response.finish()
-
-    async def aclose(self) -> None:
-        self._response.close()
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:

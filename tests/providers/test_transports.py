@@ -133,7 +133,7 @@ def test_what_the_caller_says_about_compression_and_user_agent_goes_first(wire: 
         {"url": f"http://127.0.0.1/{KEY}\r\nx: y"}, {"url": f"http://127.0.0.1/{KEY}é"}, {"url": f"http://u:{KEY}@127.0.0.1/"},
         {"url": f"http://127.0.0.1:99999/{KEY}"}, {"url": f"http://[::1/{KEY}"}, {"url": f"http:///{KEY}"},
         {"method": f"GET /{KEY}"}, {"method": ""},
-        {"headers": {"X-Api-Key": KEY + "\n"}}, {"headers": {"X-Api-Key": KEY + "\x00"}}, {"headers": {"X-Api-Key": KEY + "€"}}, {"headers": {"X-Api-Key": KEY + "é"}},
+        {"headers": {"X-Api-Key": KEY + "\n" + KEY}}, {"headers": {"X-Api-Key": KEY + "\x00"}}, {"headers": {"X-Api-Key": KEY + "€"}}, {"headers": {"X-Api-Key": KEY + "é"}},
         {"headers": {f"{KEY}:": "x"}}, {"headers": {"": KEY}}, {"headers": {"A": KEY, "a": KEY}},
         {"headers": {"Content-Length": KEY}}, {"headers": {"transfer-encoding": KEY}},
     ],
