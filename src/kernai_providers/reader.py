@@ -119,12 +119,12 @@ class Reader(ABC):
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
-    def feed(self, data: bytes) -> list[str | CallText]:
+    def feed(self, data: bytes) -> list[Any]:
         """More of the body; gives the pieces in it, `str` of text and `CallText` of native calls."""
         self.take(data)
         return self._new_pieces(last=self.complete)
 
-    def end(self) -> list[str | CallText]:
+    def end(self) -> list[Any]:
         """The body has ended; gives the last pieces. Then `check_complete`."""
         self.take_rest()
         return self._new_pieces(last=True)
@@ -279,7 +279,7 @@ class Reader(ABC):
             self._texts.append(text)
             self._new.append(text)
 
-    def _new_pieces(self, *, last: bool) -> list[str | CallText]:
+    def _new_pieces(self, *, last: bool) -> list[Any]:
         if last:
             self._give(whole_characters(self._half))
             self._half = ""
