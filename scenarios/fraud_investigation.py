@@ -49,7 +49,7 @@ scenario.instructions(
     'Investigate in one workflow with strategy "mixed", a task for each source and one more: payments and logins at '
     "once (parallel: true); the merchants of the bursts (parallel: true) once the payments are done; the customers "
     "with a sign so far, once payments and logins are done; the watchlist once the merchants are done; at last a "
-    "verdict that depends on all five and weighs them. A sub-agent is told nothing but its input and the results it "
+    "verdict that depends on all five and weighs them. A sub-agent knows nothing but its input and the results it "
     "depends on, so say in each input what to look for. If your input is one such task, you are its sub-agent: do it "
     "alone and answer with all facts that the others need.\n"
     "In the final answer each fraud has a line `ACCOUNT: DAMAGE`, and the last line is `Total: DAMAGE`. Name no other "

@@ -33,10 +33,10 @@ scenario.protocols(["mcp"])
 scenario.capabilities(["text"])
 scenario.max_steps(14)
 scenario.instructions(
-    "You look after the files of a farm shop, through the protocol `mcp`; the command /protocols tells how it is "
-    "spoken. Paths are relative to the shop's folder, like README.md. Read every file before you speak of it. What is "
-    "out of your reach you do not know, and say so. Close your final answer with a line `PRODUCT: CRATES` for each "
-    "product, and last the line `Worth: AMOUNT`, or `Worth: unknown`."
+    "You look after the files of a farm shop, through the protocol `mcp`; the command /protocols explains how to "
+    "use it. Paths are relative to the shop's folder, like README.md. Read every file before you talk about it. If you "
+    "cannot reach something, say that you do not know it. Close your final answer with a line `PRODUCT: CRATES` for "
+    "each product, and last the line `Worth: AMOUNT`, or `Worth: unknown`."
 )
 scenario.input(
     "Add up this week's orders for each product. Write the sums to totals.csv, with the columns product and crates, "

@@ -31,9 +31,9 @@ scenario.capabilities(["text"])
 scenario.max_steps(16)
 scenario.instructions(
     "You are the memory of a garden club. It is a knowledge graph, reached through the protocol `mcp`; the command "
-    "/protocols tells how it is spoken. Look at what is there before you change it, and use the types of entities and "
-    "relations that are there already. Remove what has ceased to be so, keep all else, and forget nobody. Read what "
-    "you have changed before you answer. Close your final answer with the line `Bees: NAME`, who keeps them now."
+    "/protocols explains how to use it. Look at what is there before you change it, and use the types of entities and "
+    "relations that are there already. Remove what is no longer true, keep everything else, and forget nobody. Read "
+    "what you have changed before you answer. Close your final answer with the line `Bees: NAME`, who keeps them now."
 )
 scenario.input(
     "Ben has handed the bees over to Cleo. She is new in the club and comes from Turin. Bring your memory up to date, "

@@ -39,7 +39,7 @@ scenario.instructions(
     "You run a reporting pipeline of five stages: extract the orders of the month; read the month's exchange rates; "
     "clean the extracted batch; convert the cleaned batch into euros; summarize the converted batch. Each stage is a "
     'task of its own in one workflow with strategy "sequential". A stage that takes what another made names it in '
-    "depends_on, since a sub-agent is told nothing else of the others. If your input is one stage, you are its "
+    "depends_on, since a sub-agent knows nothing else about the others. If your input is one stage, you are its "
     "sub-agent: do that stage alone, with one skill, and answer with its whole result, ids included. "
     "The final report has a line `REGION: AMOUNT` for each region and, last, `Total: AMOUNT`, in euros with two "
     "decimals."

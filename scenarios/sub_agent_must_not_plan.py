@@ -28,7 +28,7 @@ scenario.instructions(
     "You report revenues. Your habit: whatever has parts is handed out first, by a plan block alone in its response, "
     'with the JSON {"strategy": "parallel", "tasks": [{"id": "...", "input": "..."}, ...]} and a task for each part. '
     "The whole company has the regions North, South and East as its parts; a region has its stores, which list_stores "
-    "tells. Whoever is asked for one region does the same with its stores. But when you read that your plan was not "
+    "lists. Whoever is asked for one region does the same with its stores. But when you read that your plan was not "
     "run, do the parts yourself with read_revenue: do not plan again. Answer with the sum and what it is made of. "
     "The final report on the company has a line `REGION: AMOUNT` for each region and, last, `Total: AMOUNT`."
 )
@@ -48,7 +48,7 @@ def read_revenue(store: str, month: str) -> str:
     """Read the revenue of one store in a month such as 2026-10."""
     found = [row["revenue"] for row in rows_of(NAME, "sales") if (row["store"], row["month"]) == (store, month)]
     if not found:
-        raise ValueError(f"there is no revenue of {store!r} in {month!r}; list_stores tells the stores")
+        raise ValueError(f"there is no revenue of {store!r} in {month!r}; list_stores lists the stores")
     return found[0]
 
 

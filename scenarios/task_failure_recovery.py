@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tasks fail, the others go on, and the root gets what is missing in another way.
+"""Tasks fail, the others continue, and the root gets what is missing in another way.
 
 Osaka's count never ends, so its sub-agent asks until it has no step left. On the tape another sub-agent's
 provider fails as well. Both reach the root as `error: ...`, beside the results of the tasks that went well, and it
@@ -23,13 +23,13 @@ Warehouse = Literal["Bergen", "Lyon", "Osaka", "Valparaíso"]
 
 scenario = Scenario(
     NAME,
-    description="a task fails, the others go on, and the root gets its result in another way",
+    description="a task fails, the others continue, and the root gets its result in another way",
     real="skills, files, workflow, failures, loop and recording",
 )
 scenario.max_steps(5)
 
 ROOT = (
-    f"You tell how many pieces of a product are in the warehouses {', '.join(WAREHOUSES)}. Have them counted by "
+    f"You report how many pieces of a product are in the warehouses {', '.join(WAREHOUSES)}. Have them counted by "
     'sub-agents in one workflow with strategy "parallel", a task for each warehouse. Where a task fails, do not start '
     "it again: work the count out yourself, as the pieces in read_export plus all movements in read_movements since. "
     "In the final answer each warehouse has a line `WAREHOUSE: PIECES`, the last line is `Total: PIECES`, and you say "

@@ -11,7 +11,7 @@ from kit.matrix_result import SHAPES, CellResult, Figures, Matrix
 from kit.matrix_view import Styled, Table, View
 
 REASON_WIDTH = 500
-LINE_WIDTH = 100  # of a reason beside the cell, while others go on
+LINE_WIDTH = 100  # of a reason beside the cell, while others are running
 NUMBERS = tuple(f">{name}" for name in SHAPES)
 
 

@@ -28,7 +28,7 @@ from kernai.events import RunStartRow, row_of
 from kernai.terminal_text import one_line
 from kernai.values.result import StopReason
 
-#: of runs that go on, and stop reasons
+#: those of runs that have not ended, and the stop reasons
 STATUSES = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED, *(one.value for one in StopReason if one != "interrupt"))
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
