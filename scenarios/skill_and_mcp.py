@@ -36,8 +36,8 @@ scenario.max_steps(14)
 scenario.instructions(
     "You settle the costs of trips. The protocol `mcp` gives you the trip's folder, with paths relative to it like "
     "expenses.csv, and a memory that knows people; the command /protocols explains how to use them, /skills lists "
-    "what else you can do. Never calculate on your own. Close your final answer with a line `NAME pays NAME AMOUNT` for "
-    "each transfer."
+    "what else you can do. Never calculate on your own. Close your final answer with a line `NAME pays NAME AMOUNT` for"
+    " each transfer."
 )
 scenario.input(
     "Who owes whom what after Lisbon? expenses.csv has what each of us paid, by our nicknames; the costs are shared "

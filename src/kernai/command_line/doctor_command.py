@@ -188,7 +188,7 @@ def _program_version(path: str) -> str | None:
 # ----------------------------------------------------------------------------------------------------------- servers
 
 
-class _Server(NamedTuple):
+class Server(NamedTuple):
     """Its base URL, the path that lists models with the keys of list and id, and the variable that named it, if any."""
 
     name: str
@@ -199,34 +199,39 @@ class _Server(NamedTuple):
     variable: str | None = None
 
 
+def ollama_at(url: str, variable: str | None = None) -> Server:
+    """An Ollama. https://github.com/ollama/ollama/blob/main/docs/api.md"""
+    return Server("ollama", url, "/api/tags", "models", "name", variable)
+
+
 def check_servers() -> list[Finding]:
     """Each server that answers, and each that a variable names and that does not."""
     findings: list[Finding] = []
-    servers: list[_Server] = []
+    servers: list[Server] = []
     for name, variable in (("ollama", "OLLAMA_HOST"), ("local", "LOCAL_BASE_URL")):
         given = os.environ.get(variable, "").strip()
         try:
             if name == "ollama":
                 with OllamaProvider(api_key="none is sent") as provider:  # which reads the variable
                     url = provider.base_url
-                servers.append(_Server(name, url, "/api/tags", "models", "name", variable if given else None))
+                servers.append(ollama_at(url, variable if given else None))
             elif given:
                 url = checked_base_url(given, variable).removesuffix(OpenAIProvider.endpoint)
-                servers.append(_Server(name, url, variable=variable))
+                servers.append(Server(name, url, variable=variable))
         except (KernaiError, ValueError):
             # nothing of the value is shown: it may hold a password
             problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
             findings.append(Finding("servers", name, f"{variable} is no address", good=False, problem=problem))
     named = {server.url for server in servers}
-    servers += [_Server(name, url) for name, url in USUAL if url not in named]
+    servers += [Server(name, url) for name, url in USUAL if url not in named]
     with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
         return [*findings, *(one for one in pool.map(_check_server, servers) if one is not None)]
 
 
-def _check_server(server: _Server) -> Finding | None:
+def _check_server(server: Server) -> Finding | None:
     shown = shown_url(server.url)
     try:
-        models = _models(server)
+        models = models_of(server)
     except (TransportError, ValueError, RecursionError) as error:
         if server.variable is None and server.name != "ollama":
             return None
@@ -234,13 +239,15 @@ def _check_server(server: _Server) -> Finding | None:
         does = "does not answer" if silent else f"answers, but not as {server.name} does"
         problem = None if server.variable is None else f"{server.variable} names a server that {does}"
         return Finding("servers", server.name, f"{shown} {does}", good=False, problem=problem)
+    if models is None:
+        models = ["(it wants a key)"]
     more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
     listed = ", ".join(models[:_MOST_MODELS]) or "no models"
     return Finding("servers", server.name, f"{shown} answers: {listed}{more}", good=True)
 
 
-def _models(server: _Server) -> list[str]:
-    """The ids of its models; raises where it does not answer, or with something else."""
+def models_of(server: Server) -> list[str] | None:
+    """The ids of its models, None if it wants a key. `TransportError`, `ValueError` or `RecursionError` for others."""
     until = time.monotonic() + _SERVER_TIMEOUT
     request = Request(
         "GET", server.url + server.path, {"Accept": "application/json"}, max_bytes=_MAX_BYTES,
@@ -248,12 +255,15 @@ def _models(server: _Server) -> list[str]:
     )
     with closing(HttpTransport()) as transport, closing(transport.send(request)) as response:
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return ["(it wants a key)"]
+            return None
+        if response.status != HTTPStatus.OK:
+            raise ValueError(f"status {response.status}")
         data: Any = json.loads(b"".join(response))
     listed = data.get(server.list_key) if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ValueError("no list of models")  # noqa: TRY004 - as for text that is no JSON at all
-    return [str(one.get(server.id_key)) for one in listed if isinstance(one, dict)]
+    names = [one.get(server.id_key) for one in listed if isinstance(one, dict)]
+    return [name for name in names if isinstance(name, str) and name.strip()]
 
 
 COMMANDS = {"doctor": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
