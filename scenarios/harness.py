@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 import kernai
+from kernai.command_line import output
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
 from kernai.terminal_text import printable
 from kit import standard_output
@@ -187,7 +188,7 @@ class Scenario:
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """The same without the exit: `arguments` as on the command line, by default its own; gives the status."""
-        standard_output.prepare()
+        output.prepare()
         try:
             status = self._performed(parse(self.definition, arguments))
             sys.stdout.flush()
@@ -195,11 +196,11 @@ class Scenario:
             print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
             status = WRONG_USAGE
         except BrokenPipeError:  # whoever read the output has gone, as `head` does
-            standard_output.abandon()
+            output.discard(sys.stdout)
             status = FAILED
         except OSError as error:
-            standard_output.abandon()
-            print(f"{self.name}: error: cannot write what there is to say: {error.strerror}", file=sys.stderr)
+            output.discard(sys.stdout)
+            print(f"{self.name}: error: cannot write the output: {error.strerror}", file=sys.stderr)
             status = FAILED
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)

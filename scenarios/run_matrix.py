@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
+from kernai.command_line import output
 from kernai.terminal_text import printable
-from kit import standard_output
 from kit.arguments import Parser
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison
@@ -47,7 +47,7 @@ TIMEOUT_SECONDS = 300.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    standard_output.prepare()
+    output.prepare()
     try:
         status = _main(_command_line(arguments))
         sys.stdout.flush()
@@ -55,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"run_matrix: error: {printable(str(error))}", file=sys.stderr)
         return WRONG_USAGE
     except BrokenPipeError:  # whoever read the output has gone, as `head` does
-        standard_output.abandon()
+        output.discard(sys.stdout)
         return FAILED
     except OSError as error:
-        standard_output.abandon()
-        print(f"run_matrix: error: cannot write what there is to say: {error.strerror}", file=sys.stderr)
+        output.discard(sys.stdout)
+        print(f"run_matrix: error: cannot write the output: {error.strerror}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("run_matrix: interrupted", file=sys.stderr)

@@ -53,7 +53,7 @@ def test_a_closed_output_is_no_obstacle(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["demo", "run_matrix"])
 def test_a_full_disk_behind_the_output_is_one_clear_line(tmp_path: Path, name: str) -> None:
     done = redirected(commands(tmp_path)[name], ">/dev/full")
-    assert done.stderr == f"{name}: error: cannot write what there is to say: No space left on device\n"
+    assert done.stderr == f"{name}: error: cannot write the output: No space left on device\n"
     assert done.returncode == 1
 
 
