@@ -22,7 +22,7 @@ from pydantic import AnyUrl
 
 from kernai import Block, SkillContext
 from kernai.mcp import Adapter, McpError, setup
-from kernai.mcp.arguments import example
+from kernai.mcp.schemas import example
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")

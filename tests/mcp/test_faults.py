@@ -141,11 +141,12 @@ def test_a_server_that_cannot_be_used_is_reported_with_its_own_words(
     "entry, message",
     [
         ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
+        ({"command": "python3 server.py"}, "its command 'python3 server.py' is not found or cannot be run; its arguments belong in args"),
         ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is not a folder: '/no/such/folder'"),
         ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached: "),
         ({"url": "http://127.0.0.1:9/sse"}, "cannot be reached: "),
     ],
-    ids=["no such command", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
+    ids=["no such command", "a whole line", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
 )
 def test_a_missing_server_is_reported(entry: dict[str, Any], message: str) -> None:
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:

@@ -33,7 +33,7 @@ from pydantic import BaseModel
 import kernai
 from kernai import Agent, MemoryStore, MockProvider, execute, resume
 from kernai.mcp import Adapter, interaction, setup
-from kernai.mcp.interaction import TaskParams, UpdateParams
+from kernai.mcp.interaction import TaskParams
 from tests.mcp import bank_server
 from tests.mcp.support import ask, call
 
@@ -360,7 +360,7 @@ class Jobs:
         self.polled: Callable[[], object] = lambda: None
         self.server = Server("jobs", on_list_tools=self.list_tools, on_call_tool=self.call_tool)
         self.server.add_request_handler("tasks/get", TaskParams, self.get)
-        self.server.add_request_handler("tasks/update", UpdateParams, self.update)
+        self.server.add_request_handler("tasks/update", TaskParams, self.update)
         self.server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
 
     async def list_tools(self, *_: Any) -> ListToolsResult:

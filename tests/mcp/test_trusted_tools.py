@@ -140,6 +140,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"trusted": {"send_money": ["recipent"]}}, McpConfigError, "has no such input; did you mean 'recipient'"),
     ({"trusted": {"send_money": ["speed"]}}, McpConfigError, "its values are a closed set"),
     ({"trusted": {"send_money": "recipient"}}, TypeError, r"write trusted\['send_money'\]=\['recipient'\]"),
+    ({"trusted": ["send_money"]}, TypeError, "trusted must be a mapping from tools to lists of inputs, got list"),
+    ({"prefix": 5}, TypeError, "prefix must be text, got 5"),
     ({"acts": "send_money"}, TypeError, r"write acts=\['send_money'\]"),
     ({"only": ["latest_mail"], "acts": ["send_money"]}, McpConfigError, "only= leaves it out"),
 ]

@@ -4,7 +4,7 @@ An optional adapter on the official SDK, never imported by the core: ``pip insta
 
 `configuration` reads a configuration. `background` is the thread in which all clients live; `connection`, `session` and
 `transports` are one server in it, and `guard` the process beside a stdio server. `requests` reads a block and
-`dispatch` answers it, with `lookup`, `arguments`, `validation` and `rendering`. `tool_skills` turns
+`dispatch` answers it, with `lookup`, `schemas` and `rendering`. `tool_skills` turns
 tools into skills. `adapter` puts it together. `serving` is the other direction: skills as an MCP server.
 """
 

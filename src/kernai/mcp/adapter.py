@@ -113,7 +113,12 @@ class Adapter:
         """
         if server not in self._servers:
             raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._servers)}")
-        marked = {name: _names(f"trusted[{name!r}]", inputs) for name, inputs in dict(trusted or {}).items()}
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix must be text, got {prefix!r}")
+        if trusted is not None and not isinstance(trusted, Mapping):
+            raise TypeError(f"trusted must be a mapping from tools to lists of inputs, got {type(trusted).__name__}: "
+                            "write trusted={'TOOL': ['INPUT']}")
+        marked = {name: _names(f"trusted[{name!r}]", inputs) for name, inputs in (trusted or {}).items()}
         acting = _names("acts", acts)
         tools = self._turn(SkillContext(None)).tools_of(server)
         wanted = list(tools) if only is None else _names("only", only)

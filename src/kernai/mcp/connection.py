@@ -320,10 +320,11 @@ class Connection:
         session.end()
 
     def _died(self, exchange: Exchange, what: str, reason: str, *, in_doubt: bool) -> McpUnavailableError:
-        again = "was started again and died again" if self.name in exchange.restarted else "died"
+        died = "was started again and died again" if self.name in exchange.restarted else "died"
+        again = "starts it again" if self.config.url is None else "connects to it again"
         effect = " Nobody knows whether this one took effect: check that before you repeat it" if in_doubt else ""
         return McpUnavailableError(
-            f"server {self.name!r} {again} during {what}: {reason}\nThe next call starts it again.{effect}"
+            f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}.{effect}"
         )
 
 

@@ -11,7 +11,6 @@ from mcp import Client, MCPError
 from mcp_types import HEADER_MISMATCH, Tool
 
 from kernai.mcp import rendering
-from kernai.mcp.arguments import example, faults
 from kernai.mcp.background import Background
 from kernai.mcp.connection import Attempt, Connection, every_page
 from kernai.mcp.errors import McpError
@@ -19,7 +18,7 @@ from kernai.mcp.interaction import Interaction
 from kernai.mcp.lookup import Servers, call
 from kernai.mcp.rendering import Returned
 from kernai.mcp.requests import Request, read_request, written
-from kernai.mcp.validation import first_error
+from kernai.mcp.schemas import example, faults, first_error
 from kernai.registry.skill_context import SkillContext
 
 #: sends a request, with the options that carry the answers to what the server has asked for

@@ -32,9 +32,9 @@ from mcp_types import (
 )
 
 from kernai.errors import Pause
-from kernai.mcp.arguments import faults
 from kernai.mcp.connection import Attempt, Connection
 from kernai.mcp.errors import McpError
+from kernai.mcp.schemas import faults
 
 #: how often a server may answer one request with what it needs
 MAX_ROUNDS = 10
@@ -161,9 +161,9 @@ class Interaction:
             while True:
                 if responses:
                     answered |= responses.keys()
-                    update = UpdateParams(task_id=task_id, input_responses=responses)
-                    await client.session.send_request(UpdateTask(params=update), Result)
-                task = await client.session.send_request(GetTask(params=params), TaskState)
+                    update = TaskParams(task_id=task_id, input_responses=responses)
+                    await client.session.send_request(TaskRequest(method="tasks/update", params=update), Result)
+                task = await client.session.send_request(TaskRequest(method="tasks/get", params=params), TaskState)
                 if task.status in ("completed", "failed", "cancelled"):
                     return self._ended(task)
                 requests = {key: one for key, one in (task.input_requests or {}).items() if key not in answered}
@@ -179,9 +179,8 @@ class Interaction:
                 attempt.extend()
         except asyncio.CancelledError:
             with suppress(Exception):  # a server that cannot be asked has nothing to cancel any more
-                await asyncio.shield(asyncio.wait_for(
-                    client.session.send_request(CancelTask(params=params), Result), CANCEL_SECONDS
-                ))
+                cancel = client.session.send_request(TaskRequest(method="tasks/cancel", params=params), Result)
+                await asyncio.shield(asyncio.wait_for(cancel, CANCEL_SECONDS))
             raise
 
     def _ended(self, task: TaskState) -> CallToolResult:
@@ -214,35 +213,15 @@ class TaskState(Result):
 
 
 class TaskParams(RequestParams):
-    """Which task."""
+    """Which task, and for ``tasks/update`` the answers to what it asks for."""
 
     task_id: str
+    input_responses: InputResponses | None = None
 
 
-class UpdateParams(TaskParams):
-    """And the answers to what it asks for."""
+class TaskRequest(Request[TaskParams, str]):
+    """``tasks/get``, ``tasks/update`` or ``tasks/cancel``."""
 
-    input_responses: InputResponses
-
-
-class GetTask(Request[TaskParams, Literal["tasks/get"]]):
-    """Asks how far a task is."""
-
-    method: Literal["tasks/get"] = "tasks/get"
-    name_param = "taskId"
-
-
-class UpdateTask(Request[UpdateParams, Literal["tasks/update"]]):
-    """Answers what a task asks for."""
-
-    method: Literal["tasks/update"] = "tasks/update"
-    name_param = "taskId"
-
-
-class CancelTask(Request[TaskParams, Literal["tasks/cancel"]]):
-    """Asks a server to stop a task."""
-
-    method: Literal["tasks/cancel"] = "tasks/cancel"
     name_param = "taskId"
 
 

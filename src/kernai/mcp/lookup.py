@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from mcp_types import Prompt, Tool
 
 from kernai._util.close_matches import close_matches
-from kernai.mcp.arguments import example
 from kernai.mcp.background import Background, Emit
 from kernai.mcp.connection import Ask, Connection, Exchange, Listing
 from kernai.mcp.errors import McpError, McpUnavailableError
 from kernai.mcp.rendering import one_line
 from kernai.mcp.requests import METHODS, Request, written
+from kernai.mcp.schemas import example
 from kernai.registry.skill_context import SkillContext
 
 MAX_NAMES = 1000

@@ -31,8 +31,7 @@ from mcp_types import (
 )
 
 from kernai.jsonio.json_data import loads
-from kernai.mcp import arguments
-from kernai.mcp.validation import missing
+from kernai.mcp.schemas import example, missing, type_of
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -64,7 +63,7 @@ def tool_line(tool: Tool) -> str:
     """``- name(path: string, tail?: number): what it does``."""
     known, required = tool.input_schema.get("properties"), missing(tool.input_schema, {})
     signature = [
-        f"{one_line(name)}{'' if name in required else '?'}: {one_line(arguments.kind_of(one), MAX_TYPE)}"
+        f"{one_line(name)}{'' if name in required else '?'}: {one_line(type_of(one), MAX_TYPE)}"
         for name, one in (known if isinstance(known, dict) else {}).items()
     ]
     return f"- {one_line(tool.name)}({', '.join(signature)}){_about(tool.description or tool.title)}"
@@ -72,7 +71,7 @@ def tool_line(tool: Tool) -> str:
 
 def tool_in_full(server: str, tool: Tool) -> str:
     """Everything about one tool: description, arguments, hints, and how it is called."""
-    call = {"server": server, "name": tool.name, "arguments": arguments.example(tool.input_schema, {})}
+    call = {"server": server, "name": tool.name, "arguments": example(tool.input_schema, {})}
     lines = [f"tool {one_line(tool.name)} of server {server}"]
     if tool.title:
         lines.append(f"title: {one_line(tool.title)}")

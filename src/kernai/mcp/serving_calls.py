@@ -47,7 +47,8 @@ class Calls:
     def __init__(self, new_context: Callable[[], Context], max_workers: int) -> None:
         self._new_context = new_context
         self._pool = WorkerPool(max_workers)
-        self._calls: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[types.CallToolResult]] = set()
+        self._ending: asyncio.Future[None] | None = None  # belongs to the loop, and so is made by the first call
 
     async def perform(
         self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None, *, only_objects: bool
@@ -58,11 +59,13 @@ class Calls:
         """
         progress = None if send is None else Progress(send)
         call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
-        task = asyncio.ensure_future(call.outcome(arguments, self._new_context))
-        ended = self._calls[task] = asyncio.get_running_loop().create_future()
-        task.add_done_callback(self._forget)
+        task = asyncio.create_task(call.outcome(arguments, self._new_context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._ending = self._ending or asyncio.get_running_loop().create_future()
+        either: list[asyncio.Future[Any]] = [task, self._ending]
         try:
-            await ended
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and progress is not None:
                 await progress.finish()
             return task.result() if task.done() else failure("the server is shutting down")
@@ -73,21 +76,15 @@ class Calls:
             if progress is not None:
                 progress.abandon()
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        ended = self._calls.pop(task)
-        if not ended.done():
-            ended.set_result(None)
-
     def cancel(self) -> None:
         """Answers every call under way with an error, and cancels it."""
-        for ended in self._calls.values():
-            if not ended.done():
-                ended.set_result(None)
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
 
     async def close(self, seconds: float) -> None:
         """Waits at most `seconds` for cancelled calls that still clean up."""
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=seconds)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
 
 
 class _Call:
@@ -226,10 +223,9 @@ class Progress:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Any] = deque(maxlen=MAX_WAITING)
-        self._wake = asyncio.Event()
         self._ended = False
         self._last: float | None = None
-        self._sending = asyncio.ensure_future(self._send_all())
+        self._sending: asyncio.Task[None] | None = None
 
     def add(self, data: Any) -> None:
         """From any thread; `data` is JSON-ready."""
@@ -238,29 +234,25 @@ class Progress:
 
     async def finish(self) -> None:
         """Waits until everything added so far is sent."""
-        self._loop.call_soon_threadsafe(self._end)  # after what a thread has just added
-        await self._sending
+        await asyncio.sleep(0)  # what a thread has just added is appended meanwhile
+        self._ended = True
+        if self._sending is not None:
+            await self._sending
 
     def abandon(self) -> None:
         """Sends no more."""
         self._ended = True
-        self._sending.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
     def _append(self, data: Any) -> None:
         if not self._ended:
             self._waiting.append(data)
-            self._wake.set()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._wake.set()
+            if self._sending is None or self._sending.done():
+                self._sending = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        while self._waiting or not self._ended:
-            if not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
+        while self._waiting:
             with suppress(Exception):  # the client is gone or refuses them: the call itself continues
                 await self._send(*self._read(self._waiting.popleft()))
 

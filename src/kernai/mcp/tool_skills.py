@@ -22,11 +22,10 @@ from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.trusted import marked
 from kernai.inputs.types import InputType
 from kernai.jsonio.json_data import copy_of
-from kernai.mcp.arguments import found_faults
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.rendering import Returned
-from kernai.mcp.validation import is_schema
+from kernai.mcp.schemas import found_faults, is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.values.media import MediaStore

@@ -248,7 +248,8 @@ def _check_command(config: ServerConfig, command: str) -> None:
     is_path = os.path.dirname(command) and config.cwd is not None  # noqa: PTH120 - as text, as the system reads it
     started = os.path.join(config.cwd or "", command) if is_path else command  # noqa: PTH118 - as above
     if shutil.which(started, path=path) is None:
-        raise McpError(f"its command {command!r} is not found or cannot be run; is it installed, and in PATH?")
+        hint = "its arguments belong in args" if " " in command else "is it installed, and in PATH?"
+        raise McpError(f"its command {command!r} is not found or cannot be run; {hint}")
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mcp_types import Tool
 
 from kernai._util.close_matches import close_matches
-from kernai.mcp.arguments import example, faults, kind_of
 from kernai.mcp.rendering import tool_line
+from kernai.mcp.schemas import example, faults, type_of
 
 FILE = {
     "type": "object",
@@ -172,7 +172,7 @@ def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_l
     ({"type": [""]}, "any value"), ({"anyOf": 3}, "any value"), (True, "any value"), ([], "any value"),
 ])
 def test_the_type_of_an_argument_in_a_few_words(schema: Any, kind: str) -> None:
-    assert kind_of(schema) == kind
+    assert type_of(schema) == kind
 
 
 JSON = st.recursive(
@@ -194,7 +194,7 @@ def test_no_schema_and_no_arguments_can_break_it(schema: dict[str, Any], argumen
         assert line.startswith("arguments")
         assert len(line) < 1000
     assert isinstance(example(schema, arguments), dict)
-    assert kind_of(schema)
+    assert type_of(schema)
 
 
 def test_the_example_keeps_what_was_given_and_fills_in_what_is_missing() -> None:
