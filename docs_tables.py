@@ -44,7 +44,7 @@ def _data(kind: type[Row]) -> str:
     if kind.read.__func__ is not Row.read.__func__:  # type: ignore[attr-defined]  # the data is not an object
         return _PLAIN.get(parameters[0].annotation, "a list")
     always, perhaps = (
-        " ".join(one.name.rstrip("_") for one in parameters if (one.kind is one.KEYWORD_ONLY) is optional)
+        " ".join(one.name.rstrip("_") for one in parameters if (one.default is None) is optional)
         for optional in (False, True)
     )
     return f"`{always}`" + (f"; sometimes `{perhaps}`" if perhaps else "")

@@ -112,7 +112,7 @@ def fields_of(kind: type[Row]) -> dict[str, tuple[list[str], bool]]:
     """By the names in its data, the words of each field's annotation, and whether it is always there."""
     parameters = inspect.signature(kind).parameters.values()
     return {
-        one.name.rstrip("_"): (one.annotation.split(" | "), one.kind is not one.KEYWORD_ONLY)
+        one.name.rstrip("_"): (one.annotation.split(" | "), one.default is one.empty)
         for one in parameters if one.name != "block"
     }
 

@@ -11,9 +11,10 @@ is an attribute of its class, so a new kind is one class here, written at one pl
 - `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line. `group` is
   what a person reads it as, and its colour in the viewer; ``problem``: the model has to be corrected, or failed.
 
-The fields are the parameters of `__init__`: positional ones are always there, keyword-only ones where they are not
-None. A name that Python or this module needs itself ends in ``_``. Annotations are checked when a recording is read
-(`read`). The classes are written out by hand: five are made in each step, and a dataclass takes three times as long.
+The fields are the parameters of `__init__`, except keyword-only ones: those without a default are always there, those
+with a default where they are not None. A name that Python or this module needs itself ends in ``_``. Annotations are
+checked when a recording is read (`read`). The classes are written out by hand: five are made in each step, and a
+dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -102,16 +103,14 @@ class Row:
     def __init_subclass__(cls) -> None:
         if not isinstance(cls.type, str) or not cls.type:
             return  # a base of others, or one whose rows have each a type of their own
-        code = cls.__init__.__code__
-        count, perhaps = code.co_argcount, code.co_kwonlyargcount
-        always = code.co_varnames[1:count - len(cls.__init__.__defaults__ or ())]
-        cls._always = {name.rstrip("_"): name for name in always}
-        cls._perhaps = {name.rstrip("_"): name for name in code.co_varnames[count:count + perhaps]}
+        code, optional = cls.__init__.__code__, len(cls.__init__.__defaults__ or ())
+        names = {name.rstrip("_"): name for name in code.co_varnames[1:code.co_argcount]}
+        cls._always = dict(list(names.items())[:len(names) - optional])
+        cls._perhaps = {name: slot for name, slot in names.items() if name not in cls._always}
         cls._open = tuple([slot.rstrip("_") for slot in cls.open_fields])
-        slots, types = {**cls._always, **cls._perhaps}, cls.__init__.__annotations__
-        cls._names = frozenset(slots)
+        cls._names, types = frozenset(names), cls.__init__.__annotations__
         if "read" not in vars(cls):
-            cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in slots.items()])
+            cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in names.items()])
         # with two more names there are always several, which are read into a tuple
         cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
                                                for slots in (cls._always, cls._perhaps))
@@ -241,7 +240,7 @@ class RunStartRow(Row):
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
-        metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None, format: int | None = None, plan: Mapping[str, Any] | None = None,
         agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
         trusted: Sequence[Any] | None = None,
         definition: Mapping[str, Any] | None = None,
@@ -332,7 +331,7 @@ class ResultRow(Row):
     open_fields = ("usage_", "repaired")
 
     def __init__(
-        self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None, *,
+        self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None,
         truncated: bool | None = None, repaired: Sequence[Any] | None = None, raised: bool | None = None,
     ) -> None:
         self.text, self.stop_reason, self.steps, self.usage_, self.error = text, stop_reason, steps, usage_, error
@@ -424,7 +423,7 @@ class _BlockTagRow(Row):
     role = "live"
     stored_first = False
 
-    def __init__(self, type_: str, name: str | None, block: int | None = None) -> None:
+    def __init__(self, type_: str, name: str | None, *, block: int | None = None) -> None:
         self.type_, self.name, self.block = type_, name, block
 
 
@@ -449,7 +448,7 @@ class BlockContentRow(_TextRow):
     role = "live"
     stored_first = False
 
-    def __init__(self, text: str, block: int | None = None) -> None:
+    def __init__(self, text: str, *, block: int | None = None) -> None:
         super().__init__(text)
         self.block = block
 
@@ -520,7 +519,7 @@ class ModelFailedRow(Row):
 
     def __init__(
         self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
-        *, cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
+        cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
         model_calls: int | None = None, stop_reason: str | None = None,
     ) -> None:
         self.error, self.exception, self.content, self.prompt_tokens = error, exception, content, prompt_tokens
@@ -566,7 +565,7 @@ class LlmResponseRow(Row):
 
     def __init__(
         self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
-        total_tokens: int | None, finish_reason: str | None, metadata: Mapping[str, Any], *,
+        total_tokens: int | None, finish_reason: str | None, metadata: Mapping[str, Any],
         cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
         model: str | None = None, given_up: Mapping[str, Any] | None = None, blocks: Sequence[Any] | None = None,
         ends_turn: bool | None = None,
@@ -803,7 +802,7 @@ class SkillExecuteRow(CallBegunRow):
     open_fields = ("params", "dropped", "repaired")
 
     def __init__(
-        self, call_id: str, skill: str, params: Mapping[str, Any], *, dropped: Sequence[Any] | None = None,
+        self, call_id: str, skill: str, params: Mapping[str, Any], dropped: Sequence[Any] | None = None,
         repaired: Sequence[Any] | None = None,
     ) -> None:
         self.call_id = call_id
@@ -845,7 +844,7 @@ class SkillResultRow(CallEndedRow):
     open_fields = ("result", "metadata")
 
     def __init__(
-        self, call_id: str, skill: str, result: Any, duration_ms: int, *, metadata: Mapping[str, Any] | None = None
+        self, call_id: str, skill: str, result: Any, duration_ms: int, metadata: Mapping[str, Any] | None = None
     ) -> None:
         self.call_id = call_id
         self.skill = skill
@@ -875,7 +874,7 @@ class SkillErrorRow(CallEndedRow):
     is_warning = True
 
     def __init__(
-        self, call_id: str, skill: str | None, error: str, exception: str | None, *, not_run: bool | None = None,
+        self, call_id: str, skill: str | None, error: str, exception: str | None, not_run: bool | None = None,
         interrupted: bool | None = None, stop_reason: str | None = None,
     ) -> None:
         self.call_id, self.skill, self.error, self.exception, self.not_run = call_id, skill, error, exception, not_run
@@ -910,7 +909,7 @@ class ProtocolResultRow(CallEndedRow):
     open_fields = ("result", "metadata")
 
     def __init__(
-        self, call_id: str, protocol: str, result: Any, duration_ms: int, *, metadata: Mapping[str, Any] | None = None
+        self, call_id: str, protocol: str, result: Any, duration_ms: int, metadata: Mapping[str, Any] | None = None
     ) -> None:
         self.call_id, self.protocol, self.result, self.duration_ms = call_id, protocol, result, duration_ms
         self.metadata = metadata
@@ -930,7 +929,7 @@ class ProtocolErrorRow(CallEndedRow):
     is_warning = True
 
     def __init__(
-        self, call_id: str, protocol: str, error: str, exception: str | None, duration_ms: int, *,
+        self, call_id: str, protocol: str, error: str, exception: str | None, duration_ms: int,
         not_run: bool | None = None, interrupted: bool | None = None, stop_reason: str | None = None,
     ) -> None:
         self.call_id, self.protocol, self.error, self.exception = call_id, protocol, error, exception
@@ -1034,7 +1033,7 @@ class TaskCompleteRow(TaskEndedRow):
     __slots__ = ("drained", "duration_ms", "result", "task_id")
     type = "task_complete"
 
-    def __init__(self, task_id: str, result: str, duration_ms: int, *, drained: bool | None = None) -> None:
+    def __init__(self, task_id: str, result: str, duration_ms: int, drained: bool | None = None) -> None:
         self.task_id, self.result, self.duration_ms, self.drained = task_id, result, duration_ms, drained
 
 
@@ -1051,7 +1050,7 @@ class TaskErrorRow(TaskEndedRow):
     is_warning = True
 
     def __init__(
-        self, task_id: str, error: str, duration_ms: int, *, drained: bool | None = None, not_run: bool | None = None,
+        self, task_id: str, error: str, duration_ms: int, drained: bool | None = None, not_run: bool | None = None,
         interrupted: bool | None = None,
     ) -> None:
         self.task_id, self.error, self.duration_ms, self.drained = task_id, error, duration_ms, drained
@@ -1111,7 +1110,7 @@ class ApprovalRequestedRow(Row):
     is_note = True
 
     def __init__(
-        self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any], *,
+        self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any],
         until: str | None = None, untrusted: Sequence[Any] | None = None,
     ) -> None:
         self.call_id, self.skill, self.params, self.reason, self.metadata = call_id, skill, params, reason, metadata
@@ -1181,7 +1180,7 @@ class ApprovalGivenRow(Row):
     open_fields = ("decision",)
     is_note = True
 
-    def __init__(self, call_id: str, decision: Decided, by: str | None, *, trusted: bool | None = None) -> None:
+    def __init__(self, call_id: str, decision: Decided, by: str | None, trusted: bool | None = None) -> None:
         self.call_id, self.decision, self.by, self.trusted = call_id, decision, by, trusted
 
 
@@ -1253,7 +1252,7 @@ class RunResumedRow(Row):
     is_note = True
 
     def __init__(
-        self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None,
+        self, from_seq: int, dropped: Sequence[Any], format: int | None = None,
         rules: Mapping[str, Any] | None = None, definition: Mapping[str, Any] | None = None,
     ) -> None:
         self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules

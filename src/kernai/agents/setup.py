@@ -57,14 +57,19 @@ class Key(NamedTuple):
     answer_type: AnswerType | None
 
 
-class System(NamedTuple):
+class System:
     """The system message of a step, and the `instructions` in it, of which the host itself `said` this."""
 
-    instructions: str | tuple[str | Outside, ...]
-    said: str
-    message: Message
-    #: whether it may hold calls that the model must not make just because it reads them
-    may_quote: bool
+    __slots__ = ("instructions", "may_quote", "message", "said")
+
+    def __init__(
+        self, instructions: str | tuple[str | Outside, ...], said: str, message: Message, *, may_quote: bool
+    ) -> None:
+        self.instructions = instructions
+        self.said = said
+        self.message = message
+        #: whether it may hold calls that the model must not make just because it reads them
+        self.may_quote = may_quote
 
 
 NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
@@ -74,7 +79,7 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how",
+        "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how",
         "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version", "_revision",
         "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "constrains", "is_native", "key",
         "protocols", "recorded_rules", "rules", "skills", "system",
@@ -84,6 +89,7 @@ class Setup:
         self.key = key
         # not the agent itself, which keeps this: both would have to wait for the garbage collector
         self._revision, self._number = agent.revision, agent.revision.number
+        self._all_skills, self._all_protocols = key.skills, key.protocols
         self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
@@ -113,10 +119,9 @@ class Setup:
 
     def holds(self) -> bool:
         """Whether neither the agent nor a registry has changed since."""
-        key = self.key
         return (
-            self._number == self._revision.number and self._skills_version == key.skills.version
-            and self._protocols_version == key.protocols.version
+            self._number == self._revision.number and self._skills_version == self._all_skills.version
+            and self._protocols_version == self._all_protocols.version
         )
 
     def plain(self, name: str | None) -> Skill | None:
@@ -200,7 +205,7 @@ class Setup:
             has_outside = any(isinstance(one, Outside) for one in instructions)
         text = self._build(shown)
         message = Message("system", text, outside=(0,) if has_outside else ())
-        return System(instructions, said, message, has_outside or "&lt;" in text)
+        return System(instructions, said, message, may_quote=has_outside or "&lt;" in text)
 
     def _build(self, instructions: str) -> str:
         return InstructionBuilder(

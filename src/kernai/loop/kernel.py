@@ -335,10 +335,9 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     run.meter.count(answer, cost)
     row = LlmResponseRow(
         answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
-        answer.total_tokens, answer.finish_reason, answer.metadata or {},
+        answer.total_tokens, answer.finish_reason, answer.metadata or {}, answer.cached_tokens,
+        answer.cache_write_tokens, cost, answer.model,
     )
-    row.cost, row.model = cost, answer.model
-    row.cached_tokens, row.cache_write_tokens = answer.cached_tokens, answer.cache_write_tokens
     row.ends_turn, run.native_calls = answer.ends_turn, ()
     if answer.blocks is not None and answer.prose is not None:
         row.blocks = [block.to_dict() for block in answer.blocks]

@@ -51,33 +51,37 @@ class ModelStream:
     at once; what is left at its end is delivered with the events that follow.
     """
 
-    # class attributes, because most calls leave them unchanged
-    #: the call, once it has begun
-    effect: CallModel | None = None
-    #: for a native call: what the model may call
-    tools: Tools | None = None
-    _parser: StreamParser | None = None
-    _ended = False
-    _deadline: float | None = None
-    #: what a call returns: under asyncio something that may be awaited
-    caught_up: Any = None
-    #: the known usage of this attempt so far, and of those before it
-    reported: Usage | None = None
-    given_up: Usage | None = None
-    #: what the model has answered; and what it had answered before a middleware asked once more, with the usage
-    answer: LlmResponse | None = None
-    earlier: tuple[tuple[LlmResponse, Usage], ...] = ()
-    #: type, name and pieces of the native calls that were streamed, by their index, and the one that was last
-    _calls: dict[int, tuple[str, str | None, list[str]]] | None = None
-    _last_call: int | None = None
-    #: why the call failed, and which provider was asked
-    failure: BaseException | None = None
-    asked: Provider | None = None
+    __slots__ = (
+        "_blocks", "_calls", "_cancellation", "_deadline", "_ended", "_incomplete", "_last_call", "_parser", "_run",
+        "_show", "answer", "asked", "caught_up", "earlier", "effect", "failure", "given_up", "pieces", "reported",
+        "tools",
+    )
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._cancellation = run.root.cancellation
+        self._ended = False
+        self._deadline: float | None = None
+        self._parser: StreamParser | None = None
+        #: the call, once it has begun
+        self.effect: CallModel | None = None
+        #: for a native call: what the model may call
+        self.tools: Tools | None = None
         self.pieces: list[str] = []
+        #: type, name and pieces of the native calls that were streamed, by their index, and the one that was last
+        self._calls: dict[int, tuple[str, str | None, list[str]]] | None = None
+        self._last_call: int | None = None
+        #: what a call returns: under asyncio something that may be awaited
+        self.caught_up: Any = None
+        #: the known usage of this attempt so far, and of those before it
+        self.reported: Usage | None = None
+        self.given_up: Usage | None = None
+        #: what the model has answered; and what it had answered before a middleware asked once more, with the usage
+        self.answer: LlmResponse | None = None
+        self.earlier: tuple[tuple[LlmResponse, Usage], ...] = ()
+        #: why the call failed, and which provider was asked
+        self.failure: BaseException | None = None
+        self.asked: Provider | None = None
         if run.outbox.delivery.listening and not run.gate.is_on_record():
             self._show = run.write_now
             self._begin()
@@ -205,16 +209,16 @@ class ModelStream:
         if self._parser is not None:
             if is_new:
                 self._end_call(self._last_call)
-                self._show(BlockStartRow(type, name, index))
+                self._show(BlockStartRow(type, name, block=index))
             if text:
-                self._show(BlockContentRow(text, index))
+                self._show(BlockContentRow(text, block=index))
         self._last_call = index
         return self.caught_up
 
     def _end_call(self, index: int | None) -> None:
         if index is not None:
             type, name, _ = (self._calls or {})[index]
-            self._show(BlockEndRow(type, name, index))
+            self._show(BlockEndRow(type, name, block=index))
 
     def _check_wanted(self) -> None:
         if self._cancellation.is_set():
@@ -271,10 +275,10 @@ class ModelStream:
                 self._end_call(self._last_call)
             for at, block in enumerate(blocks):
                 if at not in calls:
-                    self._show(BlockStartRow(block.type, block.name, at))
-                    self._show(BlockContentRow(block.content, at))
+                    self._show(BlockStartRow(block.type, block.name, block=at))
+                    self._show(BlockContentRow(block.content, block=at))
                     if not getattr(block, "is_open", False):
-                        self._show(BlockEndRow(block.type, block.name, at))
+                        self._show(BlockEndRow(block.type, block.name, block=at))
         incomplete = next((block for block in blocks if getattr(block, "is_open", False)), None)
         whole = blocks if incomplete is None else [block for block in blocks if block is not incomplete]
         return ParsedResponse(answer.content, whole, incomplete, None, answer.finish_reason, answer.ends_turn)
@@ -286,15 +290,15 @@ class ModelStream:
         parser.on("text_chunk", lambda text: self._show(TextChunkRow(text)))
         # blocks do not nest, so the one that is open is the next that will be complete
         parser.on("block_start", self._begin_block)
-        parser.on("block_content", lambda text: self._show(BlockContentRow(text, len(self._blocks))))
+        parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=len(self._blocks))))
         parser.on("block_complete", self._end_block)
         parser.on("block_incomplete", lambda block: setattr(self, "_incomplete", block))
         self._parser = parser
         return parser
 
     def _begin_block(self, start: Mapping[str, Any]) -> None:
-        self._show(BlockStartRow(start["type"], start["name"], len(self._blocks)))
+        self._show(BlockStartRow(start["type"], start["name"], block=len(self._blocks)))
 
     def _end_block(self, block: Block) -> None:
         self._blocks.append(block)
-        self._show(BlockEndRow(block.type, block.name, len(self._blocks) - 1))
+        self._show(BlockEndRow(block.type, block.name, block=len(self._blocks) - 1))
