@@ -14,7 +14,7 @@ is an attribute of its class, so a new kind is one class here, written at one pl
 The fields are the parameters of `__init__`, except keyword-only ones: those without a default are always there, those
 with a default where they are not None. A name that Python or this module needs itself ends in ``_``. Annotations are
 checked when a recording is read (`read`). The classes are written out by hand: five are made in each step, and a
-dataclass takes three times as long.
+dataclass takes three times as long. Python also takes longer for parameters that are keyword-only.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class RunStartRow(Row):
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
     open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "definition", "trusted")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - see the top
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
         metadata: Mapping[str, Any] | None, format: int | None = None, plan: Mapping[str, Any] | None = None,
         agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
@@ -517,7 +517,7 @@ class ModelFailedRow(Row):
     open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")  # an int has no bound
     is_warning = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - see the top
         self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
         cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
         model_calls: int | None = None, stop_reason: str | None = None,
@@ -563,7 +563,7 @@ class LlmResponseRow(Row):
         "cache_write_tokens", "latency_ms", "blocks",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - see the top
         self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
         total_tokens: int | None, finish_reason: str | None, metadata: Mapping[str, Any],
         cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,

@@ -79,10 +79,10 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls", "_is_guarded", "_know_how",
-        "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version", "_revision",
-        "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "constrains", "is_native", "key",
-        "protocols", "recorded_rules", "rules", "skills", "system",
+        "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls",
+        "_is_guarded", "_know_how", "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version",
+        "_revision", "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "constrains",
+        "is_native", "key", "protocols", "recorded_rules", "rules", "skills", "system",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
