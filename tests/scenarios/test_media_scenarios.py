@@ -22,7 +22,7 @@ import kernai
 import text_only_fallback
 from harness import ExpectationError, Outcome, UsageError
 from kit import charts, packages
-from kit.stored_png import STORED_LIMIT, stored_png
+from kit.stored_png import stored_png
 from kit.vendor_requests import request_bodies
 from tests.scenarios.scenario_process import (
     ENVIRONMENT,
@@ -238,10 +238,6 @@ def test_a_stored_png_is_opened_as_the_image_it_was(size: tuple[int, int]) -> No
         opened.verify()
     with Image.open(io.BytesIO(stored_png(image))) as opened:
         assert opened.convert("RGB").tobytes() == image.convert("RGB").tobytes()
-
-
-def test_the_sizes_above_lie_on_both_sides_of_a_block_s_end() -> None:
-    assert STORED_LIMIT == (254 + 1) * 257
 
 
 def test_an_image_without_a_palette_is_refused() -> None:

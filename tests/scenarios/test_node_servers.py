@@ -87,15 +87,6 @@ def test_an_installation_that_fails_is_reported_in_one_line(
     assert "\n" not in str(failed.value)
 
 
-def test_a_place_that_cannot_be_written_is_reported_in_one_line(
-    npm: Callable[[str], None], tmp_path: Path
-) -> None:
-    npm(WRITES_PACKAGES)
-    (tmp_path / ".cache").write_text("a file where a folder should be")
-    with pytest.raises(UsageError, match=r"^cannot install the MCP servers: .*Not a directory"):
-        node_servers.installed()
-
-
 def test_a_workspace_that_is_not_open_says_so() -> None:
     with pytest.raises(RuntimeError, match="not open yet: call open"):
         node_servers.Workspace("mcp_memory").read("memory.jsonl")

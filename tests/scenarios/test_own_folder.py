@@ -59,15 +59,6 @@ def test_a_scenario_elsewhere_takes_the_tape_beside_it_and_leaves_its_log_there(
     assert set((SCENARIOS / "logs").glob("*")) == before
 
 
-@pytest.mark.process
-def test_the_help_of_a_scenario_elsewhere_names_its_own_places(folder: Path) -> None:
-    done = ran(f"{NAME}.py", "--help", cwd=folder, PYTHONPATH=os.pathsep.join([INSTALLED["PYTHONPATH"], str(SCENARIOS)]))
-    shown = "".join(done.stdout.split())  # wherever argparse breaks a line
-    assert done.returncode == 0
-    assert "".join(f"by default {folder}/logs".split()) in shown
-    assert "".join(f"python {folder}/{NAME}.py --offline".split()) in shown
-
-
 def test_the_entry_runs_a_file_that_is_named_and_no_other_of_that_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -98,17 +97,6 @@ def test_what_is_hostile_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> No
 
 # ------------------------------------------------------------------------------------------ several at once
 
-WRITER = """
-import sys
-from pathlib import Path
-from kit.run_log import append_line
-path, count, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-sys.stdin.readline()
-for number in range(count):
-    append_line(path, {"who": name, "number": number, "text": "x" * 3000})
-"""
-
-
 COUNTER = """
 import sys
 from pathlib import Path
@@ -121,46 +109,18 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-def at_once(program: str, count: int, *arguments: str) -> None:
-    """Run a program as several processes that begin together; each has its number as its last argument."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, *arguments, str(number)], env=ENVIRONMENT, stdin=subprocess.PIPE
-        )
-        for number in range(count)
-    ]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.close()
-    assert [process.wait() for process in processes] == [0] * count
-
-
 @pytest.mark.process
 def test_one_process_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "count"
     path.write_text("0")
-    at_once(COUNTER, 3, str(path), "200")
+    command = [sys.executable, "-c", COUNTER, str(path), "200"]
+    processes = [subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+    assert [process.wait() for process in processes] == [0] * 3
     assert path.read_text() == "600"
-
-
-@pytest.mark.process
-def test_processes_that_write_at_once_lose_no_line_and_mix_none(tmp_path: Path) -> None:
-    path, writers, count = tmp_path / "manifest.json", 3, 100
-    at_once(WRITER, writers, str(path), str(count))
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for name in range(writers):
-        assert [line["number"] for line in lines if line["who"] == str(name)] == list(range(count))
-
-
-@pytest.mark.process
-def test_scenarios_that_run_at_once_have_a_log_and_a_line_each(tmp_path: Path) -> None:
-    demo, count = Demo(tmp_path), 3
-    command = demo.command("--tape", demo.tape)
-    running = [subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL) for _ in range(count)]
-    assert [process.wait() for process in running] == [0] * count
-    assert sorted(line["log"] for line in demo.manifest) == sorted(path.name for path in demo.log_files)
-    assert len(demo.log_files) == count
 
 
 def test_a_line_that_a_crash_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
