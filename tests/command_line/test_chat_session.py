@@ -29,10 +29,9 @@ from kernai import (
     stream,
 )
 from kernai.command_line import main
-from kernai.command_line.chat_command import interruptible
-from kernai.command_line.chat_session import ChatSession, _result
+from kernai.command_line.chat_command import ChatSession, _result
 from kernai.command_line.narrator import PipedTurn, TurnView
-from kernai.command_line.output import CommandError
+from kernai.command_line.output import CommandError, interruptible
 from kernai.interrupts import INTERRUPTS
 from tests.command_line.support import ECHO, write
 from tests.command_line.terminal import PATIENCE

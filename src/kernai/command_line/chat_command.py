@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import json
 import os
-import signal
 import sys
-import threading
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any, Literal
 
+from kernai._util.private_file import write_private
+from kernai.agents.agent import Agent
 from kernai.command_line import options as shared
 from kernai.command_line import output
-from kernai.command_line.agents import prepared
-from kernai.command_line.chat_session import ChatSession, KeptConversation
-from kernai.command_line.options import Command
-from kernai.command_line.output import INTERRUPTED, OK, WAITING, CommandError
+from kernai.command_line.agents import note_unseen, prepared
+from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, summary
+from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, described, failing
 from kernai.command_line.recording import recording_of
-from kernai.command_line.stores import RunStore
-from kernai.interrupts import INTERRUPTS, calls_out
-from kernai.values.media import MediaStore
+from kernai.command_line.run_command import failure_of
+from kernai.command_line.stores import RunStore, call_line, check_id, command, continuing, login_name, new_run_id
+from kernai.drivers.run_stream import RunStream
+from kernai.durable.approvals import Decision
+from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
+from kernai.errors import InFlightError, KernaiError, StoreNeededError
+from kernai.interrupts import INTERRUPTS
+from kernai.recording.recorder import Recorder
+from kernai.runs.resume_request import recorded_result
+from kernai.runs.run_request import UserInput
+from kernai.runs.running import stream
+from kernai.values.context import Context
+from kernai.values.limits import Limits
+from kernai.values.media import Media, MediaStore
+from kernai.values.message import Message
+from kernai.values.pending_calls import PendingCall
+from kernai.values.result import Result, StopReason
 
 DESCRIPTION = f"""\
 Chat with an agent that remembers the conversation. AGENT is {shared.AGENT_FORMS}; without it you talk to a plain agent,
@@ -36,7 +50,6 @@ kernai chat --model anthropic/claude-sonnet-5
 kernai chat agent.py --record talk.jsonl
 kernai chat clerk.py --store talks.db --run-id monday
 printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
-PROMPT = "> "
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -53,7 +66,7 @@ def run(options: Namespace) -> int:
     with (
         prepared(options, "chat") as (agent, limits), _kept(options) as kept, recording_of(options, media) as recording
     ):
-        reader = LineReader()
+        reader = output.LineReader()
         session = ChatSession(
             agent, limits=limits, store=media, kept=kept, verbose=options.verbose, quiet=options.quiet,
             recorder=None if recording is None else recording.recorder,
@@ -86,7 +99,7 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
         yield KeptConversation(store, options.run_id, shared.same_agent(options))
 
 
-def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
+def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> int:
     """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
     session.restore()
     status = OK
@@ -95,7 +108,8 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
         if not reader.interactive and session.asks:
             raise CommandError(
                 "the conversation waits for a decision, and nobody is here to ask",
-                "continue in a terminal, or with `kernai resume AGENT STORE RUN --approve CALL`", WAITING,
+                "continue in a terminal, or with `kernai resume AGENT STORE RUN --approve CALL`",
+                output.WAITING,
             )
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
@@ -116,85 +130,275 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
             output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")
 
 
-#: seconds that a signal's handler has to end the call
-_PATIENCE = 0.05
+# --------------------------------------------------------------------------------------------------- the conversation
+
+HELP = """\
+/attach FILE|URL   send an image or another file with the next line
+/reset             forget the conversation
+/save FILE         write the conversation as JSON, for run(history=...)
+/quit              leave (also Ctrl-D)
+//...              send a line that begins with /
+Ctrl-C             cancel the turn that is running; what its calls have done stays known"""
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Around a call of the main thread that waits, and that a signal's handler ends by raising.
+class KeptConversation:
+    """A conversation that is a run in a store: each turn after the first continues it.
 
-    A signal that comes while `input` reads a key, or is about to wait, only leaves a mark, and its handler runs when
-    the next system call is interrupted. So a thread interrupts that, with a signal that means nothing.
+    `words` are those of the command line that describe the agent.
     """
-    if not hasattr(signal, "pthread_kill"):  # on Windows
-        yield
-        return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    main, over = threading.get_ident(), threading.Event()
 
-    def watch() -> None:
-        while not over.is_set():
-            came = set(os.read(reading, 4096))
-            if came - {signal.SIGURG} and not over.wait(_PATIENCE):
-                signal.pthread_kill(main, signal.SIGURG)
+    def __init__(self, store: RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
+        self.run_id = new_run_id() if run_id is None else run_id
+        check_id(self.run_id)
+        self._store = store
+        self._words = words
 
-    handler = signal.signal(signal.SIGURG, lambda *_: None)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        signal.set_wakeup_fd(before)
-        signal.signal(signal.SIGURG, handler)
-        os.write(writing, b"\0")
-        watcher.join()
-        os.close(reading)
-        os.close(writing)
+    @property
+    def again(self) -> str:
+        """The command line that continues it."""
+        return command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
+
+    @property
+    def status(self) -> str | None:
+        """As `RunInfo.status`; None before the first turn."""
+        info = self._store.info(self.run_id)
+        return None if info is None else info.status
+
+    def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
+        """What was said so far; `CommandError` where the agent cannot continue from there."""
+        with self._continuing():
+            result = recorded_result(agent, self.run_id, self._store.store, Context(media_store=media))
+        return () if result is None else result.messages
+
+    def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:
+        """The next turn; without content, what continues an interrupted one."""
+        given = {**options, "run_id": self.run_id, "store": self._store.store}
+        if self.status is None:
+            return stream(agent, content, **given)
+        with self._continuing():
+            return stream(agent, content, resume=True, **given)
+
+    def _continuing(self) -> Any:
+        where = f"kernai replay AGENT {self._store.path} {self.run_id}"
+        return continuing(None, where, another="begin another conversation, with another --run-id")
 
 
-class LineReader:
-    """Reads lines from stdin. Ctrl-C while it waits raises `KeyboardInterrupt`."""
+#: what is asked about a call, and how to answer
+_QUESTIONS: Mapping[str, tuple[str, str]] = {
+    "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
+    "in_flight": (
+        "was running when the program ended, and may have taken effect",
+        "skip: the model reads that the outcome is unknown; retry: it is called again",
+    ),
+}
 
-    def __init__(self) -> None:
-        #: whether a person types
-        self.interactive = output.is_terminal(sys.stdin)
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # a wrong byte is no reason to end a conversation
-        self._edits = self.interactive and output.is_terminal(sys.stdout)
-        if self._edits:
-            with contextlib.suppress(ImportError):  # not on every system
-                import readline  # noqa: F401 - `input` now edits lines and keeps their history
 
-    def read(self) -> str | None:
-        """The next line, without its end; None when there are no more."""
+class Questions:
+    """Asks about each call: whether it is approved, or what to do about one that was interrupted."""
+
+    def __init__(self, what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]) -> None:
+        self._what = what
+        self._open = list(calls)
+        self._answers: dict[str, Any] = {}
+        self.ask()
+
+    def ask(self) -> None:
+        """Shows the next question."""
+        question, how = _QUESTIONS[self._what]
+        output.note(f"{call_line(self._open[0])} {question}", "yellow")
+        output.note(f"({how})")
+
+    def take(self, text: str) -> bool:
+        """Takes one line of the user's. Returns whether everything is decided now; else it asks again."""
+        word = text.strip().lower()
+        if self._what == "approvals" and word:
+            said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text.strip())
+            self._answers[self._open.pop(0).call_id] = Decision(said, by=login_name())
+        elif word in ("skip", "retry"):
+            self._answers[self._open.pop(0).call_id] = word
+        if self._open:
+            self.ask()
+        return not self._open
+
+    def given(self) -> dict[str, Any]:
+        """The decisions, as `resume` takes them."""
+        answers = self._answers
+        return {self._what: answers if self._what == "approvals" else lambda call: answers[call.call_id]}
+
+
+class ChatSession:
+    """The conversation so far. `take` is one line of it."""
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        *,
+        limits: Limits,
+        store: MediaStore,
+        recorder: Recorder | None = None,
+        kept: KeptConversation | None = None,
+        verbose: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        self.agent = agent
+        #: whether Ctrl-C has ended a turn
+        self.was_interrupted = False
+        self._limits = limits
+        self._store = store
+        self._recorder = recorder
+        self._kept = kept
+        self._verbose, self._quiet = verbose, quiet
+        self._questions: Questions | None = None
+        self._history: tuple[Message, ...] = ()
+        self._attached: list[Media] = []
+        self._saved: set[str] = set()
+        self._commands: dict[str, Callable[[str], object]] = {
+            "/help": lambda _: output.note(HELP, None),
+            "/reset": self._reset,
+            "/save": self._save,
+            "/attach": self._attach,
+        }
+
+    @property
+    def asks(self) -> bool:
+        """Whether the next line must be a decision."""
+        return self._questions is not None
+
+    def restore(self) -> None:
+        """Loads the messages of a conversation in a store, and finishes its interrupted turn."""
+        status = None if self._kept is None else self._kept.status
+        if status in (RUNNING, ABANDONED, BLOCKED, WAITING):
+            output.note("(continuing the interrupted turn)")
+            self._turn(None)
+        elif self._kept is not None and status is not None:
+            self._history = self._kept.messages(self.agent, self._store)
+            output.note(f"(the conversation continues; {len(self._history)} messages so far)")
+
+    def take(self, line: str) -> bool:
+        """One line: a turn or a command. False when the user wants to leave; `CommandError` for a failure."""
+        text = line.strip()
+        if text.startswith("/") and not text.startswith("//"):
+            return self._command(text)
+        if self._questions is not None:
+            if self._questions.take(text):
+                given, self._questions = self._questions.given(), None
+                self._turn(None, **given)
+        elif text:
+            said = text[1:] if text.startswith("//") else line
+            self._turn([said, *self._attached] if self._attached else said)
+        return True
+
+    def _command(self, text: str) -> bool:
+        name, _, argument = text.partition(" ")
+        if name in ("/quit", "/exit"):
+            return False
+        if name not in self._commands:
+            raise CommandError(f"there is no {name}", "/help lists the commands; // sends a line that begins with /")
+        self._commands[name](os.path.expanduser(argument.strip()))  # no shell has done it
+        return True
+
+    def _reset(self, _: str) -> None:
+        self._history = ()
+        self._attached.clear()
+        self._questions = None
+        if self._kept is None:
+            output.note("(the conversation is forgotten)")
+            return
+        before = self._kept.again
+        self._kept.run_id = new_run_id()
+        output.note(f"(a new conversation, run {self._kept.run_id}; the one before: {before})")
+
+    def _attach(self, given: str) -> None:
+        if not given:
+            raise CommandError("/attach needs a file or a URL", "/attach photo.png")
+        media = shared.media(given)
+        note_unseen([media], self.agent.model)
+        self._attached.append(media)
+        output.note(f"({media.kind} {media.mime_type} goes with the next line)")
+
+    def _save(self, path: str) -> None:
+        if not path:
+            raise CommandError("/save needs a file", "/save talk.json")
+        talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
+        if os.path.lexists(path) and os.path.abspath(path) not in self._saved:
+            raise CommandError(f"{path} exists, so it is left unchanged", "name another file")
+        with failing(f"cannot write {path}", "name a file that can be written"):
+            write_private(path, talk.encode("ascii"))
+        self._saved.add(os.path.abspath(path))
+        output.note(f"({len(self._history)} messages in {path})")
+
+    def _turn(self, content: UserInput | None, **more: Any) -> None:
+        """A turn of the conversation; without content, what continues one that was interrupted or waited."""
+        kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
+        view = kind(verbose=self._verbose, quiet=self._quiet)
+        started = time.monotonic()
+        more |= {"context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder}
         try:
-            with interruptible():
-                return self._wait()
+            if self._kept is None:
+                events = stream(self.agent, content, history=self._history, **more)
+            else:
+                events = self._kept.begin(self.agent, content, more)
+        except InFlightError as error:
+            self._questions = Questions("in_flight", error.calls)
+            return
+        failure = self._show(events, view)
+        if isinstance(failure, BrokenPipeError):
+            raise failure
+        view.end_line()
+        result = _result(events)
+        if result is not None:
+            self._remember(result)
+            if self._verbose:
+                output.note(summary(result, time.monotonic() - started))
+        if isinstance(failure, StoreNeededError):
+            how = "with `kernai chat --store STORE` you are asked here"
+            raise CommandError(f"{failure.why}, and a run can only wait in a store", how, NO) from failure
+        if failure is not None:
+            raise CommandError(described(failure), DEBUG_HINT, NO) from failure
+        self._conclude(result, view)
+
+    def _show(self, events: RunStream, view: Narrator) -> Exception | None:
+        """Shows the turn and waits for its end, also where it is cancelled. Returns any other failure."""
+        failure: Exception | None = None
+        try:
+            with redirect_stdout(sys.stderr):  # stdout is for what the model says, not for what its skills print
+                for event in events:
+                    view(event)
         except KeyboardInterrupt:
-            if self.interactive:
-                sys.stderr.write("\n")
-            raise
+            self.was_interrupted = True
+        except Exception as error:  # noqa: BLE001 - the agent's own code, or a pipe that is closed
+            failure = error
+        with suppress(Exception):  # it was reported already
+            events.close()
+        if self.was_interrupted:
+            with suppress(KeyboardInterrupt):  # a second press means this turn too
+                INTERRUPTS.look()
+        return failure
 
-    @calls_out
-    def _wait(self) -> str | None:
-        return self._line()  # a frame of its own, for it is what Ctrl-C may break off
+    def _remember(self, result: Result[Any]) -> None:
+        new = result.messages[len(self._history):]
+        if self._kept is not None or result.ok or any(message.role == "assistant" for message in new):
+            self._history = result.messages
+            self._attached.clear()
 
-    def _line(self) -> str | None:
-        if self._edits:
-            try:
-                return input(PROMPT)
-            except EOFError:
-                sys.stderr.write("\n")
-                return None
-        if self.interactive:
-            sys.stderr.write(PROMPT)
-            sys.stderr.flush()
-        line = sys.stdin.readline() if sys.stdin is not None else ""
-        return line.rstrip("\r\n") if line else None
+    def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
+        if result is not None and result.pending:
+            self._questions = Questions("approvals", result.pending)
+        elif result is None or result.stop_reason is StopReason.CANCELLED:
+            kept = self._kept is not None or (result is not None and result.messages == self._history)
+            output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
+        elif not result.ok:
+            raise failure_of(result) from result.error
+        elif not view.said:
+            output.note("(an empty answer)")
 
 
-COMMANDS = {"chat": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+def _result(events: RunStream) -> Result[Any] | None:
+    """How the turn ended; None where it was interrupted before it began."""
+    try:
+        return events.result
+    except KernaiError:
+        return None
+
+
+COMMANDS = {"chat": shared.Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -11,12 +11,15 @@ import io
 import json
 import os
 import shutil
+import signal
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TextIO
 
 from kernai.errors import error_text
+from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import printable
 
@@ -206,3 +209,85 @@ def _file_bytes(path: str) -> bytes:
         if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # which may be a terminal
             raise CommandError(f"cannot read {path}: it is neither a file nor a pipe", A_TEXT)
         return file.read()
+
+
+_PROMPT = "> "
+#: seconds that a signal's handler has to end the call
+_PATIENCE = 0.05
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Around a call of the main thread that waits, and that a signal's handler ends by raising.
+
+    A signal that comes while `input` reads a key, or is about to wait, only leaves a mark, and its handler runs when
+    the next system call is interrupted. So a thread interrupts that, with a signal that means nothing.
+    """
+    if not hasattr(signal, "pthread_kill"):  # on Windows
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    main, over = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            came = set(os.read(reading, 4096))
+            if came - {signal.SIGURG} and not over.wait(_PATIENCE):
+                signal.pthread_kill(main, signal.SIGURG)
+
+    handler = signal.signal(signal.SIGURG, lambda *_: None)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGURG, handler)
+        os.write(writing, b"\0")
+        watcher.join()
+        os.close(reading)
+        os.close(writing)
+
+
+class LineReader:
+    """Reads lines from stdin. Ctrl-C while it waits raises `KeyboardInterrupt`."""
+
+    def __init__(self) -> None:
+        #: whether a person types
+        self.interactive = is_terminal(sys.stdin)
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a wrong byte is no reason to end a conversation
+        self._edits = self.interactive and is_terminal(sys.stdout)
+        if self._edits:
+            with contextlib.suppress(ImportError):  # not on every system
+                import readline  # noqa: F401 - `input` now edits lines and keeps their history
+
+    def read(self) -> str | None:
+        """The next line, without its end; None when there are no more."""
+        try:
+            with interruptible():
+                return self._wait()
+        except KeyboardInterrupt:
+            if self.interactive:
+                sys.stderr.write("\n")
+            raise
+
+    @calls_out
+    def _wait(self) -> str | None:
+        return self._line()  # a frame of its own, for it is what Ctrl-C may break off
+
+    def _line(self) -> str | None:
+        if self._edits:
+            try:
+                return input(_PROMPT)
+            except EOFError:
+                sys.stderr.write("\n")
+                return None
+        if self.interactive:
+            sys.stderr.write(_PROMPT)
+            sys.stderr.flush()
+        line = sys.stdin.readline() if sys.stdin is not None else ""
+        return line.rstrip("\r\n") if line else None
