@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from kernai import (
     SkillInputError,
     skill,
 )
-from tests.ways import PATIENCE, WAYS, Way
+from tests.ways import WAYS, Way
 from tests.written import command, final
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -46,22 +45,6 @@ def agent_of(who: str, answer: Answer | None = None, **options: Any) -> Agent:
 
 def speaker(messages: Sequence[Message]) -> str:
     return messages[0].text.split()[0]
-
-
-@WAYS
-def test_agents_called_in_one_response_run_at_once_where_skills_do(way: Way) -> None:
-    together = threading.Barrier(8)
-
-    def answer(who: str, messages: Sequence[Message]) -> str:
-        if who == "helper":
-            together.wait(PATIENCE)
-            return final("helped")
-        return final("done") if len(messages) > 2 else command("helper", "x") * 8
-
-    helper = agent_of("helper").as_skill("helper", "helps")
-    result = way(agent_of("boss", answer, skills=[helper], parallel_skills=True))
-    assert result.text == "done"
-    assert result.usage.model_calls == 10
 
 
 @WAYS

@@ -25,7 +25,6 @@ from kernai import (
     Skill,
     SkillContext,
     arun,
-    run,
     skill,
 )
 from kernai.testing.contracts import at_once
@@ -130,29 +129,6 @@ async def test_an_acall_that_falls_back_on_the_default_streams_from_a_thread() -
     assert recorder.for_event("llm_response")[0].data["metadata"] == {"counted": True}
 
 
-async def test_the_loop_stays_free_while_a_sync_provider_and_a_sync_skill_block() -> None:
-    inside, leave = threading.Semaphore(0), threading.Semaphore(0)
-
-    @skill(register=False)
-    def block() -> str:
-        inside.release()
-        assert leave.acquire(timeout=PATIENCE)
-        return "blocked"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        inside.release()
-        assert leave.acquire(timeout=PATIENCE)
-        return final("done") if len(messages) > 2 else command("block")
-
-    running = asyncio.ensure_future(
-        arun(Agent(instructions="x", skills=[block], provider=MockProvider().on_call(answer)), "go")
-    )
-    for _ in range(3):  # the loop is free to wait for each of them
-        assert await asyncio.to_thread(inside.acquire, timeout=PATIENCE)
-        leave.release()
-    assert await running == "done"
-
-
 async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_ones() -> None:
     free: list[str] = []
 
@@ -175,31 +151,6 @@ async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_one
     results = [event.data["result"] for event in recorder.for_event("skill_result")]
     assert results[3] == "1"
     assert results[-1] == "2"
-
-
-async def test_a_sync_run_within_an_async_skill_works_on_a_running_loop() -> None:
-    @skill(register=False)
-    async def native() -> str:
-        return "native"
-
-    inner = Agent(instructions="y", skills=[native], provider=MockProvider(command("native"), final("inner")))
-
-    @skill(register=False)
-    async def nested() -> str:
-        return run(inner, "go")
-
-    @skill(register=False)
-    async def nested_too() -> str:
-        return await arun(inner.replace(provider=MockProvider(command("native"), final("inner too"))), "go")
-
-    recorder = Recorder()
-    agent = Agent(
-        instructions="x",
-        skills=[nested, nested_too],
-        provider=MockProvider(command("nested") + command("nested_too"), "done"),
-    )
-    assert await arun(agent, "go", recorder=recorder) == "done"
-    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["inner", "inner too"]
 
 
 # ------------------------------------------------------------------------------------------- callbacks
@@ -347,31 +298,6 @@ async def test_an_async_callback_that_raises_is_logged_and_the_run_continues(cap
 
 
 # ------------------------------------------------------------------------------------------- many, and nothing left
-
-
-async def test_two_hundred_runs_at_once_keep_apart() -> None:
-    together = asyncio.Barrier(200)
-
-    async def answer(messages: Sequence[Message], on_chunk: OnChunk) -> str:
-        if len(messages) == 2:
-            async with asyncio.timeout(PATIENCE):
-                await together.wait()
-            return command("echo", messages[1].text)
-        return final(messages[1].text)
-
-    @skill(register=False)
-    async def echo(text: str) -> str:
-        return text
-
-    agent = Agent(instructions="x", skills=[echo], provider=Native(answer))
-    recorders = [Recorder() for _ in range(200)]
-    answers = await asyncio.gather(
-        *(arun(agent, f"input {at}", recorder=recorder) for at, recorder in enumerate(recorders))
-    )
-    assert answers == [f"input {at}" for at in range(200)]
-    for at, recorder in enumerate(recorders):
-        assert [event.data["result"] for event in recorder.for_event("skill_result")] == [f"input {at}"]
-        assert len({event.run_id for event in recorder.entries}) == 1
 
 
 def test_one_agent_serves_several_event_loops_at_once() -> None:

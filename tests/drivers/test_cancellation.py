@@ -320,31 +320,6 @@ def test_what_a_skill_raises_is_only_a_skill_error(way: Way, native: bool, error
 
 
 @WAYS
-def test_a_skill_that_awaits_a_cancelled_future_fails_alone(way: Way) -> None:
-    recorder = Recorder()
-
-    @skill(register=False)
-    async def lost() -> str:
-        waiting = asyncio.get_running_loop().create_future()
-        waiting.cancel()
-        await waiting
-        return "never"
-
-    @skill(register=False)
-    async def found() -> str:
-        return "found"
-
-    result, _ = way(
-        lambda messages, _: final("done") if len(messages) > 2 else command("lost") + command("found"),
-        agent={"skills": [lost, found], "parallel_skills": True},
-        recorder=recorder,
-    )
-    assert result.text == "done"
-    assert [event.data["skill"] for event in recorder.for_event("skill_error")] == ["lost"]
-    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["found"]
-
-
-@WAYS
 @pytest.mark.parametrize("error", [
     RunCancelledError("mine"), LimitReachedError("mine", "timeout"), OSError("mine"), StopIteration("mine"),
     StopAsyncIteration("mine"), asyncio.CancelledError("mine"),
@@ -648,51 +623,6 @@ def test_a_skill_that_outlives_its_event_loop_ends_quietly() -> None:
         if thread.name.startswith("kernai"):
             thread.join(PATIENCE)
     assert left == ["left"]
-
-
-async def test_a_skill_sees_in_its_context_that_the_task_of_its_run_was_cancelled() -> None:
-    inside, left = threading.Event(), threading.Event()
-
-    @skill(register=False)
-    def hang(ctx: SkillContext[Any]) -> str:
-        inside.set()
-        while not ctx.cancelled:
-            left.wait(0.001)
-        left.set()
-        return "left"
-
-    agent = Agent(instructions="x", skills=[hang], provider=MockProvider(command("hang"), chunk_size=64))
-    running = asyncio.ensure_future(arun(agent, "go"))
-    await asyncio.to_thread(inside.wait, PATIENCE)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert await asyncio.to_thread(left.wait, PATIENCE)
-
-
-async def test_an_async_skill_is_cancelled_with_the_task_of_its_run() -> None:
-    inside, recorder, cleaned = asyncio.Event(), Recorder(), list[str]()
-
-    @skill(register=False)
-    async def wait() -> str:
-        inside.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cleaned.append("cleaned up")
-        return "never"
-
-    agent = Agent(
-        instructions="x", skills=[wait], provider=MockProvider(command("wait") * 3), parallel_skills=True
-    )
-    running = asyncio.ensure_future(arun(agent, "go", recorder=recorder))
-    await inside.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert cleaned
-    assert len(recorder.for_event("skill_execute")) == len(recorder.for_event("skill_error")) == 3
-    assert results(recorder) == {"": "cancelled"}
 
 
 @pytest.mark.parametrize("of", ["skill", "timeout"])

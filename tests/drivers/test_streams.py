@@ -199,22 +199,6 @@ def test_the_callback_has_each_event_before_the_consumer_and_so_has_the_recorder
         assert event.type in STREAMED or event in recorder.entries
 
 
-def test_the_events_of_tasks_come_out_as_they_happen() -> None:
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        return plan("a", "b") if messages[-1].text == "go" else final("done")
-
-    seen = list(stream(agent_of(MockProvider(chunk_size=8).on_call(answer)), "go"))
-    assert {event.scope for event in seen} == {"", "0.a", "0.b"}
-    for scope in ("0.a", "0.b"):
-        mine = [event.type for event in seen if event.scope == scope]
-        assert mine[0] == "run_start"
-        assert mine[-1] == "result"
-        assert "block_content" in mine
-    assert [event.type for event in seen].index("workflow_complete") > max(
-        at for at, event in enumerate(seen) if event.scope
-    )
-
-
 def test_the_result_of_a_run_that_has_not_ended_is_a_clear_error() -> None:
     events = stream(agent_of(MockProvider(final("done"))), "go")
     for event in events:

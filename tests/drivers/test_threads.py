@@ -275,30 +275,6 @@ def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(i
         gc.enable()
 
 
-def test_fifty_runs_that_are_interrupted_leave_nothing() -> None:
-    @skill(register=False)
-    async def native() -> str:
-        return "native"
-
-    @skill(register=False)
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    agent = Agent(instructions="x", skills=[native, interrupt])
-    endings: list[str] = []
-    threads, files = threading.active_count(), open_files()
-    for _ in range(50):
-        provider = MockProvider(command("native") + command("interrupt"), chunk_size=64)
-        try:
-            run(agent, "go", provider=provider)
-        except KeyboardInterrupt as error:
-            endings.append(type(error).__name__)
-    assert threading.active_count() <= threads
-    assert len(endings) == 50
-    gc.collect()
-    assert open_files() <= files
-
-
 def test_a_worker_that_comes_late_with_a_coroutine_starts_no_event_loop_after_the_run() -> None:
     entered, leave = threading.Event(), threading.Event()
 

@@ -266,18 +266,6 @@ def test_an_earlier_end_of_the_run_ends_the_run(way: Way, kind: type[Waits]) -> 
 
 @WAYS
 @pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
-def test_a_retried_call_has_its_full_time_again(way: Way, kind: type[Waits]) -> None:
-    provider = kind()
-    result = way(agent_with(provider, again, changed(timeout=0.02)))
-    assert getattr(result.error, "code", None) == "timeout"
-    first, second = provider.deadlines
-    assert first is not None
-    assert second is not None
-    assert first < second
-
-
-@WAYS
-@pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
 def test_only_the_call_whose_time_is_up_ends(way: Way, kind: type[Waits]) -> None:
     def for_one(effect: CallModel) -> Flow:
         if effect.scope == "0.a":
