@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
@@ -12,8 +11,7 @@ from kernai import (
     Agent,
     LlmResponse,
     MemoryStore,
-    Message,
-    Provider,
+    MockProvider,
     ProviderError,
     Recorder,
     skill,
@@ -21,18 +19,10 @@ from kernai import (
 from kernai.values.llm_response import CUT
 
 
-class Script(Provider):
-    """Answers with (text, finish reason), in order."""
-
-    def __init__(self, *answers: tuple[str, str | None]) -> None:
-        self.answers = list(answers)
-        self.asked: list[Sequence[Message]] = []
-
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        self.asked.append(list(messages))
-        text, reason = self.answers[min(len(self.asked), len(self.answers)) - 1]
-        on_chunk(text)
-        return LlmResponse(text, prompt_tokens=10, completion_tokens=5, finish_reason=reason)
+def said(*answers: tuple[str, str | None], **more: Any) -> MockProvider:
+    """A model that answers with (text, finish reason), in order."""
+    used: dict[str, Any] = {"prompt_tokens": 10, "completion_tokens": 5, **more}
+    return MockProvider(*(LlmResponse(text, finish_reason=reason, **used) for text, reason in answers))
 
 
 @skill(register=False)
@@ -41,8 +31,8 @@ def note(text: str) -> str:
     return text
 
 
-def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result[Any], Script]:
-    script = Script(*answers)
+def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result[Any], MockProvider]:
+    script = said(*answers)
     return kernai.execute(Agent(instructions="Go.", provider=script, **options), "Hi."), script
 
 
@@ -56,7 +46,7 @@ def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result
 def test_an_answer_that_was_cut_off_is_given_and_says_so(
     content: str, text: str | None, reason: str, skills: Any, listening: bool
 ) -> None:
-    script = Script((content, reason))
+    script = said((content, reason))
     agent = Agent(instructions="Go.", provider=script, skills=skills)
     if listening:
         stream = kernai.stream(agent, "Hi.")
@@ -68,7 +58,7 @@ def test_an_answer_that_was_cut_off_is_given_and_says_so(
         result = kernai.execute(agent, "Hi.")
     assert (result.ok, result.text, result.finish_reason) == (True, text or "Whole.", reason)
     assert result.truncated is (text is not None)
-    assert len(script.asked) == 1
+    assert script.call_count == 1
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool", "other", None])
@@ -82,10 +72,10 @@ def test_what_ended_on_its_own_is_not_truncated(reason: str | None) -> None:
 @pytest.mark.parametrize("reason", CUT)
 def test_an_empty_answer_that_was_cut_off_is_a_failed_call(reason: str, content: str, on_truncated: Any) -> None:
     recorder = Recorder()
-    script = Script((content, reason))
+    script = said((content, reason))
     agent = Agent(instructions="Go.", provider=script, skills=[note], on_prose="correct", on_truncated=on_truncated)
     result = kernai.execute(agent, "Hi.", recorder=recorder)
-    assert (result.stop_reason, result.text, len(script.asked)) == ("error", None, 1)
+    assert (result.stop_reason, result.text, script.call_count) == ("error", None, 1)
     assert isinstance(result.error, ProviderError)
     assert result.error.code == reason
     assert (result.usage.prompt_tokens, result.usage.model_calls) == (10, 1)
@@ -95,11 +85,8 @@ def test_an_empty_answer_that_was_cut_off_is_a_failed_call(reason: str, content:
 
 
 def test_the_words_of_a_refusal_are_in_the_error() -> None:
-    class Refusing(Script):
-        def call(self, *given: Any) -> LlmResponse:
-            return LlmResponse("", finish_reason="refusal", metadata={"refusal": "I cannot help with that."})
-
-    result = kernai.execute(Agent(instructions="Go.", provider=Refusing()), "Hi.")
+    refusing = said(("", "refusal"), metadata={"refusal": "I cannot help with that."})
+    result = kernai.execute(Agent(instructions="Go.", provider=refusing), "Hi.")
     assert "I cannot help with that." in str(result.error)
 
 
@@ -116,16 +103,16 @@ def test_the_words_of_a_refusal_are_in_the_error() -> None:
 )  # fmt: skip
 def test_an_answer_is_continued_where_it_stopped(answers: Any, text: str) -> None:
     result, script = run(*answers, on_truncated="continue")
-    assert (result.text, len(script.asked)) == (text, len(answers))
+    assert (result.text, script.call_count) == (text, len(answers))
     assert result.truncated is (answers[-1][1] == "content_filter")
-    assert "cut off" in script.asked[1][-1].text
-    assert [one.role for one in script.asked[1]] == ["system", "user", "assistant", "user"]
+    assert "cut off" in script.calls[1].messages[-1].text
+    assert [one.role for one in script.calls[1].messages] == ["system", "user", "assistant", "user"]
 
 
 def test_a_typed_answer_that_was_cut_off_is_reported_as_truncated() -> None:
     result, script = run(("<final>[1, 2", "length"), ("<final>[3]</final>", "stop"), output=list[int])
     assert (result.output, result.truncated) == ([3], False)
-    assert "cut off" in script.asked[1][-1].text
+    assert "cut off" in script.calls[1].messages[-1].text
     result, _ = run(("<final>[1, 2", "length"), output=list[int], output_retries=0)
     assert (result.stop_reason, result.truncated) == ("output", False)
     assert "raise generation.max_tokens" in str(result.error)
@@ -133,7 +120,7 @@ def test_a_typed_answer_that_was_cut_off_is_reported_as_truncated() -> None:
 
 def test_a_run_that_continues_after_a_truncated_answer_is_no_longer_truncated() -> None:
     store = MemoryStore()
-    agent = Agent(instructions="", provider=Script(("Half", "length"), ("Whole.", "stop")))
+    agent = Agent(instructions="", provider=said(("Half", "length"), ("Whole.", "stop")))
     first = kernai.execute(agent, "Hi.", store=store, run_id="r")
     second = kernai.resume(agent, "r", store=store, input="Go on.")
     assert (first.truncated, second.truncated) == (True, False)
@@ -141,7 +128,7 @@ def test_a_run_that_continues_after_a_truncated_answer_is_no_longer_truncated() 
 
 def test_a_cut_answer_fails_where_the_agent_says_so() -> None:
     result, script = run(("Half", "length"), on_truncated="fail")
-    assert (result.stop_reason, len(script.asked)) == ("error", 1)
+    assert (result.stop_reason, script.call_count) == ("error", 1)
     assert "max_tokens" in str(result.error)
     assert run(("Whole.", "stop"), on_truncated="fail")[0].text == "Whole."
 
@@ -150,7 +137,7 @@ def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_why() -> None:
     result, script = run(
         ('<block type="command" name="note">{"text": "lo', "length"), ("<final>ok</final>", "stop"), skills=[note],
     )  # fmt: skip
-    text = script.asked[1][-1].text
+    text = script.calls[1].messages[-1].text
     assert "had reached its limit" in text
     assert "smaller steps" in text
     assert "was not closed" not in text
@@ -172,7 +159,7 @@ def test_on_truncated_is_checked(value: Any) -> None:
 )
 def test_a_replay_and_a_finished_run_know_what_was_cut(answers: Any, options: Any) -> None:
     store = MemoryStore()
-    agent = Agent(instructions="Go.", provider=Script(*answers), **options)
+    agent = Agent(instructions="Go.", provider=said(*answers), **options)
     first = kernai.execute(agent, "Hi.", store=store, run_id="r")
     again = (kernai.resume(agent, "r", store=store), kernai.replay(agent, "r", store=store).result)
     for other in again:
@@ -193,7 +180,7 @@ def test_a_value_without_a_final_that_was_cut_off_is_not_taken_for_a_whole_one(o
     result, _ = run((said, "length"), output=output, on_truncated="fail")
     assert (result.stop_reason, result.output) == ("error", None)
     result, script = run((said, "length"), (" ", "stop"), output=output, on_truncated="continue")
-    assert (result.ok, result.truncated, len(script.asked)) == (True, False, 2)
+    assert (result.ok, result.truncated, script.call_count) == (True, False, 2)
     result, _ = run((f"<final>{said}</final>", "length"), output=output, on_truncated="fail")
     assert (result.ok, result.truncated) == (True, False)
 
@@ -206,14 +193,9 @@ def test_the_rest_of_a_number_that_was_cut_off_is_read_with_it() -> None:
 @pytest.mark.parametrize("on_prose", ["accept", "correct_once", "correct"])
 @pytest.mark.parametrize("reason", ["tool", "other"])
 def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_error(reason: str, on_prose: Any) -> None:
-    class Silent(Script):
-        def call(self, *given: Any) -> LlmResponse:
-            answer = super().call(*given)
-            return LlmResponse(answer.content, finish_reason=answer.finish_reason, metadata={"finish_reason": "pause_turn"})
-
-    def asked(*script: Any, **options: Any) -> tuple[Any, int]:
-        model = Silent(*script)
-        return kernai.execute(Agent(instructions="Go.", provider=model, on_prose=on_prose, **options), "Hi."), len(model.asked)
+    def asked(*answers: Any, **options: Any) -> tuple[Any, int]:
+        model = said(*answers, metadata={"finish_reason": "pause_turn"})
+        return kernai.execute(Agent(instructions="Go.", provider=model, on_prose=on_prose, **options), "Hi."), model.call_count
 
     once, calls = asked((" ", reason), ("<final>done</final>", "stop"), skills=[note])
     assert (once.text, calls) == ("done", 2)

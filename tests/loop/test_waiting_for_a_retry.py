@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Event, LlmResponse, Model, Provider, ProviderError, Recorder
+from kernai import Agent, Event, LlmResponse, MockProvider, Model, Provider, ProviderError, Recorder
 from kernai.command_line.narrator import Narrator, PipedTurn
 from kernai.middleware import retry
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
@@ -22,26 +22,15 @@ HELLO = MemoryReply(
 WHY = "openai: HTTP 429 rate_limit_exceeded: slow down"
 
 
-class Fails(Provider):
-    """Fails twice, then answers."""
-
-    def __init__(self) -> None:
-        self._left = 2
-
-    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        if self._left:
-            self._left -= 1
-            raise ProviderError(WHY, retryable=True, retry_after=0.01)
-        return LlmResponse("Hello.")
-
-
 def by_provider() -> Agent:
     transport = MemoryTransport(BUSY, BUSY, HELLO)
     return Agent(instructions="", provider=OpenAIProvider("k", transport=transport), model=Model("m"))
 
 
 def by_middleware() -> Agent:
-    return Agent(instructions="", provider=Fails(), model=Model("m"), middleware=[retry()])
+    busy = ProviderError(WHY, retryable=True, retry_after=0.01)
+    provider = MockProvider(*["Hello."] * 3).fail_on_step(0, busy).fail_on_step(1, busy)
+    return Agent(instructions="", provider=provider, model=Model("m"), middleware=[retry()])
 
 
 def run(agent: Agent, *, is_async: bool, **options: Any) -> kernai.Result:
@@ -76,7 +65,7 @@ def test_the_command_line_has_a_line_for_a_wait(view: Callable[[], Any], capsys:
 
 
 def test_a_provider_reports_a_wait_with_seconds_and_a_reason() -> None:
-    class Wrong(Fails):
+    class Wrong(Provider):
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             for seconds, reason in (("1", "busy"), (True, "busy"), (1, None)):
                 with pytest.raises(TypeError, match="waiting takes seconds"):

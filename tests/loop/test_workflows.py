@@ -14,7 +14,6 @@ from kernai import (
     Agent,
     Block,
     Context,
-    GenerationOptions,
     Limits,
     LlmResponse,
     Message,
@@ -30,7 +29,6 @@ from kernai import (
 from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
 from tests.written import command, final
 
-OnChunk = Callable[[str], Any]
 #: what a model answers: called with the text of the last message and the whole conversation
 Answer = Callable[[str, Sequence[Message]], str]
 
@@ -46,29 +44,27 @@ def task(id: str, *needs: str, parallel: bool = True) -> dict[str, Any]:
     return {"id": id, "input": f"do {id}", "parallel": parallel, "depends_on": list(needs)}
 
 
-class Model_(Provider):  # noqa: N801 - `Model` is taken
-    """A model in a thread; `answer` may block."""
+def model_of(answer: Answer) -> MockProvider:
+    """A model that may block in `answer`."""
+    used = {"prompt_tokens": 1, "completion_tokens": 2}
+    return MockProvider(chunk_size=1000).on_call(lambda messages, _: answer(messages[-1].text, messages)).with_token_counter(lambda *_: used)
+
+
+class NativeModel(Provider):
+    """A model on the event loop; `answer` gives an awaitable or a text."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
 
     def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        content = self.answer(messages[-1].text, messages)
-        on_chunk(content)
-        return LlmResponse(content, prompt_tokens=1, completion_tokens=2)
-
-
-class NativeModel(Model_):
-    """A model on the event loop; `answer` gives an awaitable or a text."""
+        return LlmResponse(self.answer(messages[-1].text, messages))
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         content: Any = self.answer(messages[-1].text, messages)
-        content = content if isinstance(content, str) else await content
-        await on_chunk(content)
-        return LlmResponse(content, prompt_tokens=1, completion_tokens=2)
+        return LlmResponse(content if isinstance(content, str) else await content)
 
 
-def agent_of(answer: Answer, kind: type[Model_] = Model_, **options: Any) -> Agent:
+def agent_of(answer: Answer, kind: Callable[[Answer], Provider] = model_of, **options: Any) -> Agent:
     return Agent(instructions="x", provider=kind(answer), **{"max_tasks": 1000, **options})
 
 
@@ -327,7 +323,7 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
             return command("leaf") + command("native_leaf")
         return command("inner", "help") * 2 if who == "middle" else command("middle", "help") * 2
 
-    provider = Model_(answer)
+    provider = model_of(answer)
     leaves: list[Skill] = [leaf, native_leaf]
     inner = Agent(instructions="inner", skills=leaves, provider=provider, parallel_skills=True).as_skill("inner", "i")
     middle = Agent(instructions="middle", skills=[inner], provider=provider, parallel_skills=True)
@@ -385,14 +381,6 @@ def test_a_context_of_the_hosts_own_reaches_every_task(way: Way) -> None:
 
 @WAYS
 def test_tasks_inherit_model_generation_and_full_steps_and_draw_from_one_budget(way: Way) -> None:
-    seen: list[tuple[str, float | None]] = []
-    model = Model("mine", ("text", "vision"))
-
-    class Watching(Model_):
-        def call(self, messages: Sequence[Message], given: Model, generation: GenerationOptions, on_chunk: OnChunk) -> Any:
-            seen.append((given.id, generation.temperature))
-            return super().call(messages, given, generation, on_chunk)
-
     def answer(asked: str, messages: Sequence[Message]) -> str:
         if asked == "go":
             return planned([task("a", parallel=False), task("b", parallel=False)])
@@ -400,17 +388,16 @@ def test_tasks_inherit_model_generation_and_full_steps_and_draw_from_one_budget(
             return final("done") if len(messages) > 4 else command("/skills")
         return final("all done")
 
-    agent = agent_of(answer, Watching, max_steps=3).replace(model=Model("other"))
-    options: dict[str, Any] = {"model": model}
-    result = way(agent.replace(generation={"temperature": 0.5}), **options)
+    provider = model_of(answer)
+    agent = Agent(instructions="x", provider=provider, max_steps=3, model=Model("other"))
+    result = way(agent.replace(generation={"temperature": 0.5}), model=Model("mine", ("text", "vision")))
     assert result.text == "all done"
-    assert set(seen) == {("mine", 0.5)}
-    assert len(seen) == 1 + 3 + 3 + 1
+    assert {(call.model.id, call.generation.temperature) for call in provider.calls} == {("mine", 0.5)}
+    assert provider.call_count == 1 + 3 + 3 + 1
     bounded = way(agent, limits=Limits(max_calls=5))
     assert bounded.stop_reason == "max_calls"
     assert bounded.usage.model_calls == 5
-    unbounded = way(agent, limits=Limits(max_calls=8))
-    assert unbounded.text == "all done"
+    assert way(agent, limits=Limits(max_calls=8)).text == "all done"
 
 
 @WAYS
