@@ -13,13 +13,11 @@ from kernai import (
     Agent,
     KernaiError,
     LimitReachedError,
-    LlmResponse,
     Message,
     MockProvider,
     Model,
     Pause,
     Protocol,
-    Provider,
     Recorder,
     Stop,
     StopReason,
@@ -30,14 +28,6 @@ from tests.loop.loop_cases import command, plan, task
 from tests.ways import WAYS, Way
 
 ECHO = '<block type="echo">x</block>'
-
-
-class Raising(Provider):
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        raise self.error
 
 
 def agent_of(source: str, error: BaseException, **options: Any) -> Agent:
@@ -51,19 +41,16 @@ def agent_of(source: str, error: BaseException, **options: Any) -> Agent:
     async def act_async() -> str:
         raise error
 
-    def handler(block: object, ctx: object) -> str:
-        raise error
-
-    def instructions() -> str:
+    def raising(*_: object) -> str:
         raise error
 
     given: dict[str, Any] = {"instructions": "x", "provider": MockProvider(command("act"), "<final>done</final>")}
     sources: dict[str, dict[str, Any]] = {
         "skill": {"skills": [act]},
         "async skill": {"skills": [act_async]},
-        "protocol": {"provider": MockProvider(ECHO, "<final>done</final>"), "protocols": [Protocol("echo", handler)]},
-        "provider": {"provider": Raising(error)},
-        "instructions": {"instructions": instructions},
+        "protocol": {"provider": MockProvider(ECHO, "<final>done</final>"), "protocols": [Protocol("echo", raising)]},
+        "provider": {"provider": MockProvider().on_call(raising)},
+        "instructions": {"instructions": lambda: raising()},
     }
     return Agent(**given | sources[source] | options)
 

@@ -12,10 +12,9 @@ import pytest
 from kernai import (
     Agent,
     Limits,
-    LlmResponse,
     Message,
     MockProvider,
-    Provider,
+    Model,
     Recorder,
     Skill,
     SkillContext,
@@ -54,16 +53,6 @@ def hang() -> Iterator[Hang]:
         assert not thread.is_alive(), f"{thread.name} is left"
 
 
-class Silent(Provider):
-    """A foreign provider that does not look at `on_chunk`; tasks ask it, the root is answered at once."""
-
-    def __init__(self, hang: Hang, first: str) -> None:
-        self.hang, self.first = hang, first
-
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        return LlmResponse(self.first if self.first and messages[-1].text == "go" else self.hang())
-
-
 def hanging_skill(hang: Hang) -> Any:
     @skill(register=False, name="hang")
     def hanging() -> str:
@@ -80,11 +69,15 @@ def agents(hang: Hang) -> dict[str, Agent]:
     inner = Agent(instructions="inner", skills=[one], provider=MockProvider(command("hang"), "<final>in</final>"))
     helper = [inner.as_skill("helper", "Helps.")]
     nested = MockProvider(command("helper", "x") * 2, "<final>done</final>")
+
+    def asks_the_task(messages: Sequence[Message], _: Model) -> str:
+        return plan(task("a", "x"), strategy="parallel") if messages[-1].text == "go" else hang()
+
     return {
         "parallel calls": Agent(instructions="x", skills=[one], provider=calls, parallel_skills=True),
         "a task": Agent(instructions="x", skills=[one], provider=tasks),
         "an agent called beside another": Agent(instructions="x", skills=helper, provider=nested, parallel_skills=True),
-        "a provider of a task": Agent(instructions="x", provider=Silent(hang, plan(task("a", "x"), strategy="parallel"))),
+        "a provider of a task": Agent(instructions="x", provider=MockProvider().on_call(asks_the_task)),
     }
 
 

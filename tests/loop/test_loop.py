@@ -469,20 +469,15 @@ def test_a_provider_that_streams_bytes_has_failed(listening: bool) -> None:
     assert "on_chunk" in str(error)
 
 
-class Timed(MockProvider):
-    def __init__(self, clock: list[float], latency_ms: int) -> None:
-        super().__init__()
-        self.clock, self.latency_ms = clock, latency_ms
-
-    def call(self, *_: Any) -> LlmResponse:
-        self.clock[0] += 1.5
-        return LlmResponse("done", latency_ms=self.latency_ms)
-
-
 @pytest.mark.parametrize("reported,expected", [(20, 20), (0, 1500)])
 def test_a_latency_is_the_vendors_or_else_measured(reported: int, expected: int) -> None:
     clock = [0.0]
-    hand = ByHand(Agent(instructions=""), provider=Timed(clock, reported), monotonic=lambda: clock[0])
+
+    def answer(*_: object) -> LlmResponse:
+        clock[0] += 1.5
+        return LlmResponse("done", latency_ms=reported)
+
+    hand = ByHand(Agent(instructions=""), provider=MockProvider().on_call(answer), monotonic=lambda: clock[0])
     hand.run("Go.")
     assert [event.data["latency_ms"] for event in hand.events if event.type == "llm_response"] == [expected]
 
