@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernai import Plan, Task
 from kernai.values.limits import MAX_TASKS
+from tests.properties import json_data
 
 #: as docs/workflows.md tables them; `nested` is the loop's own
 REASONS = (
@@ -138,13 +139,8 @@ def test_duplicate_keys_and_odd_ids_are_read_as_json_does() -> None:
     assert sound(text).tasks[0].id == '\ud800/\x00 "<b>'
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(
-        st.sampled_from(["id", "input", "tasks", "depends_on", "parallel", "strategy", "goal", "x"]), inner, max_size=5
-    ),
-    max_leaves=25,
+JSON = json_data(
+    keys=st.sampled_from(["id", "input", "tasks", "depends_on", "parallel", "strategy", "goal", "x"])
 )
 
 

@@ -12,6 +12,7 @@ from kernai import Agent, Block, Media, MockProvider, Protocol, Skill, StreamPar
 from kernai.blocks.runtime_blocks import error_block, media_tag, result_block, result_parts
 from kernai.errors import error_text
 from kernai.testing import ByHand
+from tests.blocks.parser_cases import FRAGMENTS
 from tests.loop.loop_cases import command
 
 ACTING = ("block", "command", "final", "plan")
@@ -47,35 +48,7 @@ def test_only_text_can_be_neutralised() -> None:
         neutralize(b"<final>")  # type: ignore[arg-type]  # the point
 
 
-PIECES = st.sampled_from(
-    [
-        "<",
-        "</",
-        "<block",
-        "</block",
-        "<final",
-        "</final>",
-        ">",
-        "/>",
-        " ",
-        "\n",
-        'type="final"',
-        "type='command'",
-        'name="x"',
-        '\\"',
-        "x",
-        "é",
-        "\x00",
-        "\u00a0",
-        "<<final>",
-        "<bl",
-        "ock",
-        "<json>",
-        "<error >",
-        "&lt;",
-        "\ud800",
-    ]
-)
+PIECES = st.sampled_from([*FRAGMENTS, "<<final>", "<bl", "ock", "<error >"])
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))

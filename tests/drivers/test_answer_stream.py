@@ -15,6 +15,7 @@ from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.jsonio.json_pieces import PartialJson
 from kernai.middleware import retry
 from kernai.testing import ByHand
+from tests.properties import json_data
 
 PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
 
@@ -159,13 +160,7 @@ def test_partial_restarts_with_each_model_call() -> None:
     assert parts == [[1], [1, 2], [1, 2, 3], ["a"], ["a"]]
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12,
-)
-
-
-@given(JSON, st.integers(1, 5), st.booleans())
+@given(json_data(), st.integers(1, 5), st.booleans())
 def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     parser = PartialJson()

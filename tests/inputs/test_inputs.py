@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Input, Media, MediaStore, Skill, SkillInputError, parse
+from tests.properties import SCALARS, json_data
 
 
 class Level(enum.Enum):
@@ -653,11 +654,7 @@ TYPES = st.recursive(
     max_leaves=5,
 )
 KEYS = st.sampled_from(["name", "title", "labels", "retries", "children", "parent", "number", "a b", "<x>"]) | st.text()
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["low", "2024-01-31", "1.5"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
-    max_leaves=12,
-)
+JSON = json_data(SCALARS | st.floats() | st.sampled_from(["low", "2024-01-31", "1.5"]), KEYS)
 
 
 def refusal(skill: Skill, params: dict[str, object]) -> SkillInputError | None:

@@ -20,6 +20,7 @@ from kernai import Input, Skill, SkillInputError, parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, loads
 from kernai.jsonio.tolerant_json import read_tolerantly
 from tests.growth import assert_linear
+from tests.properties import json_data
 
 
 def skill_with(**types: Any) -> Skill:
@@ -298,13 +299,7 @@ def test_a_key_that_comes_twice_is_a_fault_in_repaired_json_too(content: str) ->
         TWO.call(content)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12,
-)
-
-
-@given(value=JSON)
+@given(value=json_data())
 def test_json_and_python_s_own_notation_are_read_to_the_same_value(value: Any) -> None:
     assert read_tolerantly(json.dumps(value, indent=1)) == (value, len(json.dumps(value, indent=1)), [])
     with suppress(ValueError):  # of what Python escapes in its own way
@@ -482,15 +477,7 @@ def test_text_that_does_not_look_like_json_gets_no_such_note() -> None:
 
 # ----------------------------------------------------------------------------------------------------- properties
 
-OBJECTS = st.dictionaries(
-    st.text(),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-        max_leaves=8,
-    ),
-    max_size=4,
-)
+OBJECTS = st.dictionaries(st.text(), json_data(), max_size=4)
 
 
 @given(value=OBJECTS, ascii_only=st.booleans(), space=st.sampled_from(["", " ", "\n", "\t \r\n"]))

@@ -21,6 +21,7 @@ from kernai import Input, Media, MediaStore, Skill, SkillContext, SkillInputErro
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.schema import sample_of
 from kernai.inputs.table import InputTable
+from tests.properties import json_data
 
 
 class Colour(enum.Enum):
@@ -166,8 +167,7 @@ LEAVES = st.one_of(
 )
 KEYS = st.sampled_from(["mail", "phone", "name", "theName", "price", "label", "children", "contact", "wishes", "colour",
                         "items", "inner", "other"])
-VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-                      max_leaves=8)
+VALUES = json_data(LEAVES, KEYS)
 #: types of which JSON Schema says all there is; formats are notes, and ids of media are looked up in a store
 EQUIVALENT = [row[0] for row in TYPES if row[0] not in (date, datetime, time, UUID, Media, list[Media])]
 

@@ -14,6 +14,7 @@ from mcp_types import Tool
 from kernai._util.close_matches import close_matches
 from kernai.mcp.rendering import tool_line
 from kernai.mcp.schemas import example, faults, type_of
+from tests.properties import json_data
 
 FILE = {
     "type": "object",
@@ -175,11 +176,7 @@ def test_the_type_of_an_argument_in_a_few_words(schema: Any, kind: str) -> None:
     assert type_of(schema) == kind
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=10,
-)
+JSON = json_data()
 KEYWORDS = st.sampled_from([
     "type", "properties", "required", "enum", "const", "items", "anyOf", "oneOf", "not", "$ref", "additionalProperties",
     "minimum", "pattern", "patternProperties", "dependentRequired", "default",

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Event
+from tests.properties import json_data
 
 FIELDS = ("type", "data", "step", "depth", "task_id", "scope", "run_id", "timestamp")
 
@@ -84,14 +85,7 @@ def test_a_timestamp_is_formatted_only_when_asked_for(monkeypatch: pytest.Monkey
     assert event.timestamp == "1970-01-01T00:00:00.000Z"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.text(), JSON, st.none() | st.integers(0), st.integers(0, 9), st.none() | st.text(), st.text(), st.text())
+@given(st.text(), json_data(), st.none() | st.integers(0), st.integers(0, 9), st.none() | st.text(), st.text(), st.text())
 def test_an_event_comes_back_from_json_as_it_was(
     type: str, data: object, step: int | None, depth: int, task_id: str | None, scope: str, run_id: str
 ) -> None:
