@@ -23,29 +23,20 @@ Repair = bool | Literal["json"]
 in quotes, and values without the name of their input."""
 
 
-class TextParams(dict[str, object]):
-    """Parameters that were text, not a JSON object.
+class ReadParams(dict[str, object]):
+    """Parameters that were not simply a JSON object.
 
-    `hint` is added to faults if the text looks like JSON. `refused` says why a JSON object was not used: it is broken,
-    or something in it would be lost. The text is under ``"input"`` then.
+    `is_text`: they were other text. `refused` says why a JSON object was not used: it is broken, or something in it
+    would be lost; the text is under ``"input"`` then. `repairs` lists the mistakes of JSON that was used nevertheless.
+    `hint` is added to faults, and says what is wrong with the text as JSON.
     """
 
-    def __init__(self, values: Mapping[str, object], hint: str = "", refused: str = "") -> None:
+    def __init__(
+        self, values: Mapping[str, object], *, is_text: bool = True, refused: str = "", repairs: Sequence[str] = (),
+        hint: str = "",
+    ) -> None:
         super().__init__(values)
-        self.hint = hint
-        self.refused = refused
-
-
-class RepairedParams(dict[str, object]):
-    """Parameters from JSON with mistakes, or from a value without its input's name.
-
-    `repairs` lists the mistakes of the JSON, `hint` says where the first one is.
-    """
-
-    def __init__(self, values: Mapping[str, object], repairs: Sequence[str], hint: str = "") -> None:
-        super().__init__(values)
-        self.repairs = repairs
-        self.hint = hint
+        self.is_text, self.refused, self.repairs, self.hint = is_text, refused, repairs, hint
 
 
 def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[str, object]:
@@ -69,23 +60,23 @@ def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[s
         try:
             found, hint, repairs = read_json(content, repair=bool(repair and (named or not is_text)))
         except JsonRefusedError as error:
-            return TextParams({"input": content}, refused=str(error))
+            return ReadParams({"input": content}, refused=str(error))
         except JsonSyntaxError as error:
             if named == "quoted":
-                return TextParams({"input": content}, refused=f"it is not valid JSON: {error}")
+                return ReadParams({"input": content}, refused=f"it is not valid JSON: {error}")
             if content.lstrip(JSON_SPACE)[:1] == "{":
                 hint = f"the text looks like JSON, but is not valid JSON: {error}"
         if only is not None and is_text and hint and named == "bare" and not _is_call(found, only.name):
             found = NO_VALUE
     if only is not None and repair is True and _is_whole(found, only):
-        return RepairedParams({only.name: found}, repairs)
+        return ReadParams({only.name: found}, is_text=False, repairs=repairs)
     if isinstance(found, dict):
-        return RepairedParams(found, repairs, hint) if repairs else found
+        return ReadParams(found, is_text=False, repairs=repairs, hint=hint) if repairs else found
     if only is None:
-        return TextParams({"input": content}, hint)
+        return ReadParams({"input": content}, hint=hint)
     text = without_blank_lines(content)
     value = only.type.from_text(text)
-    return TextParams({only.name: text if value is NO_VALUE else value}, hint)
+    return ReadParams({only.name: text if value is NO_VALUE else value}, hint=hint)
 
 
 _JSON_BEGINS = ("{", "[")

@@ -17,7 +17,7 @@ from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.inputs.containers import Field, object_schema
 from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, input_error
-from kernai.inputs.params import RepairedParams, TextParams, read_params
+from kernai.inputs.params import ReadParams, read_params
 from kernai.inputs.schema import Schema, json_in_block, line_of, outline_of, published, sample_of
 from kernai.inputs.types import InputType
 from kernai.jsonio.json_data import copy_of, loads, loads_flat, quoted
@@ -130,7 +130,7 @@ class InputTable:
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
         """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
-        if isinstance(params, TextParams) and params.refused:
+        if isinstance(params, ReadParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
         bound: dict[str, object] = {}
         validation: Validation | None = None  # made for the first value that needs one; most calls have none
@@ -178,7 +178,7 @@ class InputTable:
         """The error with all faults, and a right call: the model's own if it is clear what was meant."""
         notes = list(self._notes(params))
         usage = ""
-        if type(params) in (dict, RepairedParams):
+        if type(params) is dict or (isinstance(params, ReadParams) and not params.is_text):
             for meant, note in self._corrections(params, faults):
                 usage = self._call_of(meant)
                 if len(usage) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
@@ -232,7 +232,9 @@ class InputTable:
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
         """The parameters that no input takes."""
-        return [] if isinstance(params, TextParams) else [str(name) for name in params if name not in self.inputs]
+        if isinstance(params, ReadParams) and params.is_text:
+            return []
+        return [str(name) for name in params if name not in self.inputs]
 
     def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
         """Dropped parameters whose name is close to that of an input that was left out, with that input."""

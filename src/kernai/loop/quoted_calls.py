@@ -18,7 +18,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.blocks.runtime_blocks import neutralize, restored
 from kernai.errors import SkillInputError
-from kernai.inputs.params import TextParams
+from kernai.inputs.params import ReadParams
 from kernai.jsonio.json_data import jsonable
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
 
     def keys_of(content: str) -> Keys:
         params = skill.read(content, repair=run.root.repair)
-        if isinstance(params, TextParams) and params.refused:
+        if isinstance(params, ReadParams) and params.refused:
             return frozenset()  # it calls nothing
         keys = {f"sent {_canonical(_without_types(jsonable(params)))}"}
         with suppress(SkillInputError):

@@ -16,7 +16,7 @@ from kernai._util.close_matches import likely
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.faults import NO_VALUE, Fault, Validation
-from kernai.inputs.params import Repair, TextParams
+from kernai.inputs.params import ReadParams, Repair
 from kernai.inputs.schema import WORDS, Schema, label_of, published, sample_of
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.trusted import marked
@@ -73,7 +73,7 @@ class SchemaTable(InputTable):
     def bind(
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
-        if isinstance(params, TextParams) and params.refused:
+        if isinstance(params, ReadParams) and params.refused:
             return super().bind(params, media_store, repair=repair)  # which says why
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
         for one in self._fields if repair is True else ():
