@@ -333,3 +333,17 @@ def test_the_listing_and_the_schema_say_that_a_value_must_be_the_users() -> None
     skill = Skill("pay", execute=lambda to: None, inputs={"to": Trusted[str]})
     assert "- to (string, whose value is in the user's own words, required)" in skill.describe()
     assert skill.schema()["properties"]["to"] == {"type": "string", "x-trusted": True}
+
+
+def test_every_place_with_a_mark_is_listed_beside_a_record_that_comes_twice() -> None:
+    @dataclass
+    class Address:
+        street: str
+
+    @dataclass
+    class Parcel:
+        to: Trusted[str]
+        first: Address
+        second: Address
+
+    assert Skill("send", execute=lambda it: None, inputs={"it": list[Parcel]}).table.trusted == ["it[].to"]

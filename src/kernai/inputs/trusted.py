@@ -18,10 +18,10 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from unicodedata import category, normalize
 from uuid import UUID
 
-from kernai.inputs.constraints import ConstrainedType, underlying
+from kernai.inputs.constraints import underlying
 from kernai.inputs.containers import UnionType
 from kernai.inputs.schema import WORDS, Definition, Schema, label_of, resolved
-from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType
+from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType, WrapperType
 from kernai.values.media import Media
 
 T = TypeVar("T")
@@ -44,14 +44,14 @@ Trusted = Annotated[T, TrustedMark()]
 """An input whose whole value must occur in the words of the user or the host; see docs/security.md."""
 
 
-class TrustedType(ConstrainedType):
+class TrustedType(WrapperType):
     """A type whose values are trusted ones. Where a value comes from is looked at when a call is made, not here."""
 
     def __init__(self, inner: InputType) -> None:
         reason = _why_not(inner)
         if reason:
             raise TypeError(f"Trusted cannot be a type of {inner.label}: {reason}")
-        super().__init__(inner, ())
+        self.wrap(inner)
 
     @cached_property
     def schema(self) -> Schema:
