@@ -1,4 +1,4 @@
-"""What counts as standing in a user's text, and which values of a call are looked at."""
+"""What counts as a value in a user's text, and which values of a call are checked."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ConstrainedType(WrapperType):
         self.wrap(inner)
         self.constraints = tuple(constraints)
         if isinstance(inner, TextType):  # what the bounds forbid is no example
-            self.inner = inner.shown_by(self._right_one(sample_of(inner.schema)))
+            self.inner = inner.shown_by(self._fitting_sample(sample_of(inner.schema)))
 
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
@@ -114,10 +114,10 @@ class ConstrainedType(WrapperType):
                 _tighten(made, keyword, _source(one.value) if keyword == "pattern" else one.value)
         words = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
         sample = sample_of(made)
-        better = self._right_one(sample)
+        better = self._fitting_sample(sample)
         return {**made, **({} if better is sample else {"examples": [better]}), WORDS: words}
 
-    def _right_one(self, sample: Any) -> Any:
+    def _fitting_sample(self, sample: Any) -> Any:
         """The sample, or what fits in its place."""
         return next(filter(self._fits, self._candidates(sample)), sample)
 

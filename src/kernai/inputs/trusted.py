@@ -279,7 +279,7 @@ class Words:
         """The same for a contact from another text, even if its digits are grouped differently."""
         if contact.digits is not None:
             return self._digits.get(contact.digits)
-        return next((source for text, source in self._texts if _stands_in(contact.text, text)), None)
+        return next((source for text, source in self._texts if _occurs_in(contact.text, text)), None)
 
     @cached_property
     def _numbers(self) -> dict[Decimal, str]:
@@ -309,14 +309,14 @@ def _holds(text: str, value: object) -> bool:
     if isinstance(value, str) and not (value := folded(value)):
         return False  # nobody brings in an empty text
     if isinstance(value, datetime):
-        return _moment_stands_in(value, text)
+        return _moment_occurs_in(value, text)
     if isinstance(value, date):
-        return any(_stands_in(form, text) for form in _forms_of_date(value))
+        return any(_occurs_in(form, text) for form in _forms_of_date(value))
     if isinstance(value, time):
-        return any(_stands_in(form, text) for form in _forms_of_time(value))
+        return any(_occurs_in(form, text) for form in _forms_of_time(value))
     if isinstance(value, UUID):
-        return _stands_in(str(value), text.lower())
-    return _stands_in(value if isinstance(value, str) else folded(str(value)), text)
+        return _occurs_in(str(value), text.lower())
+    return _occurs_in(value if isinstance(value, str) else folded(str(value)), text)
 
 
 CONNECTORS = ".-+/@_%\u2010\u2011"
@@ -327,7 +327,7 @@ _TOGETHER = (  # Thai, Hangul, Kana and Han: scripts that put no space between w
 _WRITTEN_TOGETHER = re.compile(f"[{_TOGETHER}]")
 
 
-def _stands_in(value: str, text: str) -> bool:
+def _occurs_in(value: str, text: str) -> bool:
     if not value or _is_invisible(value[0]):
         return False
     at = text.find(value)
@@ -427,13 +427,13 @@ def _forms_of_time(at: time) -> Iterator[str]:
             yield f"{hour}{shown}"
 
 
-def _moment_stands_in(moment: datetime, text: str) -> bool:
+def _moment_occurs_in(moment: datetime, text: str) -> bool:
     forms = {moment.isoformat(), moment.isoformat(" "), moment.isoformat().replace("+00:00", "Z")}
-    if any(_stands_in(form, text) for form in forms):
+    if any(_occurs_in(form, text) for form in forms):
         return True
-    if moment.tzinfo is not None or not any(_stands_in(form, text) for form in _forms_of_date(moment.date())):
+    if moment.tzinfo is not None or not any(_occurs_in(form, text) for form in _forms_of_date(moment.date())):
         return False
-    return moment.time() == time() or any(_stands_in(form, text) for form in _forms_of_time(moment.time()))
+    return moment.time() == time() or any(_occurs_in(form, text) for form in _forms_of_time(moment.time()))
 
 
 # ---------------------------------------------------------------------------- what reaches others, in any free text
