@@ -86,14 +86,14 @@ class Configuration:
     docs/models.md). The resolvers find the values of credentials and settings.
     """
 
-    debug: bool
-    default_provider: Provider | None
-    allowed_skills: tuple[str, ...] | None
-    recorder: Recorder | None
-    logger: logging.Logger | None
-    repair: Repair
-    credential_resolver: Resolver
-    setting_resolver: Resolver
+    debug: bool = False
+    default_provider: Provider | None = None
+    allowed_skills: tuple[str, ...] | None = None
+    recorder: Recorder | None = None
+    logger: logging.Logger | None = None
+    repair: Repair = "json"
+    credential_resolver: Resolver = EnvironmentResolver()
+    setting_resolver: Resolver = EnvironmentResolver()
 
     def __init__(self) -> None:
         self.restore(defaults())
@@ -117,16 +117,7 @@ class Configuration:
 
 def defaults() -> dict[str, Any]:
     """The values of a fresh configuration."""
-    return {
-        "debug": False,
-        "default_provider": None,
-        "allowed_skills": None,
-        "recorder": None,
-        "logger": None,
-        "repair": "json",
-        "credential_resolver": EnvironmentResolver(),
-        "setting_resolver": EnvironmentResolver(),
-    }
+    return {name: getattr(Configuration, name) for name in Configuration.__annotations__}
 
 
 #: the one configuration, `kernai.config`

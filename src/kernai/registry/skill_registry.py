@@ -166,10 +166,7 @@ def skill(
     return _made(function, name, register, options)
 
 
-_OPTIONS = (
-    "name", "description", "requires", "produces", "credentials", "settings", "approval", "idempotent", "acts",
-    "directory", "creates", "register",
-)
+_OPTIONS = ("name", *(one for one in Skill.__init__.__kwdefaults__ or () if one != "inputs"), "register")
 
 
 def _made(function: Any, name: str | None, register: bool, options: dict[str, Any]) -> FunctionSkill[..., Any]:
