@@ -17,8 +17,7 @@ import pytest
 from asking import ADAPTERS
 from vendor_wires import USAGE, GeminiWire, OpenAIWire, Turn, Wire
 from wire_format import sse
-from wire_reply import Close, Framing
-from wire_server import Answer, Gate, endless, garbage, gzip_if_asked, hang_up, plain, redirect
+from wire_server import Answer, Close, Framing, Gate, endless, garbage, gzip_if_asked, hang_up, plain, redirect
 
 #: two, three and four bytes a character; what JSON escapes; what only looks like the end of a line
 PIECES = ("Grüße ", "aus 東京", " 🗼🎉", ' <b> & "q" \\ \n\u2028\u0085', "Ende")

@@ -15,8 +15,7 @@ from adapter_calls import WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
 from adapter_cases import PAGE, PIECES, TEXT, Case, cases_of
 from asking import ADAPTERS
 from vendor_wires import WIRES
-from wire_reply import Endless, Reply, Step
-from wire_server import Gate, WireServer, hang_up, plain
+from wire_server import Endless, Gate, Reply, Step, WireServer, hang_up, plain
 
 pytestmark = pytest.mark.slow
 

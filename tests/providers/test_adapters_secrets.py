@@ -20,8 +20,7 @@ from kernai import Agent, GenerationOptions, Message, Model, ProviderError, Reco
 from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES, Turn, Wire
 from wire_format import sse
-from wire_reply import Close
-from wire_server import Reply, WireServer, as_json, garbage, hang_up, plain, redirect
+from wire_server import Close, Reply, WireServer, as_json, garbage, hang_up, plain, redirect
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 SAID = f"the key {KEY} is not welcome"

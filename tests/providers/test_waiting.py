@@ -28,8 +28,7 @@ from kernai import (
 )
 from kernai_providers import HttpProvider
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
-from wire_reply import Endless, Gate, Hold, Notify, Reply
-from wire_server import WireServer
+from wire_server import Endless, Gate, Hold, Notify, Reply, WireServer
 
 #: seconds: the adapter's own patience; a test gives up earlier
 PATIENT = 60.0

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from wire_format import Turn, Wire, alternation_problems, data_of, dumps, retry_headers, sse, texts
-from wire_reply import Reply
-from wire_server import WireRequest
+from wire_server import Reply, WireRequest
 
 
 class AnthropicWire(Wire):

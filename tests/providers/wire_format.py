@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from wire_reply import Reply, plain
-from wire_server import WireRequest
+from wire_server import Reply, WireRequest, plain
 
 Usage: TypeAlias = tuple[int, int]
 Hint: TypeAlias = Literal["timed", "untimed", "final"]  # says when, says only "later", says "do not try again"

@@ -9,9 +9,10 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from wire_reply import Gate
+if TYPE_CHECKING:
+    from wire_server import Gate
 
 T = TypeVar("T")
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from wire_format import Turn, Wire, data_of, retry_headers, sse, texts
-from wire_reply import Reply
-from wire_server import WireRequest
+from wire_server import Reply, WireRequest
 
 
 class OpenAIWire(Wire):

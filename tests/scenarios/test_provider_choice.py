@@ -19,8 +19,7 @@ from kit.options import parse
 from kit.outcome import UsageError
 from kit.provider_choice import Choice, choose
 from tests.scenarios.scenario_process import KEYS, Demo
-from wire_reply import Reply, plain
-from wire_server import WireRequest, WireServer
+from wire_server import Reply, WireRequest, WireServer, plain
 
 NOWHERE = "127.0.0.1:1"
 
