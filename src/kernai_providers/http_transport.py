@@ -16,7 +16,6 @@ import errno
 import http.client
 import os
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -216,15 +215,6 @@ class Connection:
         return isinstance(self.sock, WatchedSocket) and (self.sock.has_excess or is_readable(self.sock.sock))
 
 
-class _Idle:
-    """The pool of one process; the connection that was given back last is the last one."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self.lock = threading.Lock()
-        self.connections: list[Connection] = []
-
-
 class ConnectionPool:
     """Keeps up to `max_idle` connections for up to `idle_seconds` each, for all threads.
 
@@ -238,17 +228,18 @@ class ConnectionPool:
         self._max_idle = max_idle
         self._idle_seconds = idle_seconds
         self._clock = clock
-        self._own = _Idle()
+        self._lock = ForkSafeLock()
+        self._process = os.getpid()
+        self._idle: list[Connection] = []
 
     def take(self, route: Route) -> Connection | None:
         """A connection that is ready for a request, or None."""
         wanted = connection_class(route.scheme)
         found: Connection | None = None
-        idle = self._idle()
-        with idle.lock:
-            unfit = self._too_old(idle)
-            for connection in [each for each in reversed(idle.connections) if each.route == route]:
-                idle.connections.remove(connection)
+        with self._lock:
+            unfit = self._unfit()
+            for connection in [each for each in reversed(self._idle) if each.route == route]:
+                self._idle.remove(connection)
                 # a cassette's connection does not survive the cassette, nor a real one its beginning
                 if type(connection.http) is wanted and not connection.is_stale:
                     found = connection
@@ -260,37 +251,28 @@ class ConnectionPool:
 
     def give(self, connection: Connection) -> None:
         """A connection that is in order and not used any more."""
-        idle = self._idle()
-        with idle.lock:
-            unfit = self._too_old(idle)
+        with self._lock:
+            unfit = self._unfit()
             connection.idle_since = self._clock()
-            idle.connections.append(connection)
-            while len(idle.connections) > self._max_idle:
-                unfit.append(idle.connections.pop(0))
+            self._idle.append(connection)
+            while len(self._idle) > self._max_idle:
+                unfit.append(self._idle.pop(0))
         for old in unfit:
             old.close()
 
     def close(self) -> None:
         """Closes what is idle."""
-        idle = self._idle()
-        with idle.lock:
-            connections, idle.connections = idle.connections, []
+        with self._lock:
+            connections, self._idle = self._idle, []
         for connection in connections:
             connection.close()
 
-    def _idle(self) -> _Idle:
-        idle = self._own
-        if idle.process != os.getpid():
-            # the lock may be held for ever by a thread that was not forked; closing ends this process's copies only
-            parents, self._own = idle.connections, _Idle()
-            for connection in parents:
-                connection.close()
-        return self._own
-
-    def _too_old(self, idle: _Idle) -> list[Connection]:
+    def _unfit(self) -> list[Connection]:
+        """Takes out those that are too old; in a forked child the parent's, of which closing ends the copies only."""
         oldest = self._clock() - self._idle_seconds
-        unfit = [each for each in idle.connections if each.idle_since <= oldest]
-        idle.connections = idle.connections[len(unfit):]
+        unfit = [each for each in self._idle if each.idle_since <= oldest or self._process != os.getpid()]
+        self._idle = self._idle[len(unfit):]
+        self._process = os.getpid()
         return unfit
 
 

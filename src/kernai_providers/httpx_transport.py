@@ -301,9 +301,6 @@ class BridgedResponse(StreamedResponse):
     def _hurry(self, seconds: float) -> None:
         self._response.deadline.seconds = seconds
 
-    def _stop_waiting(self) -> None:
-        pass  # whoever waits looks now and then
-
     def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - the inner answer knows
         try:
             self._bridge.run(self._response.aclose(), None)

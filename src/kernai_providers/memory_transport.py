@@ -125,12 +125,6 @@ class MemoryResponse(StreamedResponse):
                 return piece
         return b""
 
-    def _hurry(self, seconds: float) -> None:
-        pass
-
-    def _stop_waiting(self) -> None:
-        pass
-
     def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
         self._forget(self)
 

@@ -91,12 +91,10 @@ class StreamedResponse(ABC):
     def _pull(self) -> bytes:
         """The next bytes of the body, still encoded; none at its end. `TransportError` if the body is cut off."""
 
-    @abstractmethod
-    def _hurry(self, seconds: float) -> None:
+    def _hurry(self, seconds: float) -> None:  # noqa: B027 - what never waits has nothing to do
         """From now on no read may wait longer than that."""
 
-    @abstractmethod
-    def _stop_waiting(self) -> None:
+    def _stop_waiting(self) -> None:  # noqa: B027 - likewise
         """Unblocks a read in another thread."""
 
     @abstractmethod

@@ -175,7 +175,7 @@ def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport
     with WireServer(plain(b"hello").with_headers({"Connection": "close"})) as server:
         for _ in range(2):
             assert read(transport, post(server)) == (200, b"hello")
-            assert not transport._pool._own.connections
+            assert not transport._pool._idle
         assert server.accepts == 2
 
 
