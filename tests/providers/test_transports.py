@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from kernai.testing.contracts import at_once
+from kernai_providers.memory_transport import MemoryReply, MemoryTransport
 from kernai_providers.transport import (
     AsyncResponse,
     AsyncTransport,
@@ -124,20 +126,17 @@ def test_cookies_are_not_kept(wire: Stage) -> None:
 
 def test_a_request_is_sent_as_given_and_gets_a_user_agent_a_length_and_no_compression(wire: Stage) -> None:
     body = os.urandom(300_000)
-    read(wire.answers(plain(b"")), wire.request(body=body))
+    client = wire.answers(plain(b""))
+    read(client, wire.request(body=body))
+    read(client, wire.request(body=b""))
     assert wire.server is not None
-    sent = wire.server.requests[0]
+    sent, empty = wire.server.requests
+    assert empty.headers["content-length"] == "0"
     assert (sent.method, sent.path, sent.body) == ("POST", f"/v1/chat?key={KEY}", body)
     assert sent.headers["x-api-key"] == KEY
     assert sent.headers["user-agent"].startswith("kernai/")
     assert (sent.headers["accept-encoding"], sent.headers["content-length"]) == ("identity", "300000")
     assert sent.headers["host"] == wire.server.url.removeprefix("http://")
-
-
-def test_a_post_without_a_body_says_that_it_has_none(wire: Stage) -> None:
-    read(wire.answers(plain(b"")), wire.request(body=b""))
-    assert wire.server is not None
-    assert wire.server.requests[0].headers["content-length"] == "0"
 
 
 def test_what_the_caller_says_about_compression_and_user_agent_goes_first(wire: Stage) -> None:
@@ -190,29 +189,10 @@ def test_a_body_that_is_not_what_its_coding_says_is_an_error(stage: Stage, codin
     assert failure(lambda: read(client, stage.request())).kind == kind
 
 
-def test_a_body_that_unfolds_to_much_comes_in_pieces_that_can_be_counted(stage: Stage) -> None:
-    bomb = zlib.compress(bytes(5_000_000))
-    client = stage.answers(plain(bomb).with_headers({"Content-Encoding": "deflate"}))
-    response = client.send(stage.request())
-    sizes = [len(piece) for piece, _ in zip(response, range(5), strict=False)]
-    response.close()
-    assert max(sizes) <= 64 * 1024
-
-
 # Streaming
 
 
-def test_each_piece_is_given_before_the_next_one_is_sent(wire: Stage) -> None:
-    gate = Gate()
-    pieces = (b"data: one\n\n", b"data: two\n\n", b"data: three\n\n")
-    response = wire.answers(Reply(body=pieces).trickle(gate)).send(wire.request())
-    for expected, piece in zip(pieces, response, strict=True):
-        assert piece == expected
-        gate.allow()
-    response.finish()
-
-
-@pytest.mark.parametrize("framing", ["length", "close"])
+@pytest.mark.parametrize("framing", FRAMINGS)
 def test_the_first_bytes_are_given_before_the_rest_is_sent_whatever_the_framing(wire: Stage, framing: Any) -> None:
     gate = Gate()
     client = wire.answers(Reply(body=(b"begin", b"end"), framing=framing).trickle(gate))
@@ -221,17 +201,6 @@ def test_the_first_bytes_are_given_before_the_rest_is_sent_whatever_the_framing(
     assert next(body) == b"begin"
     gate.set()
     assert b"".join(body) == b"end"
-    response.finish()
-
-
-def test_compressed_pieces_are_given_as_they_are_flushed(wire: Stage) -> None:
-    gate = Gate()
-    reply = Reply(body=(b"one", b"two")).gzipped()
-    response = wire.answers(reply.hold(gate, at=1)).send(wire.request())
-    body = iter(response)
-    assert next(body) == b"one"
-    gate.set()
-    assert b"".join(body) == b"two"
     response.finish()
 
 
@@ -481,30 +450,6 @@ def test_closing_from_elsewhere_wakes_the_reader(wire: Stage, framing: Any, tls:
     assert wire.server.client_closed.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("in_head", [True, False], ids=("before the answer", "in its middle"))
-@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
-def test_cancelling_the_task_closes_the_connection(in_head: bool, tls: bool) -> None:
-    with ExitStack() as stack:
-        stage = Stage("httpx-async", stack)
-        reply = Reply(body=(b"begin", b"end"))
-        client = stage.answers(reply.stall(Gate()) if in_head else reply.hold(Gate(), at=1), tls=tls)
-        assert isinstance(client, LoopClient)
-        begun = threading.Event()
-
-        async def stream() -> None:
-            response = await client.transport.asend(stage.request())
-            async for _ in response:
-                begun.set()
-
-        task = client.start(stream())
-        server = stage.server
-        assert server is not None
-        server.until(lambda: len(server.requests) == 1)
-        assert in_head or begun.wait(PATIENCE)
-        task.cancel()
-        assert server.requests[0].client_closed.wait(PATIENCE)
-
-
 def test_a_closed_transport_can_be_used_again_and_answers_in_flight_continue(wire: Stage) -> None:
     gate = Gate()
     client = wire.answers(Reply(body=(b"begin", b"end")).hold(gate, at=1), plain(b"next"))
@@ -543,3 +488,102 @@ def test_without_tls_no_certificate_authorities_are_read(wire: Stage, monkeypatc
     wire.answers(plain(b"hello"))
     with real_client(wire.kind, None) as client:
         assert read(client, wire.request()) == (200, b"hello")
+
+
+# The transport for users' own tests.
+
+
+REQUEST = Request("POST", "https://vendor.test/v1/chat", {"Authorization": "Bearer key"}, b"{}")
+
+
+def test_replies_come_in_their_order_and_the_last_one_again_and_again() -> None:
+    transport = MemoryTransport(MemoryReply(429), MemoryReply(200, pieces=[b"a", b"", b"b"]))
+    assert [read(transport, REQUEST) for _ in range(3)] == [(429, b""), (200, b"ab"), (200, b"ab")]
+
+
+def test_requests_are_recorded_as_they_were_sent() -> None:
+    transport = MemoryTransport(MemoryReply())
+    transport.send(REQUEST).close()
+    assert transport.requests == (REQUEST,)
+
+
+def test_an_exception_among_the_replies_is_raised_instead_of_an_answer() -> None:
+    transport = MemoryTransport(TransportError("refused", "connect"), MemoryReply(pieces=b"there"))
+    with pytest.raises(TransportError, match="refused"):
+        transport.send(REQUEST)
+    assert read(transport, REQUEST) == (200, b"there")
+    assert len(transport.requests) == 2
+
+
+def test_an_exception_among_the_pieces_is_raised_in_its_place() -> None:
+    broken = TransportError("cut", "closed")
+    response = MemoryTransport(MemoryReply(pieces=[b"one", broken, b"never"])).send(REQUEST)
+    body = iter(response)
+    assert next(body) == b"one"
+    with pytest.raises(TransportError) as caught:
+        next(body)
+    assert caught.value is broken
+
+
+def test_a_function_answers_what_it_is_asked() -> None:
+    transport = MemoryTransport(lambda request: MemoryReply(201, [("X", request.method)], request.body))
+    response = transport.send(REQUEST)
+    assert (response.status, response.headers, list(response)) == (201, {"x": "POST"}, [b"{}"])
+    response.finish()
+
+
+def test_pieces_may_be_made_while_they_are_read() -> None:
+    made: list[int] = []
+
+    def pieces() -> Any:
+        for number in range(3):
+            made.append(number)
+            yield b"%d" % number
+
+    response = MemoryTransport(lambda request: MemoryReply(pieces=pieces())).send(REQUEST)
+    body = iter(response)
+    assert (next(body), made) == (b"0", [0])
+    response.close()
+
+
+async def test_asyncio_gets_the_same_answers() -> None:
+    transport = MemoryTransport(MemoryReply(200, {"A": "b"}, [b"one", b"two"]))
+    response = await transport.asend(REQUEST)
+    assert (response.status, response.headers) == (200, {"a": "b"})
+    assert [piece async for piece in response] == [b"one", b"two"]
+    assert transport.open_responses == 1
+    await response.finish()
+    assert transport.open_responses == 0
+
+
+def test_answers_that_were_neither_finished_nor_closed_are_counted() -> None:
+    transport = MemoryTransport(MemoryReply(pieces=[b"one"]))
+    first, second = transport.send(REQUEST), transport.send(REQUEST)
+    assert transport.open_responses == 2
+    first.close()
+    first.close()
+    second.finish()
+    assert transport.open_responses == 0
+
+
+def test_many_threads_lose_no_request() -> None:
+    transport = MemoryTransport(MemoryReply(pieces=b"x"))
+
+    def work(_: int) -> None:
+        for _ in range(50):
+            assert read(transport, REQUEST) == (200, b"x")
+
+    assert at_once(work, 16) == []
+    assert (len(transport.requests), transport.open_responses) == (800, 0)
+
+
+@pytest.mark.parametrize(
+    "replies, error",
+    [
+        ((), ValueError), ((200,), TypeError), ((b"body",), TypeError),
+        ((MemoryReply(), lambda request: MemoryReply()), TypeError), ((lambda r: MemoryReply(), lambda r: MemoryReply()), TypeError),
+    ],
+)  # fmt: skip
+def test_what_is_no_reply_is_refused_at_once(replies: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"MemoryReply|function"):
+        MemoryTransport(*replies)
