@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
-from kernai_providers.failures import failure_in_stream
+from kernai_providers.failures import at, failure_in_stream
 from kernai_providers.http_provider import (
     EMPTY,
     HttpProvider,
@@ -23,7 +23,7 @@ from kernai_providers.http_provider import (
     system_of,
 )
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
-from kernai_providers.reader import SseReader, at, count_of, key_of, sum_of
+from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096

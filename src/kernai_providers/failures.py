@@ -169,6 +169,18 @@ def _parsed(text: str) -> Any:
         return None
 
 
+def at(data: object, *path: str) -> Any:
+    """What JSON data hold at this path; None where they hold nothing."""
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a JSON list; anything else counts as an empty one."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def _said(data: object) -> _Said:
     """Reads the known shapes.
 
@@ -182,21 +194,15 @@ def _said(data: object) -> _Said:
     error = data.get("error")
     inner = error if isinstance(error, dict) else data
     message = error if isinstance(error, str) else _message(inner)
-    details = inner.get("details")
-    return _Said(
-        message,
-        tuple(_words(inner)),
-        tuple(one for one in details if isinstance(one, dict)) if isinstance(details, list) else (),
-        _text(data.get("request_id")) or _text(inner.get("request_id")),
-    )
+    request_id = _text(data.get("request_id")) or _text(inner.get("request_id"))
+    return _Said(message, tuple(_words(inner)), tuple(objects(inner.get("details"))), request_id)
 
 
 def _message(error: Mapping[str, Any]) -> str:
     given = next(filter(None, (error.get(name) for name in ("message", "Message", "detail", "msg"))), "")
     message = _text(given) or _as_json(given)
     # a router's own message may only say that a vendor failed; the vendor's message is in the metadata
-    metadata = error.get("metadata")
-    behind = _text(metadata.get("raw")) if isinstance(metadata, dict) else ""
+    behind = _text(at(error, "metadata", "raw"))
     return f"{message}: {behind}" if message and behind else message or behind
 
 
@@ -274,21 +280,14 @@ def _retryable_in_stream(said: _Said) -> bool:
 
 def _is_used_up(said: _Said) -> bool:
     """Whether the account's money or its quota for the day is used up, which no retry can wait for."""
-    for violation in _violations(said):
-        if "perday" in _text(violation.get("quotaId")).lower():
-            return True
+    violations = [one for detail in said.details for one in objects(detail.get("violations"))]
+    if any("perday" in _text(one.get("quotaId")).lower() for one in violations):
+        return True
     words = " ".join(said.words)
     message = _URL.sub("", said.message)
     if _MONEY.search(words) or _MONEY.search(message) or _BILLING.search(words):
         return True
     return not _RATE.search(words) and _BILLING.search(message) is not None
-
-
-def _violations(said: _Said) -> Iterator[Mapping[str, Any]]:
-    for detail in said.details:
-        violations = detail.get("violations")
-        if isinstance(violations, list):
-            yield from (one for one in violations if isinstance(one, dict))
 
 
 # ------------------------------------------------------------------------------------------- one readable line

@@ -12,9 +12,10 @@ from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
+from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, known, media_reference, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation
-from kernai_providers.reader import SseReader, at, count_of, objects, sum_of
+from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: which capability lets a kind of media in
 CAPABILITIES = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
+from kernai_providers.failures import objects
 from kernai_providers.http_provider import HttpProvider, heard_parts, known, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation
-from kernai_providers.reader import LineReader, count_of, objects
+from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
 
 LOCAL = "http://localhost:11434"

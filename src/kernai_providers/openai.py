@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
+from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import (
     EMPTY,
     HttpProvider,
@@ -24,7 +25,7 @@ from kernai_providers.http_provider import (
     system_of,
 )
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
-from kernai_providers.reader import SseReader, at, cost_of, count_of, key_of, objects, sum_of
+from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")

@@ -379,18 +379,6 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
-def at(data: object, *path: str) -> Any:
-    """What JSON data hold at this path; None where they hold nothing."""
-    for name in path:
-        data = data.get(name) if isinstance(data, dict) else None
-    return data
-
-
-def objects(value: object) -> list[dict[str, Any]]:
-    """The objects of a JSON list; anything else counts as an empty one."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
 def key_of(value: object) -> int | str | None:
     """A vendor's index or id, as a key for what comes in pieces; None for anything else."""
     return value if isinstance(value, (int, str)) else None

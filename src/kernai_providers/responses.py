@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.failures import failure_in_stream
+from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.http_provider import EMPTY, data_uri, heard_parts, known, media_reference, system_of
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.openai import IMAGE_TYPES, LONG_CACHE, REASONING_MODEL, OpenAIProvider, cache_key, keeps_longer
-from kernai_providers.reader import SseReader, at, cost_of, count_of, key_of, objects, whole_characters
+from kernai_providers.reader import SseReader, cost_of, count_of, key_of, whole_characters
 
 #: how a response has ended, or else why it is incomplete
 FINISH_REASONS = {
