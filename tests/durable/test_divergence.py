@@ -27,6 +27,7 @@ from kernai import (
     SqliteStore,
 )
 from kernai.durable.journal import Journal
+from kernai.durable.lease import Held
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
@@ -338,7 +339,7 @@ def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_re
 
 def test_a_journal_insists_until_something_is_appended() -> None:
     store = MemoryStore()
-    journal = Journal(store, "r", MediaStore())
+    journal = Journal(Held(store, "r", 30, print), MediaStore())
     journal.insists = True
     journal.commit()
     assert journal.due

@@ -121,17 +121,17 @@ class DurableRun:
     @property
     def key(self) -> str | None:
         """What idempotency keys of the run begin with; None for its id."""
-        return None if self.journal is None else self.journal.key
+        return None if self.journal is None else self.journal.held.key
 
     @property
     def holds(self) -> bool:
         """Whether the run has not been given back yet."""
-        return self.journal is not None and self.journal.holds
+        return self.journal is not None and self.journal.held.may_hold
 
     @property
     def is_unwanted(self) -> bool:
         """Whether nothing more is to begin here, because another worker is to continue the run."""
-        return self.journal is not None and self.journal.is_unwanted
+        return self.journal is not None and self.journal.held.is_unwanted
 
     def commit(self) -> None:
         """Appends the new rows."""
@@ -141,12 +141,12 @@ class DurableRun:
     def look(self) -> None:
         """`RunConflictError` if another worker may have the run by now."""
         if self.journal is not None:
-            self.journal.look()
+            self.journal.held.look()
 
     def close(self) -> None:
         """Gives the run back, so that another worker may have it."""
         if self.journal is not None:
-            self.journal.close()
+            self.journal.held.give_back()
 
     # ------------------------------------------------------------------------------------------------- resuming
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable.store import RunInfo
 from kernai.events import ContextSavedRow
-from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from kernai.durable.host_state import HostState
     from kernai.durable.lease import Held
-    from kernai.durable.store import Store
     from kernai.events import Row
     from kernai.values.media import Media, MediaStore
 
@@ -28,29 +26,25 @@ if TYPE_CHECKING:
 class Journal:
     """Rows that wait to be appended; `commit` appends them at once, with the media that are new.
 
-    `stored` has the ids of the media in the store, `seq` is the number of its next entry, `sent` the state of
-    `MessageDelta`. With `held` the run has a lease; `info` is how the store lists the run.
+    `held` is the run in its store. `stored` has the ids of the media in the store, `seq` is the number of its next
+    entry, `sent` the state of `MessageDelta`, `info` how the store lists the run.
     """
 
     def __init__(
         self,
-        store: Store,
-        run_id: str,
+        held: Held,
         media: MediaStore,
         *,
         seq: int = 0,
         stored: Iterable[str] = (),
         info: RunInfo | None = None,
-        held: Held | None = None,
         sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None,
     ) -> None:
-        self.run_id = run_id
+        self.held = held
         self.seq = seq
-        self._store = store
         self._media = media
         self._stored = set(stored)
-        self._info = RunInfo(run_id) if info is None else info
-        self._held = held
+        self._info = RunInfo(held.run_id) if info is None else info
         self._waiting: list[Row] = []
         self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
@@ -79,38 +73,13 @@ class Journal:
         """A row cannot be appended: the next commit raises `error`."""
         self._failure = self._failure or error
 
-    @property
-    def key(self) -> str:
-        """What idempotency keys of the run begin with."""
-        return self.run_id if self._held is None else self._held.key
-
-    @property
-    def is_unwanted(self) -> bool:
-        """Whether the run is to be left to another worker."""
-        return self._held is not None and self._held.is_unwanted
-
-    @property
-    def holds(self) -> bool:
-        """Whether the run has not been given back yet."""
-        return self._held is not None and self._held.may_hold
-
-    def look(self) -> None:
-        """`RunConflictError` if another worker may have the run by now."""
-        if self._held is not None:
-            self._held.look()
-
-    def close(self) -> None:
-        """The run is no longer driven: another worker may have it."""
-        if self._held is not None:
-            self._held.give_back()
-
     def commit(self) -> None:
         """Appends the waiting rows. What the store raises ends the run, and is raised again by each later call."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             try:
-                self.look()
+                self.held.look()
                 if self._waiting:
                     self._append(len(self._waiting))
             except BaseException as failure:
@@ -123,21 +92,13 @@ class Journal:
         for row in self._waiting[:count]:
             entries.append(self._delta.entry(row))
             self._delta.written()
-        media = self._named(entries)
-        self._hand_over(entries, media)
+        media, info = self._named(entries), self._info.after(entries)
+        self.held.append(self.seq, entries, media, info)
+        self._info = info
         self.insists = False
         del self._waiting[:count]
         self.seq += count
         self._stored.update(one.id for one in media)
-
-    @calls_out
-    def _hand_over(self, entries: list[dict[str, Any]], media: list[Media]) -> None:
-        if self._held is None:
-            self._store.append(self.run_id, self.seq, entries, media)
-        else:
-            info = self._info.after(entries)
-            self._held.append(self.seq, entries, media, info)
-            self._info = info
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
         """The media that the entries name and the store has not; a context may share its media with other runs."""

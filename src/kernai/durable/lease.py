@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from kernai._util.copies import Value
+from kernai.durable.store import RUNNING, leased
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
-from kernai.events import ResultRow
 from kernai.interrupts import calls_out
 
 if TYPE_CHECKING:
@@ -153,10 +153,14 @@ def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
 
 
 class Held:
-    """The lease of one run in this process, from the append that claims it to the one that gives it back."""
+    """One run in its store, and its lease from the append that claims it to the one that gives it back.
 
-    def __init__(self, store: RunStore, run_id: str, seconds: float, cancel: Callable[[str], object]) -> None:
-        self.store = store
+    In a `Store` without leases another worker cannot be noticed before an append fails.
+    """
+
+    def __init__(self, store: Any, run_id: str, seconds: float, cancel: Callable[[str], object]) -> None:
+        self.store: RunStore = store
+        self.has_leases = leased(store) is not None
         self.run_id = run_id
         self.seconds = seconds
         self.lease: Lease | None = None
@@ -177,8 +181,14 @@ class Held:
 
     @calls_out
     def append(self, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], info: RunInfo) -> None:
-        """Appends under the lease; the first append claims it, the one with the end of the run gives it back."""
-        ends = any(one["event"] == ResultRow.type and not one["scope"] for one in entries)
+        """Appends under the lease; the first append claims it, the one with the end of the run gives it back.
+
+        `info` is what the run is after it.
+        """
+        if not self.has_leases:
+            self.store.append(self.run_id, first_seq, entries, media)
+            return
+        ends = info.status != RUNNING
         terms: dict[str, Any] = {"lease": self.lease} if self.lease else {"claim": (self._worker, self.seconds)}
         self.may_hold, sent = True, boottime()
         terms |= {"info": info, "release": ends, "writer": f"{self._worker}/{first_seq}"}

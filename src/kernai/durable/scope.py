@@ -289,8 +289,10 @@ class DurableScope:
             yield from self._continue()
         except Parked:
             self._work.close()
-            return (yield from self._durable.end_parked(self))
-        return (yield from self._durable.end(self))
+            end = self._durable.end_parked(self)
+        else:
+            end = self._durable.end(self)
+        return (yield from end)  # outside of `except`: its error has no cause that the user should read
 
     def _continue(self) -> Generator[Effect, Any, None]:
         """From the frontier until the loop has ended."""
@@ -388,7 +390,7 @@ class DurableScope:
     def _commit(self) -> Generator[Effect, Any, Completion | None]:
         """Has the rows so far appended; returns an outcome only if that failed, so that nothing may be performed."""
         journal = self._durable.journal
-        if journal is None or not (journal.due or any(row.stored_first for row in self.run.outbox.waiting)):
+        if journal is None or not (any(row.stored_first for row in self.run.outbox.waiting) or journal.due):
             return None
         outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome

@@ -284,13 +284,11 @@ class RunRequest:
         assert self._store is not None
         from kernai.durable.journal import Journal
         from kernai.durable.lease import Held
-        from kernai.durable.store import leased
 
-        runs, held, media = leased(self._store), None, self._context.media_store
-        if runs is not None:
+        held = Held(self._store, self.run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
+        if held.has_leases:
             self.cancellation.may_come_from_outside()
-            held = Held(runs, self.run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
-        journal = self.writer.journal = Journal(self._store, self.run_id, media, held=held, **stored)
+        journal = self.writer.journal = Journal(held, self._context.media_store, **stored)
         return journal
 
 
