@@ -26,12 +26,13 @@ from kernai import (
     Skill,
     SqliteStore,
 )
+from kernai.durable.history import History
 from kernai.durable.journal import Journal
 from kernai.durable.lease import Held
-from kernai.durable.recorded_run import RecordedRun
+from kernai.durable.recorded_run import Recorded, RecordedRun
 from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
-from kernai.events import RECORDING_FORMAT, InFlightRow
+from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
 from kernai.values.media import MediaStore
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
 
@@ -335,6 +336,24 @@ def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_re
     calls = {"0.a/0.0": 3, "0.a/1.0": 6, "0.b/0.0": 5, "1.0/0.0": 9, "1.0": 9}
     at: Any = SimpleNamespace(seams=[SimpleNamespace(seq=5)], _approved_at=calls)
     assert RecordedRun.approved_below(at, scope) == found
+
+
+@pytest.mark.parametrize("rows, undone, resumed", [
+    ({}, [], False), ({}, [7], True), ({}, [3], False),
+    ({9: ResultRow}, [], False), ({9: ResultRow}, [7], True), ({9: ResultRow}, [3, 12], False),
+    ({6: SkillResultRow, 9: ResultRow}, [7], True), ({2: MessagesSentRow}, [], False), ({8: MessagesSentRow}, [], True),
+])
+def test_a_run_was_resumed_after_an_outcome_if_it_continued_or_an_end_after_it_was_undone(
+    rows: dict[int, Any], undone: list[int], resumed: bool
+) -> None:
+    def made(seq: int, kind: Any) -> Recorded:
+        row = object.__new__(kind)
+        row.place = (0, 0, None, "0.a", "r", None)
+        return Recorded(seq, row)
+
+    history = History(scopes={"0.a": [made(*row) for row in rows.items()]})
+    history._undone = {"0.a": undone, "": [7]}
+    assert history.was_resumed_after(made(5, SkillResultRow)) is resumed
 
 
 def test_a_journal_insists_until_something_is_appended() -> None:

@@ -16,13 +16,27 @@ from typing import Any, NamedTuple
 import pytest
 
 import kernai
-from kernai import Event, Media, MemoryStore, Result, SqliteStore, Store
+from kernai import (
+    Agent,
+    Event,
+    Media,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Protocol,
+    Result,
+    Skill,
+    SkillResult,
+    SqliteStore,
+    Stop,
+    Store,
+)
 from kernai.durable.history import History
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.events import CallEndedRow, MessagesSentRow, Row
 from kernai.jsonio.json_data import dumps
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, cut, provider
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider
 
 
 class Whole(NamedTuple):
@@ -155,6 +169,21 @@ def cancelled_at(at: int, way: Way) -> MemoryStore:
         agent(Performed()), "do everything", provider=provider(), store=store, run_id="r", cancel=cancel, on_event=cancel
     )
     return store
+
+
+@pytest.mark.parametrize("beside", ["text", Message("user", "a message"), SkillResult("parts", metadata={"n": 1})], ids=repr)
+def test_a_run_that_a_call_has_ended_with_an_answer_gives_the_same_messages_again(beside: Any) -> None:
+    def stop() -> str:
+        raise Stop("final", "enough")
+
+    it = Agent(
+        instructions="x", skills=[Skill("stop", execute=stop)], protocols=[Protocol("ticket", lambda *_: beside)],
+        provider=MockProvider('<block type="ticket">one</block>' + command("stop")),
+    )
+    store = MemoryStore()
+    ended = kernai.execute(it, "go", store=store, run_id="r")
+    again = kernai.resume(it, "r", store=store)
+    assert (again.text, again.messages) == ("enough", ended.messages)
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 21])

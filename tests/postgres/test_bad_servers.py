@@ -209,6 +209,19 @@ def test_a_store_that_is_closed_says_so(kept: PostgresStore) -> None:
             act()
 
 
+def test_who_watches_a_run_says_so_now_and_then_and_waits_no_longer_than_asked(
+    kept: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LOOKS", 60.0)
+    kept.append("r", 0, [entry()], [])
+    marks = []
+    with kept._news_of("r") as wait, psycopg.connect(server.dsn) as connection:
+        for _ in range(3):
+            wait(1, 0.0)
+            marks.append(connection.execute(f"SELECT watched FROM {schema}.runs").fetchone())
+    assert marks == [marks[0]] * 3 != [(0.0,)] * 3
+
+
 def test_what_a_transaction_holds_is_written_together_or_not_at_all(kept: PostgresStore) -> None:
     with pytest.raises(ZeroDivisionError), kept.transaction():
         kept.append("r", 0, [started()], [])
