@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 import kernai
@@ -152,6 +154,30 @@ def agent(performed: Performed, *, idempotent: Collection[str] = SKILLS, **chang
         "protocols": [Protocol("ticket", ticket)], "parallel_skills": True,
     }
     return Agent(**{**given, **changes})
+
+
+class Appends(MemoryStore):
+    """Notes what each append brings. After `left` more of them each one fails, before or `behind` what it does."""
+
+    def __init__(self, left: float = inf, error: type[BaseException] = OSError, *, behind: bool = False) -> None:
+        super().__init__()
+        self.left, self.error, self.behind = left, error, behind
+        self.batches: list[list[str]] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        """How long the run was after each append: only there a crash can cut it off."""
+        return list(accumulate(map(len, self.batches)))
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
+        self.batches.append([entry["event"] for entry in entries])
+        self.left -= 1
+        if self.left < 0 and not self.behind:
+            raise self.error("the disk is full")
+        lease = super().append(run_id, first_seq, entries, media, **terms)
+        if self.left < 0:
+            raise self.error("the disk is full")
+        return lease
 
 
 def entries_of(store: MemoryStore, run_id: str = "r") -> list[Entry]:

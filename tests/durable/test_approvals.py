@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import date
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from kernai import (
     Stop,
 )
 from kernai.loop.run_state import Run
-from tests.durable.durable_cases import WAYS, Performed, Way, command, cut, provider, way_id
+from tests.durable.durable_cases import WAYS, Appends, Performed, Way, command, cut, provider, way_id
 from tests.warm_python import WarmPython
 
 pytestmark = pytest.mark.slow
@@ -230,24 +231,15 @@ def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothi
 
 @EACH_WAY
 def test_a_run_that_died_between_two_calls_that_wait_is_said_to_wait_once_it_is_resumed(way: Way) -> None:
-    class Dying(MemoryStore):
-        appends = 100
-
-        def append(self, *given: Any, **terms: Any) -> Any:
-            self.appends -= 1
-            if self.appends < 0:
-                raise SystemError("killed")
-            return super().append(*given, **terms)
-
     it = Agent(instructions="x", parallel_skills=True, skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
     for survived in range(4):
-        store = Dying()
+        store = Appends(error=SystemError)
         options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay") * 2, "<final>done</final>"]})}
         way.execute(it, "go", run_id="r", **options)
-        store.appends = survived
+        store.left = survived
         with suppress(SystemError):
             way.resume(it, "r", approvals={"0.0": True}, **options)
-        store.appends = 100
+        store.left = inf
         result = way.resume(it, "r", in_flight="skip", **options)
         length = len(store.load("r"))
         assert [one.call_id for one in result.pending] == (["0.0", "0.1"] if survived == 0 else ["0.1"])
@@ -803,23 +795,14 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
 
 
 def test_a_call_that_was_edited_and_is_in_flight_shows_what_is_called() -> None:
-    class Killed(MemoryStore):
-        """Stops at the append after the call."""
-
-        armed = False
-
-        def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
-            if self.armed and any(one["event"] == "skill_result" for one in entries):
-                raise OSError("killed")
-            return super().append(run_id, first_seq, entries, media, **terms)
-
-    store = Killed()
+    store = Appends()
     it = agent(Performed())
     options: dict[str, Any] = {"store": store, "provider": provider({"go": [PAY]})}
     kernai.execute(it, "go", run_id="r", **options)
-    store.armed = True
-    with pytest.raises(OSError, match="killed"):
+    store.left = 1  # the one that brings the decision and the call
+    with pytest.raises(OSError, match="full"):
         kernai.resume(it, "r", approvals={"0.0": {"params": {"amount": 3}}}, **options)
+    store.left = inf
     with pytest.raises(kernai.InFlightError) as caught:
         kernai.resume(it, "r", **options)
     assert [call.params for call in caught.value.calls] == [{"amount": 3}]

@@ -16,7 +16,7 @@ import pytest
 import kernai
 from kernai import Agent, Context, Event, KernaiError, MemoryStore, Skill, SkillContext, Stop
 from kernai.durable import host_state
-from tests.durable.durable_cases import WAYS, Way, command, cut, provider, share_of, way_id
+from tests.durable.durable_cases import WAYS, Appends, Way, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 PATIENCE = 20.0
@@ -78,16 +78,7 @@ def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_a
 
 @EACH_WAY
 def test_an_outcome_and_the_state_that_it_made_are_appended_together(way: Way) -> None:
-    class Batches(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.batches: list[list[str]] = []
-
-        def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
-            self.batches.append([one["event"] for one in entries])
-            return super().append(run_id, first_seq, entries, media, **terms)
-
-    store = Batches()
+    store = Appends()
     way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), provider=provider(SHOPPING))
     assert any("context_saved" in batch for batch in store.batches)
     for batch in store.batches:
@@ -129,19 +120,6 @@ def test_a_state_that_would_come_back_as_something_else_is_refused(way: Way, giv
         way.execute(shopper(), "go", store=store, run_id="r", context=Odd(), provider=provider(SHOPPING))
     again = Cart()
     assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
-
-
-class Appends(MemoryStore):
-    """Remembers how long the run was after each append: only there a crash can cut it off."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lengths: list[int] = []
-
-    def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
-        lease = super().append(run_id, first_seq, entries, media, **terms)
-        self.lengths.append(first_seq + len(entries))
-        return lease
 
 
 class InPlace(Cart):

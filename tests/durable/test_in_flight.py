@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import kernai
 from kernai import Agent, Context, InFlightError, MemoryStore, PendingCall, Skill, SkillContext
 from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, share_of, way_id
+from tests.durable.durable_cases import WAYS, Appends, Performed, Way, agent, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
@@ -106,16 +107,10 @@ def test_the_model_reads_that_the_outcome_is_unknown() -> None:
 def test_what_was_skipped_once_stays_skipped_when_the_run_is_broken_off_again() -> None:
     store, calls = one_in_flight()
 
-    class Dies(MemoryStore):
-        def append(self, *given: Any, **terms: Any) -> Any:
-            lease = super().append(*given, **terms)
-            raise OSError("gone")
-            return lease
-
-    dying = Dies()
+    dying = Appends(0, behind=True)
     dying._runs = store._runs
     options: dict[str, Any] = {"provider": provider({"go": [command("pay")]})}
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="full"):
         kernai.resume(it(calls), "r", store=dying, in_flight="skip", **options)
     for verdict in ("fail", "retry"):
         copy = cut(store, len(store.load("r")))
@@ -197,21 +192,10 @@ def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_brok
     class Died(BaseException):
         pass
 
-    class Dies(MemoryStore):
-        left, behind = 0, False
-
-        def append(self, *given: Any, **terms: Any) -> Any:
-            if self.left <= 0:
-                if self.behind:
-                    super().append(*given, **terms)
-                raise Died
-            self.left -= 1
-            return super().append(*given, **terms)
-
     runs = segments = stuck = 0
     for left in (2, 3):  # after a resume the first append takes the run, and the second has the first outcome
         for behind in (False, True):
-            store, performed = Dies(), Performed()
+            store, performed = Appends(error=Died), Performed()
             runs += 1
             for segment in range(200):
                 store.left, store.behind = left, behind
@@ -239,17 +223,9 @@ def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_brok
 def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> None:
     paid: list[int] = []
 
-    class Dies(MemoryStore):
-        dead = False
-
-        def append(self, *given: Any, **terms: Any) -> Any:
-            if self.dead:
-                raise OSError("died")
-            return super().append(*given, **terms)
-
     def pay(amount: int) -> str:
         paid.append(amount)
-        store.dead = len(paid) == 1
+        store.left = 0 if len(paid) == 1 else inf
         return "paid"
 
     def stop_at_once(event: kernai.Event) -> None:
@@ -257,13 +233,13 @@ def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> No
             stop.set()
 
     it = kernai.Agent(instructions="x", skills=[kernai.Skill("pay", execute=pay)])
-    store, stop = Dies(), threading.Event()
+    store, stop = Appends(), threading.Event()
     options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay", '{"amount": 30}')]})}
     assert kernai.execute(it, "go", run_id="r", cancel=stop, on_event=stop_at_once, **options).stop_reason == "cancelled"
     assert not paid, "the run was stopped before the call began"
-    with pytest.raises(OSError, match="died"):
+    with pytest.raises(OSError, match="full"):
         kernai.resume(it, "r", **options)
-    store.dead = False
+    store.left = inf
     with pytest.raises(kernai.InFlightError):
         kernai.resume(it, "r", **options)
     assert paid == [30]

@@ -32,7 +32,7 @@ from kernai import (
 )
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+from tests.durable.durable_cases import WAYS, Appends, Performed, Way, agent, command, cut, provider, way_id
 from tests.ways import LIVE_ONLY
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
@@ -40,18 +40,6 @@ LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
-
-
-class Counting(MemoryStore):
-    """What each append brought."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches: list[list[str]] = []
-
-    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any, **terms: Any) -> Any:
-        self.batches.append([entry["event"] for entry in entries])
-        return super().append(run_id, first_seq, entries, media, **terms)
 
 
 # ----------------------------------------------------------------------------------------------------------- streams
@@ -272,7 +260,7 @@ def test_events_are_in_the_store_even_when_their_observer_is_interrupted(at: str
         if event.type == at:
             raise KeyboardInterrupt
 
-    store = Counting()
+    store = Appends()
     model, recorder = MockProvider("<final>Hello!</final>"), Recorder()
     polite = Agent(instructions="", provider=model)
     with pytest.raises(KeyboardInterrupt):
@@ -291,7 +279,7 @@ async def test_events_are_in_the_store_even_when_the_run_is_cancelled_in_an_obse
             there.set()
             await asyncio.sleep(PATIENCE)
 
-    store = Counting()
+    store = Appends()
     model, recorder = MockProvider("<final>Hello!</final>"), Recorder()
     polite = Agent(instructions="", provider=model)
     going = asyncio.ensure_future(
@@ -378,25 +366,6 @@ def test_ctrl_c_in_a_skill_is_on_record_and_the_run_continues_later() -> None:
     assert calls == ["0.0", "0.0"]
 
 
-class Interrupted(MemoryStore):
-    """Ctrl-C falls into its nth append, before or behind what is done."""
-
-    def __init__(self, at: int, *, behind: bool) -> None:
-        super().__init__()
-        self._left, self._behind = at, behind
-        self.appends = 0
-
-    def append(self, *given: Any, **terms: Any) -> Any:
-        self.appends += 1
-        self._left -= 1
-        if self._left == 0 and not self._behind:
-            raise KeyboardInterrupt
-        lease = super().append(*given, **terms)
-        if self._left == 0:
-            raise KeyboardInterrupt
-        return lease
-
-
 # a coroutine that is cancelled before its first line raises the warning "never awaited"
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
 @pytest.mark.slow
@@ -405,11 +374,11 @@ def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_co
     whole = kernai.execute(agent(Performed()), "do everything", provider=provider())
     at = 1
     while True:
-        store = Interrupted(at, behind=behind)
+        store = Appends(at - 1, KeyboardInterrupt, behind=behind)
         try:
             kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
         except KeyboardInterrupt:
-            assert store.appends == at
+            assert len(store.batches) == at
         else:
             break
         if store.load("r"):
@@ -518,7 +487,7 @@ APPENDS: dict[str, tuple[dict[str, list[str]], bool, int]] = {
 @EACH_WAY
 def test_nothing_is_appended_more_often_than_it_must_be(case: str, asks: bool, way: Way) -> None:
     scripts, at_once, count = APPENDS[case]
-    store = Counting()
+    store = Appends()
     it = agent(Performed(), parallel_skills=at_once, approve=(lambda call: True) if asks else None)
     assert way.execute(it, "go", provider=provider(scripts), store=store, run_id="r").ok
     assert len(store.batches) == count, store.batches
@@ -529,9 +498,9 @@ def test_nothing_is_appended_more_often_than_it_must_be(case: str, asks: bool, w
 @EACH_WAY
 def test_that_a_run_was_resumed_is_in_the_store_before_its_first_model_call(way: Way) -> None:
     scripts = {"go": ["<final>x</final>"]}
-    store = Counting()
+    store = Appends()
     way.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")
-    crashed = Counting()
+    crashed = Appends()
     crashed.append("r", 0, store.load("r")[:2], [])
     crashed.batches.clear()
     assert way.resume(agent(Performed()), "r", provider=provider(scripts), store=crashed).ok

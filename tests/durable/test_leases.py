@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernai import Agent, MemoryStore, MockProvider, RunBusyError, RunConflictEr
 from kernai.durable import lease as leases
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.middleware import retry
-from tests.durable.durable_cases import WAYS, Way, command, provider, way_id
+from tests.durable.durable_cases import WAYS, Appends, Way, command, provider, way_id
 from tests.durable.eight_resumers import RESUMED, check_eight_resumers
 from tests.durable.test_store_rules import Plain
 from tests.warm_python import WarmPython
@@ -222,41 +223,25 @@ def test_a_renewal_that_the_store_cannot_answer_is_tried_again() -> None:
 @EACH_WAY
 @pytest.mark.parametrize("gives_back", [True, False])
 def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool) -> None:
-    class Fails(MemoryStore):
-        left = 2
-
-        def append(self, *given: Any, **terms: Any) -> Any:
-            self.left -= 1
-            if self.left == 0:
-                raise OSError("the disk is full")
-            return super().append(*given, **terms)
-
+    class Fails(Appends):
         def release(self, lease: Lease) -> None:
             if not gives_back:
                 raise OSError("the disk is full")
             super().release(lease)
 
-    store = Fails()
+    store = Fails(1)
     with pytest.raises(OSError, match="full"):
         way.execute(acting(lambda: None), "go", store=store, run_id="r")
+    store.left = inf
     assert way.resume(acting(lambda: None), "r", store=store).text == "done"
 
 
 @EACH_WAY
 def test_a_run_whose_claim_is_made_but_not_heard_of_can_be_resumed_at_once(way: Way) -> None:
-    class Fails(MemoryStore):
-        is_first = True
-
-        def append(self, *given: Any, **terms: Any) -> Any:
-            lease = super().append(*given, **terms)
-            if self.is_first:
-                self.is_first = False
-                raise OSError("the connection is gone")
-            return lease
-
-    store = Fails()
-    with pytest.raises(OSError, match="gone"):
+    store = Appends(0, behind=True)
+    with pytest.raises(OSError, match="full"):
         way.execute(acting(lambda: None), "go", store=store, run_id="r")
+    store.left = inf
     assert way.resume(acting(lambda: None), "r", store=store).text == "done"
 
 

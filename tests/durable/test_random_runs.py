@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from kernai import (
     Event,
     Limits,
     LlmResponse,
-    MemoryStore,
     Message,
     Pause,
     Provider,
@@ -32,7 +32,7 @@ from kernai import (
 )
 from kernai.durable.recorded_run import RecordedRun
 from kernai.middleware import CallModel, retry
-from tests.durable.durable_cases import PRICED, WAYS, command
+from tests.durable.durable_cases import PRICED, WAYS, Appends, command
 
 Ctx = SkillContext[Context]
 REASONS = ("guardrail", "timeout", "cancelled", "max_cost")
@@ -84,25 +84,13 @@ class CancelAt:
         return self._left <= 0
 
 
-class Failing(MemoryStore):
-    """Appends so many times more."""
-
-    left = 1_000_000
-
-    def append(self, *given: Any, **terms: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError("no space left on device")
-        return super().append(*given, **terms)
-
-
 class RandomRun:
     def __init__(self, seed: int) -> None:
         self.draw = draw = random.Random(seed)
         self.scripts = {"go": script(draw, plans=True), **{f"s{at}": script(draw, plans=True) for at in range(10)}}
         self.at_once, self.asks, self.pauses = draw.random() < 0.5, draw.random() < 0.25, draw.random() < 0.6
         self.calls: Counter[str] = Counter()
-        self.store = Failing()
+        self.store = Appends()
         self._lock = threading.Lock()
 
     def _note(self, ctx: Ctx) -> str:
@@ -140,7 +128,7 @@ class RandomRun:
         )
 
     def options(self, *, calm: bool) -> dict[str, Any]:
-        draw, self.store.left = self.draw, 1_000_000
+        draw, self.store.left = self.draw, inf
         if calm:
             return {"store": self.store, "provider": Scripted(self.scripts, 0, 0)}
         given: dict[str, Any] = {
