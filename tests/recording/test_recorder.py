@@ -78,13 +78,7 @@ def test_a_recorder_can_be_emptied_and_used_again() -> None:
     assert len(kept) == 10
     recorder.record(Event("final", "42"))
     assert [event.type for event in recorder.entries] == ["final"]
-
-
-def test_events_without_a_step_belong_to_none() -> None:
-    recorder = Recorder()
-    recorder.record(Event("final", "42"))
-    assert recorder.steps == []
-    assert recorder.for_step(0) == []
+    assert recorder.for_step(0) == recorder.steps == [], "it belongs to no step"
 
 
 def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
@@ -312,18 +306,11 @@ def test_any_model_text_is_recorded_unchanged(tmp_path: Any) -> None:
 # ---------------------------------------------------------------------------------------------- which recorder
 
 
-def test_the_recorder_of_the_run_goes_before_the_configured_one() -> None:
+def test_the_recorder_of_the_run_goes_before_the_configured_one_and_keeps_runs_apart_by_id() -> None:
     configured, own = Recorder(), Recorder()
     kernai.configure(recorder=configured)
     agent = Agent(instructions="", provider=MockProvider("done"))
     kernai.run(agent, "Go.")
-    kernai.run(agent, "Go.", recorder=own)
-    assert len(configured.entries) == len(own.entries) == 5
-
-
-def test_one_recorder_keeps_two_runs_apart_by_their_id() -> None:
-    recorder = Recorder()
-    agent = Agent(instructions="", provider=MockProvider("done"))
-    ids = [kernai.execute(agent, "Go.", recorder=recorder).run_id for _ in range(2)]
-    assert ids[0] != ids[1]
-    assert [event.run_id for event in recorder.for_event("run_start")] == ids
+    ids = [kernai.execute(agent, "Go.", recorder=own).run_id for _ in range(2)]
+    assert (len(configured.entries), len(own.entries)) == (5, 10)
+    assert [event.run_id for event in own.for_event("run_start")] == ids == list(dict.fromkeys(ids))

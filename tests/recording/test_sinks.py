@@ -55,23 +55,12 @@ def test_what_is_written_is_read_as_it_was_recorded(turns: list[str], every: int
         memory = MemorySink()
         with JsonlSink(path) as file:
             for _ in range(1 + twice):
-                run_of(turns, every, CompositeSink(memory, file))
+                run_of(turns, every, CompositeSink(memory, file), run_id="same" if every > 1 else None)
         events = Recorder(memory).to_list()
         assert JsonlSink.read(path) == events
         assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
         lines = path.read_text("ascii").splitlines()
         assert len(lines) == len(events)
-
-
-def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path) -> None:
-    memory = MemorySink()
-    with JsonlSink(tmp_path / "run.jsonl") as file:
-        for text in ("first", "second"):
-            agent = Agent(instructions="", provider=MockProvider("done"))
-            kernai.run(agent, text, run_id="same", recorder=Recorder(CompositeSink(memory, file)))
-    events = Recorder(memory).to_list()
-    assert JsonlSink.read(tmp_path / "run.jsonl") == events
-    assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
 
 
 @pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])
@@ -121,10 +110,13 @@ def test_a_file_that_was_cut_off_anywhere_is_added_to_and_read_without_that_line
         assert all(f"line={at + 1}" in line and "run.jsonl" in line for line in warnings)
 
 
-@pytest.mark.parametrize("line", ["{nonsense", '{"event": nonsense}', '{"event": "x"} y', '{"event": tru, "a": 1}', "{'a': 1}"])
-def test_a_line_that_was_not_cut_off_and_is_no_json_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / "run.jsonl").write_text(f'{line}\n{{"event": "final"}}\n')
-    with pytest.raises(KernaiError, match=r"run\.jsonl:1 is not JSON"):
+@pytest.mark.parametrize("line, fault", [
+    *[(line, "JSON") for line in ("{nonsense", '{"event": nonsense}', '{"event": "x"} y', '{"event": tru, "a": 1}', "{'a': 1}")],
+    *[(line, "an event") for line in ("5", "[]", '"text"', "null")],
+])
+def test_a_line_that_was_not_cut_off_and_is_no_event_is_named(tmp_path: Path, line: str, fault: str) -> None:
+    (tmp_path / "run.jsonl").write_text(f'{{"event": "final"}}\n{line}\n{{"event": "final"}}\n')
+    with pytest.raises(KernaiError, match=rf"run\.jsonl:2 is not {fault}"):
         JsonlSink.read(tmp_path / "run.jsonl")
 
 
@@ -327,20 +319,17 @@ def test_a_file_grows_with_the_run_and_not_with_its_square(tmp_path: Path) -> No
     assert size(80) < 2.1 * size(40)
 
 
-def test_a_file_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_is_for_its_owner_alone_whatever_the_umask_and_its_mode_before(tmp_path: Path, is_there: bool) -> None:
+    path, before = tmp_path / "run.jsonl", os.umask(0)
     try:
-        JsonlSink(tmp_path / "run.jsonl").close()
+        if is_there:
+            path.touch(mode=0o644)
+        JsonlSink(path).close()
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "run.jsonl").stat().st_mode) == 0o600
-
-
-def test_a_file_that_was_open_to_others_is_not_any_more(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.touch(mode=0o644)
-    JsonlSink(path).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert JsonlSink.read(path) == []
 
 
 def test_a_sink_works_where_the_system_has_no_modes_of_open_files(
@@ -381,29 +370,6 @@ def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
     entries = JsonlSink.read(tmp_path / "run.jsonl")
     for number in range(8):
         assert [one["step"] for one in entries if one["run_id"] == str(number)] == list(range(50))
-
-
-def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with JsonlSink(path) as sink:
-        sink.record(Event("final", "one"))
-        sink.record(Event("final", "two"))
-    whole = path.read_bytes()
-    for cut in range(1, 40):
-        path.write_bytes(whole[: -1 - cut])
-        assert [one["data"] for one in JsonlSink.read(path)] == ["one"]
-
-
-def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text('{"event": "final"}\nnonsense\n{"event": "final"}\n')
-    with pytest.raises(KernaiError, match=r"run\.jsonl:2"):
-        JsonlSink.read(path)
-
-
-def test_an_empty_file_holds_no_events(tmp_path: Path) -> None:
-    (tmp_path / "run.jsonl").touch()
-    assert JsonlSink.read(tmp_path / "run.jsonl") == []
 
 
 def test_messages_that_are_no_longer_a_growing_tape_are_written_whole(tmp_path: Path) -> None:
@@ -450,11 +416,3 @@ def test_a_run_continues_when_a_sink_fails_and_the_log_says_so(start: Any, caplo
     for line in caplog.messages:
         assert line.startswith("event=recorder.failed run_id=")
         assert "disk full" in line
-
-
-@pytest.mark.parametrize("line", ["5", "[]", '"text"', "null"])
-def test_a_line_that_is_json_and_no_event_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text(f"{line}\n", encoding="ascii")
-    with pytest.raises(KernaiError, match=r"run\.jsonl:1 is not an event"):
-        JsonlSink.read(path)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from kernai._util.copies import NotCopied
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
@@ -30,7 +30,7 @@ from kernai.durable.store import (
     RunFilter,
     RunInfo,
     RunPage,
-    Terms,
+    RunStore,
     check_next,
     check_run_id,
     kept,
@@ -180,7 +180,7 @@ class Head:
 _KEPT = attrgetter(*Head.__slots__[1:-1])
 
 
-class LeasedStore(NotCopied):
+class LeasedStore(NotCopied, RunStore):
     """The part of a `RunStore` that needs nothing but heads. `_change`, `_find` and those of `Store` are the
     store's.
     """
@@ -250,11 +250,9 @@ class LeasedStore(NotCopied):
 
     @property
     def tenant_name(self) -> str:
-        """Whose view this is; empty for the store itself."""
         return self._tenant
 
     def info(self, run_id: str) -> RunInfo | None:
-        """The run as `runs` lists it; None where it is not there."""
         check_run_id(run_id)
         return self._change(run_id, lambda head: head.shown() if head.entries else None, writes=False)
 
@@ -263,12 +261,10 @@ class LeasedStore(NotCopied):
         waiting: str | None = None, parent: str | None = None, updated_before: datetime | str | None = None,
         due: bool = False,
     ) -> RunPage:
-        """See `RunStore.runs`."""
         before = None if updated_before is None else utc(updated_before)
         return RunPage(self._find, RunFilter(status, agent, tags or {}, waiting, parent, before, due))
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
-        """See `RunStore.claim`."""
         def change(head: Head) -> Lease:
             _there(head).claim(worker, seconds)
             return head.lease()
@@ -277,7 +273,6 @@ class LeasedStore(NotCopied):
         return self._change(run_id, change)
 
     def renew(self, lease: Lease) -> Lease:
-        """See `RunStore.renew`."""
         def change(head: Head) -> Lease:
             head.check_held(lease)
             head.seconds, head.until = lease.seconds, head.now + lease.seconds
@@ -286,7 +281,6 @@ class LeasedStore(NotCopied):
         return self._change(lease.run_id, change)
 
     def release(self, lease: Lease) -> None:
-        """See `RunStore.release`."""
         def change(head: Head) -> None:
             if head.token == lease.token:
                 head.holder = None
@@ -294,14 +288,12 @@ class LeasedStore(NotCopied):
         self._change(lease.run_id, change)
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
-        """See `RunStore.decide`."""
         from kernai.durable.approvals import Decision
 
         made = Decision.of(decision)
         self._change(run_id, lambda head: _there(head).decide(call_id, made))
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
-        """See `RunStore.drop_decision`."""
         def change(head: Head) -> None:
             head.decisions.pop(call_id, None)
             head.info = replace(head.info, why=why)
@@ -309,7 +301,6 @@ class LeasedStore(NotCopied):
         self._change(run_id, change)
 
     def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
-        """See `RunStore.block`."""
         def change(head: Head) -> None:
             _there(head).check_free()
             in_flight = [replace(one, reason=one.reason or why, metadata={"in_flight": True}) for one in calls]
@@ -319,19 +310,16 @@ class LeasedStore(NotCopied):
         self._change(run_id, change)
 
     def request_cancel(self, run_id: str, reason: str = "") -> None:
-        """See `RunStore.request_cancel`."""
         def change(head: Head) -> None:
             _there(head).cancel = reason or "somebody cancelled the run"
 
         self._change(run_id, change)
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """See `RunStore.cancel_requests`."""
         found = {one: self._change(one, lambda head: head.cancel, writes=False) for one in run_ids}
         return {run_id: reason for run_id, reason in found.items() if reason is not None}
 
     def close(self, run_id: str, reason: str) -> None:
-        """See `RunStore.close`."""
         entries = self.load(run_id)
         self.append(
             run_id, len(entries), [_closing(run_id, entries, reason)], [], claim=(new_worker(), 1.0), release=True
@@ -340,7 +328,6 @@ class LeasedStore(NotCopied):
     def delete(
         self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
     ) -> int:
-        """See `RunStore.delete`."""
         if run_id is not None and (updated_before is not None or status is not None):
             raise TypeError("delete needs a run_id, or updated_before=... and status=..., not both")
         if run_id is not None:
@@ -356,7 +343,6 @@ class LeasedStore(NotCopied):
         return sum(self._change(one.run_id, change) for one in found if one.lease is None)
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
-        """See `RunStore.watch`."""
         check_run_id(run_id)
         last = monotonic()
         with self._news_of(run_id) as wait:
@@ -370,16 +356,6 @@ class LeasedStore(NotCopied):
                     return
                 if not found:
                     wait(from_seq, left)
-
-    def append(
-        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
-    ) -> Lease | None:
-        """See `RunStore.append`."""
-        raise NotImplementedError
-
-    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
-        """See `RunStore.load`."""
-        raise NotImplementedError
 
 
 class OpenedStore(LeasedStore):

@@ -137,7 +137,6 @@ class SqliteStore(OpenedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        """See `RunStore.append`."""
         check_append(run_id, entries)
         key = self._key(run_id)
         rows = [(key, seq, *_summed(self._sealed(dumps_data(entry)))) for seq, entry in enumerate(entries, first_seq)]

@@ -127,7 +127,6 @@ class PostgresStore(OpenedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        """See `RunStore.append`."""
         check_append(run_id, entries)
         texts = [self._sealed(dumps_data(entry)) for entry in entries]
         brought = [(one.id, *self._sealed_media(one)) for one in media]
@@ -178,7 +177,6 @@ class PostgresStore(OpenedStore):
         return [self._opened(text) for text, in texts]
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
-        """See `RunStore.load_media`."""
         check_run_id(run_id)
         wanted = None if ids is None else list(ids)
         given = (self._tenant, run_id, wanted, wanted)
@@ -187,12 +185,10 @@ class PostgresStore(OpenedStore):
         return [self._opened_media(about, payload) for about, payload in rows]
 
     def renew(self, lease: Lease) -> Lease:
-        """See `RunStore.renew`."""
         with self._server.aside():
             return super().renew(lease)
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """See `RunStore.cancel_requests`."""
         query = "SELECT run_id, cancel FROM runs WHERE tenant = %s AND run_id = ANY(%s) AND cancel IS NOT NULL"
         given = (self._tenant, list(run_ids))
         with self._server.aside():
