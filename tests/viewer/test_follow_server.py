@@ -164,17 +164,26 @@ def test_questions_that_no_page_asks_are_answered_all_the_same(client: Client, p
     assert len(json.loads(body)["records"]) == 1
 
 
-def test_much_comes_in_several_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MOST_ITEMS", 3)
-    monkeypatch.setattr(feed, "MOST_BYTES", 200)
-    path.write_text("".join(f'{{"event": "e{number}", "data": "{"x" * 150}"}}\n' for number in range(5)))
+RECORD = 170  # characters of a record below, as it is sent
+
+
+@pytest.mark.parametrize(
+    "items, size, expected", [(3, 10**6, [3, 2]), (99, 2 * RECORD, [3, 2]), (99, 2 * RECORD - 1, [2, 2, 1])]
+)
+def test_much_comes_in_several_answers(
+    path: Path, monkeypatch: pytest.MonkeyPatch, items: int, size: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(feed, "MOST_ITEMS", items)
+    monkeypatch.setattr(feed, "MOST_BYTES", size)
+    path.write_text("".join(f'{{"event":"e{number}","data":"{"x" * (RECORD - 34)}"}}\n' for number in range(5)))
     news, seen, after = Feed(path, None), "", 0
     answers: list[dict[str, Any]] = []
     while not answers or answers[-1]["seen"] == "":
         answers.append(json.loads(news.news(after, "0", seen)))
         after, seen = answers[-1]["next"], answers[-1]["seen"]
-    assert [len(one["records"]) for one in answers] == [2, 2, 1]
-    assert answers[-1]["next"] == 5
+    assert [len(one["records"]) for one in answers] == expected
+    assert {len(json.dumps(one, separators=(",", ":"))) for one in answers[0]["records"]} == {RECORD}
+    assert after == 5
 
 
 def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
