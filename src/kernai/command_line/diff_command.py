@@ -286,45 +286,40 @@ class Stretch(NamedTuple):
 
 def aligned(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Stretch]:
     """Both from the start to the end, by turns the same and not."""
-    a = b = same = 0  # the `same` items before a and b are equal, and not yet yielded
-    for at, other, size in [*_matches(ours, theirs), (len(ours), len(theirs), 0)]:
-        if at > a or other > b or not size:
-            if same:
-                yield Stretch(True, a - same, a, b - same, b)
-            if at > a or other > b:
-                yield Stretch(False, a, at, b, other)
-            same = 0
-        a, b, same = at + size, other + size, same + size
+    a = b = 0
+    # matches that follow one another on both sides are one stretch
+    for _, stretch in groupby(enumerate(_matches(ours, theirs)), lambda one: (one[1][0] - one[0], one[1][1] - one[0])):
+        (_, (at, other)), *more = stretch
+        if at > a or other > b:
+            yield Stretch(False, a, at, b, other)
+        a, b = at + 1 + len(more), other + 1 + len(more)
+        yield Stretch(True, at, a, other, b)
+    if a < len(ours) or b < len(theirs):
+        yield Stretch(False, a, len(ours), b, len(theirs))
 
 
-def _matches(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Where a stretch that is the same begins on either side, and how long it is.
+def _matches(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The places of the items that are the same on both sides, in order.
 
     Long sides are cut at their anchors; between two of them, and around them, the common start and end match, and
     anything else as far as there are few items.
     """
     few = len(ours) + len(theirs) <= MOST_MATCHED
     anchors = [(-1, -1), *([] if few else _anchors(ours, theirs)), (len(ours), len(theirs))]
-    for (at, other), (end, other_end) in pairwise(anchors):
-        if at >= 0:
-            yield at, other, 1
-        head = _common(ours[at + 1 : end], theirs[other + 1 : other_end])
-        if head:
-            yield at + 1, other + 1, head
-        a, b = at + 1 + head, other + 1 + head
-        tail = _common(ours[a:end][::-1], theirs[b:other_end][::-1])
+    for (before, other_before), (end, other_end) in pairwise(anchors):
+        if before >= 0:
+            yield before, other_before
+        a, b, tail = before + 1, other_before + 1, 0
+        while a < end and b < other_end and ours[a] == theirs[b]:
+            yield a, b
+            a, b = a + 1, b + 1
+        while a < end - tail and b < other_end - tail and ours[end - tail - 1] == theirs[other_end - tail - 1]:
+            tail += 1
         left, right = ours[a : end - tail], theirs[b : other_end - tail]
         if len(left) + len(right) <= MOST_MATCHED:
-            for x, y, size in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()[:-1]:
-                yield a + x, b + y, size
-        if tail:
-            yield end - tail, other_end - tail, tail
-
-
-def _common(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """How many items are the same from the start."""
-    pairs = enumerate(zip(ours, theirs, strict=False))
-    return next((at for at, (x, y) in pairs if x != y), min(len(ours), len(theirs)))
+            for x, y, size in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
+                yield from ((a + x + at, b + y + at) for at in range(size))
+        yield from ((end + at, other_end + at) for at in range(-tail, 0))
 
 
 def _anchors(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
