@@ -1,7 +1,7 @@
 """`HttpProvider`: what all adapters share — the exchange, the transport, and how messages are laid out.
 
-An adapter for a vendor says four things: where to send (`path`), how the key is shown (`auth`), what the body is
-(`body`), and how the answer is read (`reader`).
+An adapter defines four things: the address (`path`), the header with the key (`auth`), the request's body (`body`),
+and how to read the response (`reader`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECT = 10.0
 MAX_TIMEOUT = 7 * 24 * 3600
 
-#: how an address ends that holds the version of the API
+#: the end of an address that includes the version of the API
 VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
-#: stands for a message that says nothing: vendors refuse those
+#: sent for a message without content, which vendors reject
 EMPTY = "(empty)"
 
 Turn = tuple[str, list[Any]]
@@ -61,22 +61,22 @@ class HttpProvider(NotCopied, Provider):
     #: how the vendor is called in errors
     vendor: str
     default_base_url: str
-    #: a variable that may hold another address, as the vendor's own client reads it
+    #: an environment variable for another address, which the vendor's own client reads too
     base_url_variable: str | None = None
-    #: what an address without any path gets: vendors' clients differ in whether theirs holds the version
+    #: added to an address without a path: some vendors' clients expect the version in the address, others add it
     version_path: str = ""
-    #: the request's path below `base_url`; an address that was copied with it is taken without
+    #: the request's path below `base_url`; removed from an address that ends with it
     endpoint: str = ""
-    #: where a key is looked for, in this order
+    #: environment variables for the key; the first one that is set counts
     key_variables: tuple[str, ...]
     needs_key: bool = True
     #: whether the vendor wants the roles to alternate
     merges_roles: bool = False
-    #: whether it takes a text of nothing but white space
+    #: whether it accepts text that is only white space
     takes_blank_text: bool = True
-    #: whether what the assistant said may hold media
+    #: whether messages of the assistant may contain media
     takes_media_of_assistant: bool = False
-    #: the ids of native calls that the vendor takes back
+    #: the ids of native calls that the vendor accepts
     call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
     #: whether tools are sent for the vendor's strict mode, in which an input with a default may be null
     strict_tools: bool = False
@@ -95,7 +95,7 @@ class HttpProvider(NotCopied, Provider):
     ) -> None:
         self._headers = checked_headers(headers)
         self.base_url = self._with_path(self._default_base_url() if base_url is None else checked_base_url(base_url))
-        # behind a gateway, which has its own key: the vendor's is not for it to see
+        # a gateway with a key of its own must not see the vendor's
         variables = () if self._brings_auth() else self.key_variables
         self._key = key_from(api_key, variables, self.vendor)
         if self.needs_key and variables:
@@ -143,7 +143,7 @@ class HttpProvider(NotCopied, Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """One turn, streamed. `ProviderError` for whatever goes wrong; nothing is returned that is not whole."""
+        """One turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
         return perform(self._exchange(messages, model, generation, on_chunk), ThreadTurn(self.transport, on_chunk))
 
     async def acall(
@@ -178,7 +178,7 @@ class HttpProvider(NotCopied, Provider):
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """The same for a native call. Without it an adapter must not say that it `calls_natively`."""
+        """The same for a native call. An adapter that sets `calls_natively` must override this."""
         raise NotImplementedError
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
@@ -187,7 +187,7 @@ class HttpProvider(NotCopied, Provider):
         return False
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Those of the options that are set which this model would refuse. They are not sent; `metadata` says so."""
+        """Options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
         return ()
 
@@ -196,7 +196,7 @@ class HttpProvider(NotCopied, Provider):
         """A new reader for one answer."""
 
     def extra_headers(self) -> dict[str, str]:
-        """Headers the vendor wants beside the key's."""
+        """Headers that the vendor needs besides the one with the key."""
         return {}
 
     def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[Turn]]:
@@ -216,14 +216,14 @@ class HttpProvider(NotCopied, Provider):
         return system_of(messages), turns
 
     def between(self, model: Model) -> list[Any]:
-        """What stands between two messages that are merged, as parts; none where parts stay apart anyway."""
+        """Parts to put between two messages that are merged; none if the vendor keeps parts separate."""
         del model
         return []
 
     # -------------------------------------------------------------------------------------------------- inside
 
     def _sayable(self, message: Message) -> list[Part]:
-        """A message's parts as far as this vendor takes them from this role; never none."""
+        """The message's parts that this vendor accepts from this role; never an empty list."""
         parts: list[Part] = []
         for part in message.content:
             if isinstance(part, str):
@@ -282,7 +282,7 @@ class HttpProvider(NotCopied, Provider):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must appear in no error: the key, what the caller's own headers carry, and the passwords of proxies."""
+        """What must not appear in any error: the key, the values of the caller's headers, and passwords of proxies."""
         return tuple(value for value in (self._key, *self._headers.values(), *proxy_secrets()) if value)
 
     def _all_headers(self) -> dict[str, str]:
@@ -292,7 +292,7 @@ class HttpProvider(NotCopied, Provider):
         return merged(ours | self.extra_headers(), self._headers)
 
     def _default_base_url(self) -> str:
-        """The address where the caller gives none; `ValueError` where a variable holds a wrong one."""
+        """The address if the caller gives none. `ValueError` if a variable has an invalid one."""
         variable = self.base_url_variable
         if variable is not None and os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
@@ -306,7 +306,7 @@ class HttpProvider(NotCopied, Provider):
         return url if urlsplit(url).path else url + self.version_path
 
     def _brings_auth(self) -> bool:
-        """Whether the caller's headers authenticate, so that no key is needed: behind a gateway, say."""
+        """Whether the caller's headers authenticate, for example at a gateway, so that no key is needed."""
         ours = {name.lower() for name in self.auth("key")}
         return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
 
@@ -317,23 +317,23 @@ def system_of(messages: Sequence[Message]) -> str:
 
 
 def heard_parts(heard: Heard, *, media_in_results: bool = False) -> list[Part]:
-    """What follows the outcomes: media that a result cannot hold, then everything else."""
+    """What follows the outcomes: media that a result cannot contain, then everything else."""
     media = [] if media_in_results else [part for outcome in heard.outcomes for part in outcome.media]
     return [*media, *heard.parts]
 
 
 def sampling_options(generation: GenerationOptions) -> list[str]:
-    """Those that are set."""
+    """The sampling options that are set."""
     return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are set."""
+    """The options that are set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def one_text(parts: list[Any]) -> Any:
-    """A message's parts; texts alone become one, for many servers take a list only with media in it."""
+    """A message's parts. Texts alone are joined: many servers accept a list only if it has media."""
     if all(part.get("type") == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts

@@ -27,7 +27,7 @@ from kernai_providers.http_provider import (
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of
 
-#: models that think before they answer; they know `max_completion_tokens` only
+#: models that think before they answer, and accept only `max_completion_tokens`
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
 
 #: models that let a request say how long its cache should last, and the longer of the two lifetimes they know
@@ -48,7 +48,7 @@ FINISH_REASONS = {
     "tool_calls": "tool", "function_call": "tool",
     "eos": "stop", "model_length": "context",  # of Together and Mistral
 }
-#: of routers, and of DeepSeek: the answer was given up
+#: reported by routers and by DeepSeek when the answer was abandoned
 BROKEN_OFF = ("error", "insufficient_system_resource")
 
 

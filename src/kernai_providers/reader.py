@@ -44,9 +44,9 @@ class _Call:
 
 
 class Reader(ABC):
-    """Feed it the body; it gives pieces of text, and at the end the response."""
+    """Takes the body in chunks; returns pieces of the answer, and at the end the response."""
 
-    #: what the vendor calls the event that ends a turn, for the error that misses it
+    #: the vendor's name for the event that ends a turn, for the error if it is missing
     terminal: str
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
@@ -55,7 +55,7 @@ class Reader(ABC):
         #: whether the vendor has said that the turn is over and nothing more is wanted
         self.complete = False
         self.finish_reason: str | None = None
-        #: whether the model has called a tool in the vendor's own way, although it was offered none
+        #: whether the model has called a tool in the vendor's own format, even if none was offered
         self.called_tool = False
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
@@ -120,22 +120,22 @@ class Reader(ABC):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
     def feed(self, data: bytes) -> list[Any]:
-        """More of the body; gives the pieces in it, `str` of text and `CallText` of native calls."""
+        """More of the body; returns its pieces, `str` of text and `CallText` of native calls."""
         self.take(data)
         return self._new_pieces(last=self.complete)
 
     def end(self) -> list[Any]:
-        """The body has ended; gives the last pieces. Then `check_complete`."""
+        """The body has ended; returns the last pieces. Call `check_complete` next."""
         self.take_rest()
         return self._new_pieces(last=True)
 
     def check_complete(self) -> None:
-        """`ProviderError` where the vendor has not said that the turn is over."""
+        """`ProviderError` if the vendor has not said that the turn is over."""
         if not self.complete:
             raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
 
     def response(self, latency_ms: int) -> LlmResponse:
-        """The whole turn. The answer is as the vendor sent it; what stands beside it shows no secret."""
+        """The whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
         metadata = redactor(self.secrets).data(self.metadata)
@@ -229,7 +229,7 @@ class Reader(ABC):
             self.metadata["reasoning_tokens"] = count
 
     def note(self, found: Mapping[str, Any], **names: str) -> None:
-        """What stands beside the answer: ours the names, theirs the fields that hold it."""
+        """Puts fields into the metadata: our name, and the vendor's field."""
         for ours, theirs in names.items():
             if isinstance(found.get(theirs), str) and found[theirs]:
                 self.metadata[ours] = found[theirs]

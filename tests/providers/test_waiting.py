@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from kernai import (
     RunCancelledError,
     StopReason,
 )
-from kernai_providers import HttpProvider
+from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIProvider
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from wire_server import Endless, Gate, Hold, Notify, Reply, WireServer
 
@@ -194,6 +195,21 @@ def test_what_the_callback_raises_passes_as_it_is_and_closes_the_connection(way:
         assert [request.client_closed.is_set() for request in server.requests] == [True]
     assert outcome.error is error
     assert outcome.pieces == ["Hel"]
+
+
+def test_a_transport_that_never_asks_whether_it_is_wanted_is_left_with_its_next_bytes() -> None:
+    error, given = LimitReachedError("the time is up", StopReason.TIMEOUT), count()
+    watch = Watch(error=error)
+
+    def pieces() -> Iterator[bytes]:
+        while next(given) < 1000:
+            watch.over.set()
+            yield COMMENTS
+
+    transport = MemoryTransport(MemoryReply(200, STREAM, pieces()))
+    with pytest.raises(LimitReachedError) as caught:
+        call(WAYS["call"], OpenAIProvider("k", transport=transport), watch)
+    assert (caught.value, next(given), transport.open_responses) == (error, 1, 0)
 
 
 @every_way
