@@ -88,10 +88,36 @@ class HttpxTransport:
         call = outgoing(request)
         route = _route(call)
         transport = await self._transport(route)
-        try:
-            return await _ask(transport, request, call, route)
-        except _StaleError:
-            return await _ask(transport, request, call, route, again=True)
+        connect, read = request.timeouts.connect, request.timeouts.read
+        sent = httpx.Request(
+            request.method, f"{call.scheme}://{call.peer}{call.target}", headers=list(call.headers.items()),
+            content=request.body,
+            extensions={"timeout": {"connect": connect, "read": read, "write": read, "pool": None}},
+        )
+        may_repeat = True
+        while True:
+            deadline = Deadline(request, call.peer)
+            try:
+                with _serving(deadline):
+                    raw = await transport.handle_async_request(sent)
+            except BaseException as error:
+                if deadline.dialed is not None:  # httpcore forgets one that fails or is cancelled before it sends
+                    await deadline.dialed.aclose()
+                if not isinstance(error, httpx.HTTPError):
+                    raise
+                # an idle connection turned out to be closed and is gone, so the request is sent once more
+                unheard = deadline.awaits_head and not (deadline.dialed or deadline.has_received)
+                closed = isinstance(error, (httpx.RemoteProtocolError, httpx.NetworkError))
+                if not (may_repeat and unheard and closed):
+                    raise _head_error(error, call, route, request, deadline) from _cause(error)
+                may_repeat = False
+                continue
+            deadline.answered()
+            try:
+                return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
+            except TransportError:
+                await raw.aclose()
+                raise
 
     def close(self) -> None:
         """Closes the idle connections that threads have used. Those of an event loop: `aclose` there."""
@@ -136,10 +162,6 @@ class HttpxTransport:
                 await transport.aclose()
 
 
-class _StaleError(Exception):
-    """An idle connection turned out to be closed. It is gone, so the request is sent once more."""
-
-
 class _Route(NamedTuple):
     """Which of the connections may serve a request."""
 
@@ -152,35 +174,6 @@ _Transports: TypeAlias = dict[_Route, httpx.AsyncHTTPTransport]
 
 def _route(call: Outgoing) -> _Route:
     return _Route(call.scheme, proxy_for(call.scheme, call.host, call.port))
-
-
-async def _ask(
-    transport: httpx.AsyncHTTPTransport, request: Request, call: Outgoing, route: _Route, *, again: bool = False
-) -> HttpxResponse:
-    deadline = Deadline(request, call.peer)
-    connect, read = request.timeouts.connect, request.timeouts.read
-    sent = httpx.Request(
-        request.method, f"{call.scheme}://{call.peer}{call.target}", headers=list(call.headers.items()),
-        content=request.body, extensions={"timeout": {"connect": connect, "read": read, "write": read, "pool": None}},
-    )
-    try:
-        with _serving(deadline):
-            raw = await transport.handle_async_request(sent)
-    except BaseException as error:
-        if deadline.dialed is not None:  # httpcore forgets one that fails or is cancelled before the request is sent
-            await deadline.dialed.aclose()
-        if not isinstance(error, httpx.HTTPError):
-            raise
-        unheard = deadline.awaits_head and not (deadline.dialed or deadline.has_received)
-        if unheard and not again and isinstance(error, (httpx.RemoteProtocolError, httpx.NetworkError)):
-            raise _StaleError from None
-        raise _head_error(error, call, route, request, deadline) from _cause(error)
-    deadline.answered()
-    try:
-        return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
-    except TransportError:
-        await raw.aclose()
-        raise
 
 
 class HttpxResponse:

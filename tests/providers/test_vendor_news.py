@@ -310,6 +310,8 @@ def test_nothing_is_stored_and_reasoning_is_asked_for_where_there_is_any() -> No
         "stream": True, "store": False, "include": ["reasoning.encrypted_content"],
     }  # fmt: skip
     assert "include" not in sent(id="gpt-4o")
+    said = Message("assistant", "Hi.", reasoning=[WIRE.thought(Turn(reasoning=("hm",)))])
+    assert sent([*HELLO, said, *HELLO], id="gpt-4o")["include"] == ["reasoning.encrypted_content"]
 
 
 
