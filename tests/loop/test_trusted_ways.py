@@ -360,6 +360,8 @@ def test_text_from_outside_in_instructions_is_neither_trusted_nor_able_to_act() 
     (waiting,) = execute(made, "Pay.", store=store, run_id="r").pending
     assert [one.value for one in waiting.untrusted] == [EVIL]
     assert "instructions" in waiting.untrusted[0].source
+    assert isinstance(made.provider, MockProvider)
+    assert (made.provider.messages_at(0) or ())[0].outside == (0,)
     assert '<block type="command" name="wipe">' not in made.system_prompt()
     assert f"Serve bob@x.org.\n\nFrom {EVIL}" in made.system_prompt()
 
