@@ -19,13 +19,14 @@ from kernai import (
     Pause,
     Protocol,
     Recorder,
+    Skill,
     Stop,
     StopReason,
     skill,
 )
 from kernai.errors import STOP_REASONS, Control
 from tests.loop.loop_cases import command, plan, task
-from tests.ways import WAYS, Way
+from tests.ways import WAYS, Way, as_async
 
 ECHO = '<block type="echo">x</block>'
 
@@ -33,24 +34,19 @@ ECHO = '<block type="echo">x</block>'
 def agent_of(source: str, error: BaseException, **options: Any) -> Agent:
     """An agent whose skill, async skill, protocol, provider or instructions raise `error`."""
 
-    @skill(register=False, name="act")
-    def act() -> str:
-        raise error
-
-    @skill(register=False, name="act")
-    async def act_async() -> str:
-        raise error
-
     def raising(*_: object) -> str:
         raise error
 
+    def act() -> str:
+        return raising()
+
     given: dict[str, Any] = {"instructions": "x", "provider": MockProvider(command("act"), "<final>done</final>")}
     sources: dict[str, dict[str, Any]] = {
-        "skill": {"skills": [act]},
-        "async skill": {"skills": [act_async]},
+        "skill": {"skills": [Skill("act", execute=act)]},
+        "async skill": {"skills": [Skill("act", execute=as_async(act))]},
         "protocol": {"provider": MockProvider(ECHO, "<final>done</final>"), "protocols": [Protocol("echo", raising)]},
         "provider": {"provider": MockProvider().on_call(raising)},
-        "instructions": {"instructions": lambda: raising()},
+        "instructions": {"instructions": act},
     }
     return Agent(**given | sources[source] | options)
 

@@ -127,7 +127,7 @@ def last_result(recorder: Recorder) -> dict[str, Any]:
 
 
 class Either:
-    """A stream of either kind, as one of asyncio; `waits` counts what it holds back besides what was taken."""
+    """A sync or an async stream behind one async interface. `waits`: how many pieces may be ahead of the consumer."""
 
     def __init__(self, kind: Callable[..., Any], agent: Agent, **options: Any) -> None:
         self.events = kind(agent, "go", **options)
