@@ -38,9 +38,9 @@ def retry(
 ) -> Middleware:
     """Makes a model call at most `attempts` times, as long as its `ProviderError` is retryable.
 
-    It waits as long as the vendor asks, else `first_wait` seconds, doubled each time, less up to half of it by
-    chance, which `draw` gives as a number from 0 to 1.
-    A vendor that asks for more than `longest_wait` is not waited for: the error passes.
+    It waits as long as the vendor asks, else with exponential backoff from `first_wait` seconds on, less up to half of
+    it as jitter (`draw` returns a number from 0 to 1). If the vendor asks for more than `longest_wait`, the error is
+    raised at once.
     """
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
         raise ValueError(f"attempts must be an int of at least 1, got {attempts!r}")
@@ -66,7 +66,7 @@ def retry(
 
 
 def fallback(provider: Provider | None = None, model: Model | None = None) -> Middleware:
-    """Asks `provider` for `model` when a model call ends in a `ProviderError`; what is None stays as it is.
+    """Asks `provider` for `model` when a model call ends in a `ProviderError`. One that is None stays the run's own.
 
     The recording says which model answered, and its price counts. Put it outside of `retry`, so that each is tried as
     often; several fall back in turn, the innermost first.
@@ -90,10 +90,10 @@ def fallback(provider: Provider | None = None, model: Model | None = None) -> Mi
 
 
 def guardrail(check: Callable[[Any], bool | str | None], *, answers: bool = False) -> Middleware:
-    """Stops the run with the reason ``guardrail`` where `check` objects: it gives False, or a text that says why.
+    """Stops the run with the reason ``guardrail`` if `check` returns False, or a text that says why.
 
-    It is asked before each call (`CallModel`, `CallSkill`, `CallProtocol`), and with `answers` also for each
-    `LlmResponse`; then text is shown when it is whole, so that nobody sees what is stopped.
+    It is called before each call, with the `CallModel`, `CallSkill` or `CallProtocol`; with `answers` also for each
+    `LlmResponse`, which is then shown only when it is complete, so that nobody sees what is stopped.
     """
     if not callable(check) or is_async(check):
         raise TypeError(f"check must be a plain function, got {check!r}")
@@ -135,7 +135,8 @@ def timeout(seconds: float) -> Middleware:
 def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> Middleware:
     """Replaces what matches in the answers of models, skills and protocols, and in their errors, pauses and stops.
 
-    Text is shown when it is whole. What a run is given (input, history, instructions) and `progress` stay as they are.
+    Answers are shown only when they are complete. A run's input, history and instructions, and `progress`, stay
+    unchanged.
     """
     if not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")

@@ -1,4 +1,4 @@
-"""`Hooks`: a middleware for those who think in hooks."""
+"""`Hooks`: a middleware whose methods are called before and after models, tools and runs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Hooks:
     the list asks its provider), or an `LlmResponse` or `SkillResult` in place of the failed one; anything else is a
     `TypeError`. Hooks are plain functions; what one raises is the failure of its call.
 
-    A method that begins like a hook's name, or is a letter off, and is none, or that takes other arguments, is a
-    `TypeError` at the class; so is a value that a before- or after-hook returns, at the call.
+    A method that is named almost like a hook, or takes other arguments, is a `TypeError` where the class is defined. A
+    value that a before- or after-hook returns is one at the call: it would have no effect.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
