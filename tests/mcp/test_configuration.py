@@ -43,12 +43,12 @@ def test_the_transport_is_read_or_detected(entry: dict[str, Any], transport: str
 def test_a_whole_entry_is_read(tmp_path: Path) -> None:
     (server,) = read_servers({"servers": {"files": {
         "transport": "stdio", "command": "npx", "args": ["-y", 3], "env": {"PORT": 8080, "KEY": "k"}, "cwd": "/tmp",
-        "timeout": "2.5", "tools": ["read"], "roots": [str(tmp_path), "file:///srv", {"uri": "file:///x", "name": "x"}],
+        "timeout": "0.5", "tools": ["read"], "roots": [str(tmp_path), "file:///srv", {"uri": "file:///x", "name": "x"}],
     }}}).values()
     assert (server.command, server.args, dict(server.env), server.cwd) == (
         "npx", ("-y", "3"), {"PORT": "8080", "KEY": "k"}, "/tmp"
     )
-    assert (server.timeout, server.tools) == (2.5, frozenset({"read"}))
+    assert (server.timeout, server.tools) == (0.5, frozenset({"read"}))
     assert server.roots == ((tmp_path.as_uri(), None), ("file:///srv", None), ("file:///x", "x"))
     assert server.allows("read")
     assert not server.allows("write")

@@ -147,6 +147,8 @@ RIGHT: dict[str, Any] = {"method": "tools/call", "params": {"server": "library",
 MISTAKES: list[tuple[Any, str, Any]] = [
     # what the model wrote, a part of what it reads, and the request it is shown
     ({"method": "find_book", "params": {"title": "Emma"}}, "'find_book' is a tool, not a method", RIGHT),
+    ({"method": "find_book", "params": {"title": "Émile"}}, "Émile",
+     {**RIGHT, "params": {**RIGHT["params"], "arguments": {"title": "Émile"}}}),
     ({"method": "find_book", "title": "Emma"}, "'find_book' is a tool, not a method", RIGHT),
     ({"method": "find_book", "params": {"arguments": {"title": "Emma"}}}, "is a tool", RIGHT),
     ({"method": "tools/find_book", "params": {"title": "Emma"}}, "is a tool", RIGHT),
@@ -198,6 +200,8 @@ def test_a_mistake_is_answered_with_the_right_request(two: Adapter, request_: An
         ('{"method": "tools/list", "params": []}', "params must be an object"),
         ('{"method": 3}', "the request has no method"),
         ('{"method": "frobnicate"}', "there is no method 'frobnicate'. The methods are: servers/list, tools/list"),
+        ('{"method": "re_find_book"}', "there is no method 're_find_book'. The methods are: "),
+        ('{"method": "library/search"}', "there is no method 'library/search'. The methods are: "),
         ('{"method": "tools/list", "params": {"server": 3}}', "'server' must be a server's name"),
         ('{"method": "tools/list", "params": {"server": "libary"}}',
          "there is no server 'libary'; the servers are: library, shop. Did you mean 'library'?"),

@@ -65,6 +65,7 @@ def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
     assert Toolbox(agent, description="Ask it.").all()[0].description == "Ask it."
     assert names(Toolbox(agent.replace(name=None))) == ["agent"]
     assert names(Toolbox(agent.replace(name="ö"))) == ["agent"]
+    assert names(Toolbox(agent.replace(name="x" * 200))) == ["x" * 128]
 
 
 def test_the_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:

@@ -128,16 +128,21 @@ class Exchange:
     restarted: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a request."""
+    """One attempt at a request, within `timeout`. `emit` hides the secrets of the server's configuration."""
 
-    #: emits an event, without the secrets of the server's configuration
-    emit: Emit
-    #: gives the server its timeout again
-    extend: Callable[[], object]
-    #: stops its timeout, until `extend`
-    suspend: Callable[[], object]
+    def __init__(self, emit: Emit, seconds: float) -> None:
+        self.emit = emit
+        self.timeout = asyncio.timeout(seconds)
+        self._seconds = seconds
+
+    def extend(self) -> None:
+        """Gives the server its whole timeout again."""
+        self.timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+    def suspend(self) -> None:
+        """Stops the timeout, until `extend`."""
+        self.timeout.reschedule(None)
 
 
 #: makes a request and gives its answer
@@ -211,7 +216,7 @@ class Connection:
         return Listing(self.catalogue.tools.values(), is_cut=self.catalogue.listing.is_cut)
 
     async def refresh(self, exchange: Exchange, *, force: bool) -> None:
-        """Lists the tools, unless the catalogue is up to date. Everyone who comes meanwhile waits for the same."""
+        """Lists the tools, unless the catalogue is up to date. Concurrent callers share one listing."""
         if not force and self.is_open and self.catalogue.is_fresh:
             return
         listing = self._listing
@@ -244,7 +249,7 @@ class Connection:
     async def _open(self) -> Session:
         """The session, which may have died since it was opened; a new one if there is none.
 
-        Everyone who comes while it opens waits for the same.
+        Concurrent callers share one session.
         """
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
@@ -274,28 +279,18 @@ class Connection:
     ) -> Answer:
         if session.client is None or not session.is_usable:
             raise Gone(sent=False)
-        timeout = asyncio.timeout(self.config.timeout)
+        attempt = Attempt(lambda event: exchange.emit(self.redactor.data(event)), self.config.timeout)
         statuses: list[int] = []
         refusals.set(statuses)  # each request is a task of its own
         hiding.set(self.redactor.text)
-
-        def emit(event: dict[str, Any]) -> None:
-            exchange.emit(self.redactor.data(event))
-
-        def extend() -> None:
-            timeout.reschedule(asyncio.get_running_loop().time() + self.config.timeout)
-
-        def suspend() -> None:
-            timeout.reschedule(None)
-
         try:
-            with session.logging_to(emit):
-                async with timeout:
-                    return await ask(session.client, Attempt(emit, extend, suspend))
+            with session.logging_to(attempt.emit):
+                async with attempt.timeout:
+                    return await ask(session.client, attempt)
         except (McpError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a transport or a server causes is explained
-            if timeout.expired():
+            if attempt.timeout.expired():
                 late = [f"did not answer {what} within {self.config.timeout:g} s", *session.health.noise_lines()]
                 effect = "" if repeatable else (
                     ". It was asked to stop, but may have done it all the same: check before you repeat it")

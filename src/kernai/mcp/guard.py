@@ -21,7 +21,7 @@ from contextlib import suppress
 GRACE_SECONDS = 2.0
 #: from SIGTERM to SIGKILL
 TERMINATION_SECONDS = 1.0
-#: how often the parent is looked at: a forked child of the host may hold the input open after the host's death
+#: how often the parent is checked: a forked child of the host may hold the input open after the host's death
 POLL_MILLISECONDS = 1000
 NOT_FOUND = 127
 

@@ -1,8 +1,8 @@
 """What a server needs before it gives its final result: input of a person, a model's answer, time.
 
 Since revision 2026-07-28 a server answers a request with what it needs (`InputRequiredResult`), and the request is sent
-again with the answers and the server's opaque state. Where people answer, the call pauses: all that is needed to go on
-is in the metadata of its `Pause`, so the answer may come days later and in another process.
+again with the answers and the server's opaque state. Where people answer, the call pauses: the metadata of its `Pause`
+has all that is needed to continue, so the answer may come days later and in another process.
 
 The extension for tasks is built on the same requests: a tool returns a task, which is polled until it has its result.
 """

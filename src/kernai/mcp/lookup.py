@@ -225,7 +225,7 @@ class Servers:
             McpError(f"(the listing of server {one.name!r} was cut off, so it may have more)")
             for one in servers if one.catalogue.listing.is_cut
         ]
-        return _joined([_no_such(request, "tool", {one: one.catalogue.tools for one in servers}), *cut[:1]])
+        return _joined([_no_such(request, "tool", {one: one.catalogue.tools for one in servers}), *cut])
 
     def _only(self, request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> Connection:
         """The one server that has it; `McpError` if several have it."""

@@ -141,7 +141,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     required = required if isinstance(required, list) else []
     lacking = [name for name in required if isinstance(name, str) and name not in made]
     meant: dict[str, Any] = {}
-    for one in islice((one for one in given if one not in known), MAX_FAULTS if lacking else 0):
+    for one in islice((one for one in given if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
             meant.setdefault(name, given[one])
     return made | {name: meant[name] if name in meant else _placeholder(known.get(name)) for name in lacking}

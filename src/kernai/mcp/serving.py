@@ -10,6 +10,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -118,8 +119,7 @@ class Server:
         self._url: str | None = None
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] = lambda: None
-        self._error: BaseException | None = None
-        self._ready = threading.Event()
+        self._ready: Future[None] = Future()  # of the thread: that it is listening, or why it is not
 
     @property
     def url(self) -> str:
@@ -133,10 +133,11 @@ class Server:
         self._listen()
         self._thread = threading.Thread(target=self._run_here, name="kernai-mcp-server", daemon=True)
         self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
+        try:
+            self._ready.result()
+        except BaseException:
             self.stop()
-            raise self._error
+            raise
         return self
 
     def stop(self) -> None:
@@ -177,11 +178,10 @@ class Server:
 
     def _run_here(self) -> None:
         try:
-            self._serve(lambda _: self._ready.set())
+            self._serve(lambda _: self._ready.set_result(None))
         except BaseException as error:  # noqa: BLE001 - raised by `start`
-            self._error = error
-        finally:
-            self._ready.set()
+            if not self._ready.done():
+                self._ready.set_exception(error)
 
     def __repr__(self) -> str:
         return f"Server({self._url or 'not started'})"
