@@ -265,6 +265,8 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
     ([EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob="AAAA", mime_type="image/gif"))], None, ["<image/gif>"]),
     ([EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob="JVBERg==", mime_type="application/pdf"))], None, ["<application/pdf>"]),
     ([EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob="R3LDvMOfZQ==", mime_type="text/plain"))], None, ["Grüße"]),
+    ([EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob="R3L!DvMO", mime_type="text/plain"))], None,
+     ["[resource a:b: text/plain, about 6 bytes of binary data"]),
     ([TextContent(text="ok")], {"rows": [1, 2]}, ['ok\n{"rows": [1, 2]}']),
     ([TextContent(text='{"rows":[1,2]}')], {"rows": [1, 2]}, ['{"rows":[1,2]}']),
     ([TextContent(text="five")], {"result": "five"}, ["five"]),

@@ -78,7 +78,8 @@ def test_a_factory_that_fails_is_reported() -> None:
         raise RuntimeError("no such server today")
 
     with setup({}, {"it": broken}, register=False) as adapter:
-        assert call(adapter, "x").error == "server 'it' cannot be reached: no such server today"
+        for answer in (call(adapter, "x"), ask(adapter, {"method": "tools/list"})):
+            assert answer.error == "server 'it' cannot be reached: no such server today"
 
 
 def chain(levels: int) -> dict[str, Any]:
