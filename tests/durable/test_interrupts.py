@@ -148,6 +148,15 @@ class Slow(MemoryStore):
         return lease
 
 
+async def appending(store: Slow) -> asyncio.Future[Result]:
+    """A run whose store has begun the append that it waits in."""
+    going = asyncio.ensure_future(
+        kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    )
+    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    return going
+
+
 async def turns() -> None:
     """As many turns of the event loop as all that is ready may need."""
     for _ in range(20):
@@ -160,10 +169,7 @@ async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_ha
     at: int | str, times: int
 ) -> None:
     store = Slow(at)
-    going = asyncio.ensure_future(
-        kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-    )
-    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    going = await appending(store)
     for _ in range(times):
         going.cancel()
         await turns()
@@ -181,10 +187,7 @@ async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_ha
 
 async def test_an_append_that_fails_while_its_run_is_cancelled_is_reported() -> None:
     store = Slow(2, OSError("the disk is full"))
-    going = asyncio.ensure_future(
-        kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-    )
-    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    going = await appending(store)
     going.cancel()
     await asyncio.sleep(0)
     store.leave.set()
@@ -196,10 +199,7 @@ def test_an_event_loop_that_ends_waits_for_the_last_append_of_a_run_that_nobody_
     store = Slow("result")
 
     async def main() -> None:
-        going = asyncio.ensure_future(
-            kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-        )
-        assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+        going = await appending(store)
         asyncio.get_running_loop().call_later(0.1, store.leave.set)
         del going
 

@@ -41,41 +41,21 @@ def info_of(store: MemoryStore | SqliteStore, run_id: str = "r") -> kernai.RunIn
 
 
 @EACH_WAY
-def test_a_run_belongs_to_its_worker_until_it_ends(way: Way) -> None:
-    store, seen = MemoryStore(), []
+def test_a_run_belongs_to_its_worker_until_it_ends_and_is_busy_for_others_who_call_and_write_nothing(way: Way) -> None:
+    store, seen, other = MemoryStore(), list[str](), MockProvider("<final>other</final>")
 
     def act() -> None:
-        info = info_of(store)
-        seen.append((info.status, info.lease and info.lease.holder))
-        with pytest.raises(RunBusyError, match=rf"run 'r' is being worked on by process {os.getpid()} on"):
-            kernai.resume(acting(act), "r", store=store)
-
-    assert way.execute(acting(act), "go", store=store, run_id="r").text == "done"
-    assert [status for status, _ in seen] == ["running", "running"]
-    assert (info_of(store).status, info_of(store).lease) == ("final", None)
-
-
-@EACH_WAY
-def test_a_live_run_that_is_resumed_elsewhere_is_busy_and_nothing_is_called_or_written(way: Way) -> None:
-    store, calls = MemoryStore(), list[str]()
-
-    def answer(messages: Any, model: Any) -> str:
-        calls.append("model")
-        return "<final>other</final>"
-
-    other = MockProvider().on_call(answer)
-
-    def act() -> None:
-        before = store.load("r")
-        with pytest.raises(RunBusyError) as caught:  # and not that a call is in flight
+        before, info = store.load("r"), info_of(store)
+        seen.append(info.status)
+        assert info.lease is not None
+        with pytest.raises(RunBusyError, match=rf"by process {os.getpid()} on") as caught:  # and not that a call is in flight
             kernai.resume(acting(act, provider=other), "r", store=store, input="and this?")
-        lease = info_of(store).lease
-        assert lease is not None
-        assert (caught.value.since, caught.value.until) == (lease.since, lease.until)
+        assert (caught.value.since, caught.value.until) == (info.lease.since, info.lease.until)
         assert store.load("r") == before
 
     assert way.execute(acting(act), "go", store=store, run_id="r").text == "done"
-    assert calls == []
+    assert (seen, other.calls) == (["running", "running"], [])
+    assert (info_of(store).status, info_of(store).lease) == ("final", None)
 
 
 @EACH_WAY
