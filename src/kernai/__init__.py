@@ -11,7 +11,6 @@ from kernai.agents.agent import Agent
 from kernai.blocks.block import Block, NativeCall
 from kernai.blocks.parser import parse
 from kernai.blocks.runtime_blocks import neutralize
-from kernai.blocks.stream_parser import StreamParser
 from kernai.errors import (
     CredentialMissingError,
     DeadlockError,
@@ -215,6 +214,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Setting": "registry.requirements",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
+        "StreamParser": "blocks.stream_parser",
         "Task": "blocks.plan",
         "TaskScheduler": "loop.task_scheduler",
         "Tool": "values.tools",

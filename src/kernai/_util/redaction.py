@@ -24,7 +24,7 @@ _SLASHES = r"\\{1,8}"
 _ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\a": "a", "\0": "0"}
 _ENTITIES = {"&": "|amp", "<": "|lt", ">": "|gt", '"': "|quot"}
 # one character, or a run of backslashes: each level of escaping doubles their number
-_UNIT = re.compile(r"\\+|.", re.DOTALL)
+_UNIT = r"(?s)\\+|."
 
 
 class Redactor:
@@ -79,7 +79,7 @@ class Redactor:
 
 
 def _spellings(secret: str) -> str:
-    plain = "".join(_spelled(unit[0], len(unit)) for unit in _UNIT.findall(secret))
+    plain = "".join(_spelled(unit[0], len(unit)) for unit in re.findall(_UNIT, secret))
     if len(secret) < SHORTEST_IN_BASE64:
         return plain
     return "|".join([plain, *_in_base64(secret.encode("utf-8", "surrogatepass"))])

@@ -7,7 +7,6 @@ only where it applies; an agent without skills and protocols gets its instructio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from kernai.registry.protocol_registry import Protocol
@@ -110,25 +109,20 @@ Each sub-agent has your skills and cannot start workflows itself. All results co
 A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside a plan."""
 
 
-@dataclass(eq=False, repr=False)
 class InstructionBuilder:
     """Puts the system message together.
 
     `has_skills` is whether the agent may have skills at all (`Agent.skills` is not None), `protocols` those it may
     speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted,
-    `know_how` its folders,
-    `answer` what is said of the answer's type.
+    `know_how` its folders, `answer` what is said of the answer's type.
     """
 
-    instructions: str
-    model: Model
-    _: KW_ONLY
-    has_skills: bool
-    protocols: Sequence[Protocol] = ()
-    workflows: bool = False
-    listing: str | None = None
-    know_how: KnowHow | None = None
-    answer: str = ""
+    def __init__(
+        self, instructions: str, model: Model, *, has_skills: bool, protocols: Sequence[Protocol] = (),
+        workflows: bool = False, listing: str | None = None, know_how: KnowHow | None = None, answer: str = "",
+    ) -> None:
+        self.instructions, self.model, self.has_skills, self.protocols = instructions, model, has_skills, protocols
+        self.workflows, self.listing, self.know_how, self.answer = workflows, listing, know_how, answer
 
     def build(self) -> str:
         """The text of the system message."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -207,15 +206,15 @@ class ReferenceType(WrapperType):
 # ----------------------------------------------------------------------------------------------------------- records
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Field:
     """An input, or a field of a record. `default` is what a listing shows; NO_VALUE where it shows none."""
 
-    name: str
-    type: InputType
-    required: bool
-    description: str = ""
-    default: object = NO_VALUE
+    __slots__ = ("default", "description", "name", "required", "type")
+
+    def __init__(
+        self, name: str, type: InputType, required: bool, description: str = "", default: object = NO_VALUE
+    ) -> None:
+        self.name, self.type, self.required, self.description, self.default = name, type, required, description, default
 
     def json_default(self) -> Any:
         """The default as JSON, if the type accepts it: ``x: str = None`` has a default that no call could give."""

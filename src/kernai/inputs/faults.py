@@ -107,16 +107,13 @@ def _shown_object(value: Mapping[Any, Any]) -> str:
     return f"object with {'keys' if len(value) > 1 else 'key'} {', '.join(keys)}{more}"
 
 
-_NAME = re.compile(r"[^\W\d][\w-]*")
-
-
 def dotted(path: Iterable[str | int]) -> str:
     """A path as text: ``tickets[1].priority``; a key that is no name is quoted in brackets."""
     text = ""
     for key in path:
         if isinstance(key, int):
             text += f"[{key}]"
-        elif _NAME.fullmatch(key) and len(key) <= LONGEST_QUOTED:
+        elif re.fullmatch(r"[^\W\d][\w-]*", key) and len(key) <= LONGEST_QUOTED:
             text += f".{key}" if text else key
         else:
             text += f"[{quoted(key)}]"

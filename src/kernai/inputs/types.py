@@ -26,7 +26,7 @@ from kernai.jsonio.json_data import copy_of
 from kernai.values.media import Media
 
 MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
 class InputType:
@@ -282,7 +282,7 @@ def text_types() -> Mapping[type, TextType]:
 def literal_of(text: str) -> Any:
     """The number or boolean that a text is in JSON, perhaps with white space around it, else NO_VALUE."""
     bare = text.strip(ASCII_SPACE)
-    number = _NUMBER.fullmatch(bare)
+    number = re.fullmatch(_NUMBER, bare)
     if number is None:
         return {"true": True, "false": False}.get(bare, NO_VALUE)
     if number.lastindex is None:

@@ -26,8 +26,8 @@ JSON_BEGINS = frozenset("[{ \t\n\r\f\v")
 """The first characters of contents that may begin with a value."""
 _LONG, _SHORT = 4096, 256  # characters: in a long content it is worth checking first whether the value is short
 # where a string may begin, and not an apostrophe in a word
-_SINGLE_QUOTED = re.compile(r"'(?<=[ \t\n\r,:\[{]')")
-_STRING = re.compile(r"\"[^\"]*+\"|'[^']*+'")  # without escapes
+_SINGLE_QUOTED = r"'(?<=[ \t\n\r,:\[{]')"
+_STRING = r"\"[^\"]*+\"|'[^']*+'"  # without escapes
 _SPACE = re.compile(r"\s*+", re.ASCII)
 _BEGINNING = re.compile(r"\s*+[\[{]", re.ASCII)
 _TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
@@ -53,11 +53,11 @@ def may_end_in_a_string(content: str) -> bool:
         return False
     if "\\" in content:  # outside of a string it would break the value, so all of them are escapes
         content = content.replace("\\\\", "").replace('\\"', "").replace("\\'", "")
-    if "'" not in content or not _SINGLE_QUOTED.search(content):
+    if "'" not in content or not re.search(_SINGLE_QUOTED, content):
         return content.count('"') % 2 == 1
     if '"' not in content:
         return content.count("'") % 2 == 1
-    left = _STRING.sub("", content)
+    left = re.sub(_STRING, "", content)
     return '"' in left or "'" in left
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse, parse_one
-from kernai.blocks.stream_parser import StreamParser
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.events import (
     BlockContentRow,
@@ -23,6 +22,7 @@ from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
+    from kernai.blocks.stream_parser import StreamParser
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
@@ -286,6 +286,8 @@ class ModelStream:
     def _begin(self) -> StreamParser:
         self._blocks: list[Block] = []
         self._incomplete: Block | None = None
+        from kernai.blocks.stream_parser import StreamParser  # most runs have no listener
+
         parser = StreamParser()
         parser.on("text_chunk", lambda text: self._show(TextChunkRow(text)))
         # blocks do not nest, so the one that is open is the next that will be complete

@@ -228,9 +228,9 @@ def record_untrusted_history(run: Run, message: Message) -> None:
             run.quoted.record_untrusted("history", text)
 
 
-_OWN_TAG = re.compile(r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?")
+_OWN_TAG = r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?"
 
 
 def passed_on(text: str) -> str:
     """What the runtime passes on in an error or a listing of its own, without the tags of its usage lines."""
-    return _OWN_TAG.sub("", neutralize(text.replace("&lt;", "\x00"))).replace("\x00", "<")
+    return re.sub(_OWN_TAG, "", neutralize(text.replace("&lt;", "\x00"))).replace("\x00", "<")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "kernai"
 MAX_VALUE = 200
-_QUOTED = re.compile(r"[\s\"'=]")
+_QUOTED = r"[\s\"'=]"
 
 #: problems are warnings; everything else is information
 _WARNINGS = frozenset(kind.type for kind in KINDS.values() if kind.is_warning)
@@ -110,7 +110,7 @@ def _fields(row: Row) -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     text = str(value)
-    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable() and text and not _QUOTED.search(text):
+    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable() and text and not re.search(_QUOTED, text):
         return text
     quoted = dumps(text[:MAX_VALUE])
     while len(quoted) > MAX_VALUE:  # an escaped character takes up to twelve

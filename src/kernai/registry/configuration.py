@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
 
 
-_NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
 
 
 class Resolver(Protocol):
@@ -32,7 +31,7 @@ class Resolver(Protocol):
 
 def environment_name(skill_name: str, key: str) -> str:
     """The environment variable of a skill's key: ``KERNAI_SKILL_<SKILL>_<KEY>``, with `_` for other characters."""
-    return "KERNAI_SKILL_" + _NOT_IN_A_NAME.sub("_", f"{skill_name}_{key}".upper())
+    return "KERNAI_SKILL_" + re.sub(r"[^A-Z0-9]", "_", f"{skill_name}_{key}".upper())
 
 
 class EnvironmentResolver:

@@ -35,8 +35,7 @@ MIME_TYPES = {
 
 # a token of RFC 9110, section 5.6.2
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_MIME = re.compile(rf"{_WORD}/{_WORD}")
-_ENDING = re.compile(r"\.([A-Za-z0-9]+)\Z")
+_MIME = rf"{_WORD}/{_WORD}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -60,7 +59,7 @@ class Media(Value):
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if not isinstance(self.mime_type, str) or not _MIME.fullmatch(self.mime_type):
+        if not isinstance(self.mime_type, str) or not re.fullmatch(_MIME, self.mime_type):
             raise ValueError(f"mime_type must look like 'image/png', got {self.mime_type!r}")
         if not isinstance(self.metadata, Mapping):
             raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
@@ -269,7 +268,7 @@ class MediaStore:
 
 def mime_type_of(name: str) -> str:
     """The MIME type for a name's ending; `FALLBACK_MIME` if `MIME_TYPES` does not have it."""
-    ending = _ENDING.search(name)
+    ending = re.search(r"\.([A-Za-z0-9]+)\Z", name)
     return MIME_TYPES.get(ending[1].lower(), FALLBACK_MIME) if ending else FALLBACK_MIME
 
 
