@@ -74,6 +74,7 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Plan, PlanResult, Task
+    from kernai.blocks.stream_parser import StreamParser
     from kernai.drivers.run_stream import RunStream
     from kernai.durable.approvals import Decision
     from kernai.durable.forking import fork

@@ -81,7 +81,7 @@ class Setup:
     __slots__ = (
         "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls",
         "_is_guarded", "_know_how", "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version",
-        "_revision", "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "constrains",
+        "_revision", "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "asks", "constrains",
         "is_native", "key", "protocols", "recorded_rules", "rules", "skills", "system",
     )
 
@@ -95,6 +95,8 @@ class Setup:
         self._lists_skills = agent.list_skills
         self._know_how: KnowHow | None = agent.know_how
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
+        #: whether `Agent.approve` is asked before each call
+        self.asks = agent.approve is not None
         # one attribute: of two runs at once neither may see the other's message with its own instructions
         self._system: System | None = None
         #: the same in every step, unless the instructions are a function

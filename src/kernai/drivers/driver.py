@@ -174,7 +174,8 @@ class Driver:
         if stream.effect is not None:
             stream = stream.again()
         stream.effect = effect
-        stream.tools = effect.tools if provider.calls_natively else None
+        if effect.tools is not None and provider.calls_natively:
+            stream.tools = effect.tools
         if effect.timeout is not None:
             stream.set_timeout(effect.timeout)
         return run, provider, stream
@@ -201,7 +202,7 @@ class Driver:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], bool]:
         """The function that an effect calls, its arguments, and whether it is an async one."""
         run = self.root.runs[effect.scope]
-        if run.agent.approve is not None:
+        if run.setup.asks:
             self._check_approved(effect, "its agent asks before each call")
         if isinstance(effect, CallSkill):
             skill = run.held.get(effect.skill) or run.held_skill(effect.skill)
