@@ -180,6 +180,26 @@ def test_a_damaged_run_is_listed_beside_the_others(here: Here, paused: Path) -> 
     assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
 
 
+@pytest.mark.parametrize("why, reason", [("it was never paid", "it was never paid"), ("", "refused")])
+def test_a_decision_is_kept_for_whoever_continues_the_run(here: Here, paused: Path, why: str, reason: str) -> None:
+    done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann", cwd=paused)
+    assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
+    assert done.stderr == "to continue the run: kernai resume AGENT runs.db r42\n"
+    continued = here(*RESUME, cwd=paused)
+    assert continued.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
+    assert "  call 1.0 refused by ann" in continued.stderr
+
+
+def test_a_run_is_cancelled_and_deleted_by_status_and_age(here: Here, paused: Path) -> None:
+    done = here("cancel", "runs.db", "r42", "--reason", "the customer has left", cwd=paused)
+    assert (done.returncode, done.stdout, statuses(paused)) == (0, "closed\n", {"r42": "closed"})
+    assert here("runs", "runs.db", "--older-than", "5m", cwd=paused).stderr == "runs.db has no such runs\n"
+    for given, count in ((("--older-than", "5m"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
+        done = here("runs", "runs.db", "--delete", *given, cwd=paused)
+        assert done.stdout == f"{count} {'run' if count == 1 else 'runs'} deleted\n"
+    assert statuses(paused) == {}
+
+
 def test_a_store_without_runs_says_so(here: Here, tmp_path: Path) -> None:
     SqliteStore(tmp_path / "runs.db").close()
     done = here("runs", "runs.db", cwd=tmp_path)
@@ -240,6 +260,19 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
     "no store": (("resume", "r42"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "no run": (("resume", "clerk.py", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
+    "an approval of a call that does not wait": (
+        ("approve", "runs.db", "r42", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund",
+    ),
+    "an approval in a run that is not there": (("approve", "runs.db", "r43", "0.0"), "no run 'r43'", "did you mean r42?"),
+    "a consent as a refusal": (("approve", "runs.db", "r42", "1.0", "--no", "yes"), "--no: a text refuses", "leave it out to approve"),
+    "a deletion of every run": (("runs", "runs.db", "--delete"), "--delete would delete every run", "--older-than AGE"),
+    "a deletion by agent": (
+        ("runs", "runs.db", "--delete", "--agent", "clerk"), "--delete takes --older-than and --status", "--agent and --limit",
+    ),
+    "a run to cancel that is not there": (("cancel", "runs.db", "r43"), "no run 'r43'", "did you mean r42?"),
+    "an age without a unit": (("runs", "runs.db", "--older-than", "90"), "such as 90d, got '90'", "--help"),
+    "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
+    "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables", "postgresql://"),
     "a status that no run has": (("runs", "runs.db", "--status", "wating"), "invalid choice: 'wating'", "--help"),
     "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),

@@ -91,27 +91,8 @@ def test_a_run_is_made_listed_decided_on_resumed_viewed_and_deleted(shop: Shop) 
     assert shop("runs", "STORE", "--delete", "--status", "final")[1] == "1 run deleted\n"
 
 
-def test_a_refusal_is_read_by_the_model_and_a_run_is_cancelled(shop: Shop) -> None:
-    migrated(shop).close()
-    for run_id in ("r", "s"):
-        shop("run", "agents.py", "Pay 3", "--store", "STORE", "--run-id", run_id, "-q")
-    assert shop("approve", "STORE", "r", "0.0", "--no", "too much")[1].startswith("refused: 0.0 pay")
-    status, shown, _ = shop("resume", "agents.py", "STORE", "r", "-q")
-    assert (status, shown, shop.paid.exists()) == (0, "too bad\n", False)
-    assert shop("cancel", "STORE", "s", "--reason", "the customer has left")[:2] == (0, "closed\n")
-    (listed,) = json.loads(shop("runs", "STORE", "--status", "closed", "--json")[1])
-    assert listed["run_id"] == "s"
-
-
 ERRORS = {
     "no such run": (("approve", "STORE", "x", "0.0"), "has no run 'x'"),
-    "no such call": (("approve", "STORE", "r", "0.1"), "call '0.1' of run 'r' waits for no decision"),
-    "a consent as a refusal": (("approve", "STORE", "r", "0.0", "--no", "yes"), "--no: a text refuses the call"),
-    "a run to cancel": (("cancel", "STORE", "x"), "has no run 'x'"),
-    "an age": (("runs", "STORE", "--older-than", "soon"), "must be a number with d, h or m, such as 90d, got 'soon'"),
-    "everything": (("runs", "STORE", "--delete"), "--delete would delete every run"),
-    "a file as a worker's store": (("worker", "agents.py", "--store", "runs.db"), "workers need a PostgreSQL store"),
-    "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables to migrate"),
     "no agents": (("worker", "empty.py", "--store", "STORE"), "empty.py holds no agent"),
     "no server": (("runs", "postgresql://ann:s3cret@/x?host=/nowhere"), "cannot open the store in /nowhere/x"),
     "no address": (("runs", "postgresql://a:b:c/d?e"), "no address of a database"),

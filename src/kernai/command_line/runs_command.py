@@ -129,9 +129,10 @@ def _approve(options: Namespace) -> int:
         if options.call not in waiting:
             store.entries(options.run)  # says if there is no such run
             raise not_waiting(options.call, options.run, waiting)
-        by = login_name() if options.by is None else options.by
+        said = True if options.no is None else options.no or False
         try:
-            store.store.decide(options.run, options.call, Decision(True if options.no is None else options.no, by=by))
+            by = login_name() if options.by is None else options.by
+            store.store.decide(options.run, options.call, Decision(said, by=by))
         except ValueError as error:
             raise CommandError(f"--no: {error}", "say why, or leave it out to approve") from error
         verdict = "approved" if options.no is None else "refused"
