@@ -472,3 +472,13 @@ def test_a_typed_answer_is_read_again_as_it_was_read(repair: Any) -> None:
         assert ran.ok is (repair is True)
         if ran.ok:
             assert [kernai.resume(it, "r", **options).output, replayed(it, "r", store=store).output] == [5, 5]
+
+
+@pytest.mark.parametrize("tags, warned", [({"order": "43"}, False), (None, False), (["order 43"], True), ("order", True)])
+def test_tags_that_no_run_can_be_found_by_are_warned_of(tags: Any, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    kernai.execute(Agent(instructions="", provider=MockProvider("done")), "Go.", store=store, run_id="r", metadata={"tags": tags})
+    info = store.info("r")
+    assert info is not None
+    assert info.tags == (tags if isinstance(tags, dict) else {})
+    assert any("event=tags.ignored run_id=r" in line for line in caplog.messages) == warned

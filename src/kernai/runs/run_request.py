@@ -142,6 +142,8 @@ class RunRequest:
 
             check_store(self._store)
             check_run_id(run_id)
+            if not isinstance(tags := self._metadata.get("tags") or {}, Mapping):
+                self._log.warn("tags.ignored", run_id=run_id, reason="tags must be a mapping", got=type(tags).__name__)
         self._on_event = _observer("on_event", options.get("on_event"))
         self._on_task_complete = _observer("on_task_complete", options.get("on_task_complete"))
 
