@@ -253,6 +253,7 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
     ([TextContent(text="a"), TextContent(text="b")], None, ["a\nb"]),
     ([], None, ["(the tool returned nothing)"]),
     ([TextContent(text="a"), png(), TextContent(text="b")], None, ["a", "<image/png>", "\nb"]),
+    ([TextContent(text="a"), png()], None, ["a", "<image/png>"]),
     ([AudioContent(data="UklGRg==", mime_type="audio/wav")], None, ["<audio/wav>"]),
     ([ImageContent(data="no base64!", mime_type="image/png")], None, ["[image: image/png, cannot be shown: "]),
     ([png("not a type")], None, ["[image: not a type, cannot be shown: mime_type must look like"]),
@@ -271,7 +272,8 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
     ([TextContent(text='{"rows":[1,2]}')], {"rows": [1, 2]}, ['{"rows":[1,2]}']),
     ([TextContent(text="five")], {"result": "five"}, ["five"]),
     ([TextContent(text="1"), TextContent(text="2")], {"result": [1, 2]}, ["1\n2"]),
-    ([], {"a": None}, ['{"a": null}']),
+    ([TextContent(text="1"), TextContent(text="a")], {"result": [1, "a"]}, ["1\na"]),
+    ([], {"a": None, "ö": "ü"}, ['{"a": null, "ö": "ü"}']),
 ]
 
 
