@@ -167,6 +167,15 @@ def test_a_number_in_quotes_is_read_where_repairs_of_values_are_asked_for() -> N
         assert [path for path, _ in caught.value.faults] == ["n", "x", "yes"]
 
 
+def test_a_person_who_approves_a_call_may_change_its_inputs_within_the_schema() -> None:
+    adapter, [one] = skills_of(go=properties(n={"type": "integer"}, text={"type": "string"}))
+    with adapter:
+        assert one.rebind({"n": 1, "text": "a"}, {"n": 2}) == {"n": 2, "text": "a"}
+        with pytest.raises(SkillInputError) as caught:
+            one.rebind({"n": 1}, {"n": "two"})
+        assert [path for path, _ in caught.value.faults] == ["n"]
+
+
 def test_the_only_input_may_be_given_without_its_name_where_repairs_of_values_are_asked_for() -> None:
     adapter, [one] = skills_of(go=properties(("it",), it={"type": "array", "items": {"type": "string"}}))
     with adapter:
