@@ -254,44 +254,41 @@ def _complete(said: Said, heard: Heard) -> None:
 # ---------------------------------------------------------------------------------------------------- schemas
 
 
+class _NotStrictError(Exception):
+    """The schema has no strict form."""
+
+
 def strict(schema: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any] | None:
     """The schema for a vendor's strict mode, which knows neither open objects nor inputs that may be left out.
 
     With `nullable` such an input is one that may be null. None if there is no such schema.
     """
-    unknown = schema.keys() - _KNOWN - _NARROWING
-    if unknown:
+    try:
+        return _strict(schema, nullable)
+    except _NotStrictError:
         return None
+
+
+def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
+    if not isinstance(schema, Mapping) or schema.keys() - _KNOWN - _NARROWING:
+        raise _NotStrictError
     made = {key: value for key, value in schema.items() if key not in _NARROWING}
     if schema.get("type") == "object" or "properties" in schema:
-        if schema.get("additionalProperties", False) is not False:
-            return None
-        required, properties = set(schema.get("required", ())), {}
-        for name, one in schema.get("properties", {}).items():
-            inner = strict(one, nullable=nullable)
-            if inner is None or (name not in required and not nullable):
-                return None
-            properties[name] = inner if name in required else {"anyOf": [inner, {"type": "null"}]}
-        made |= {"properties": properties, "required": list(properties), "additionalProperties": False}
-    for key in ("anyOf", "items", "$defs"):
-        if key in made:
-            found = _each(made[key], nullable=nullable)
-            if found is None:
-                return None
-            made[key] = found
+        properties, required = schema.get("properties", {}), set(schema.get("required", ()))
+        if schema.get("additionalProperties", False) is not False or (not nullable and set(properties) - required):
+            raise _NotStrictError
+        closed = {name: _strict(one, nullable) for name, one in properties.items()}
+        made["properties"] = {
+            name: one if name in required else {"anyOf": [one, {"type": "null"}]} for name, one in closed.items()
+        }
+        made |= {"required": list(closed), "additionalProperties": False}
+    if "items" in made:
+        made["items"] = _strict(made["items"], nullable)
+    if "anyOf" in made:
+        made["anyOf"] = [_strict(one, nullable) for one in made["anyOf"]]
+    if "$defs" in made:
+        made["$defs"] = {name: _strict(one, nullable) for name, one in made["$defs"].items()}
     return made
-
-
-def _each(value: Any, *, nullable: bool) -> Any:
-    if isinstance(value, list):
-        listed = [strict(one, nullable=nullable) for one in value]
-        return None if None in listed else listed
-    if not isinstance(value, dict):
-        return None
-    if value and all(isinstance(one, dict) for one in value.values()) and not value.keys() & _KNOWN:  # `$defs`
-        named = {name: strict(one, nullable=nullable) for name, one in value.items()}
-        return None if None in named.values() else named
-    return strict(value, nullable=nullable)
 
 
 def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:

@@ -250,6 +250,7 @@ def test_what_is_no_json_object_is_an_error_that_shows_its_start(vendor: str, no
     assert (caught.value.code, caught.value.retryable) == ("invalid_json", True)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
+    assert str(caught.value).endswith("…") == (len(nonsense) > 80)
 
 
 @pytest.mark.parametrize("vendor", READERS)
