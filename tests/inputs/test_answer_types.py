@@ -99,6 +99,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (tuple[int, str], [1, "a"], (1, "a"), [1]),
     (tuple[int, ...], [1, 2], (1, 2), ["a"]),
     (set[int], [1, 2], {1, 2}, [1, 1]),
+    (set[str], ["a"], {"a"}, [1]),
     (frozenset[str], ["a"], frozenset("a"), ["a", "a"]),
     (set[Tag], [{"name": "a"}], {Tag("a")}, [{"name": "a"}, {"name": "a"}]),
     (set, [1], {1}, 1),
