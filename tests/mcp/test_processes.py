@@ -113,6 +113,17 @@ def test_what_a_server_that_died_has_left_behind_is_ended() -> None:
         assert wait_until_ended([child]) == []
 
 
+def test_a_guard_that_is_asked_to_end_ends_its_server_first(tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    Path(mark).touch()
+    with raw_adapter("--description", mark) as adapter:
+        server = int(call(adapter, "pid").text)
+        (guard,) = {*processes_with(mark)} - {server}
+        os.kill(guard, signal.SIGTERM)
+        assert wait_until_ended([server, guard]) == []
+        assert int(call(adapter, "pid").text) != server
+
+
 def open_files() -> Counter[str]:
     """The open files by what they are; of sockets and pipes the kind only."""
     found: Counter[str] = Counter()
