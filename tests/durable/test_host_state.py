@@ -316,7 +316,7 @@ def test_a_bare_text_in_place_of_the_names_of_what_is_a_contexts_own_is_refused(
         type("Odd", (Context,), {"own": "connection"})
 
 
-def told_last(store: MemoryStore) -> Any:
+def saved_last(store: MemoryStore) -> Any:
     return [one["data"] for one in store.load("r") if one["event"] == "context_saved" and one["scope"] == ""][-1]
 
 
@@ -347,7 +347,7 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
         it, "go", store=store, run_id="r", context=context, provider=provider(scripts), on_event=listen)
     assert result.ok
     assert context.items == []
-    assert told_last(store) == {"items": []}
+    assert saved_last(store) == {"items": []}
 
 
 def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_continues() -> None:
@@ -374,7 +374,7 @@ def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_continue
     again = Cart()
     assert kernai.resume(it, "r", store=store, context=again, approvals={pending.call_id: True}, **options).ok
     assert again.items == ["a1", "b1", "a2", "r"]
-    assert told_last(store) == {"items": again.items}
+    assert saved_last(store) == {"items": again.items}
 
 
 def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_tasks_that_do_not_share_it() -> None:
@@ -406,7 +406,7 @@ def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_ta
     result = kernai.execute(it, "go", store=store, run_id="r", context=context, provider=provider(scripts))
     assert result.ok
     assert '{"a": "a", "b": "b"}' in result.messages[-2].text
-    assert told_last(store) == ["x"]
+    assert saved_last(store) == ["x"]
     assert context.rows is not None
     context.rows.close()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernai.loop.effects import CallProtocol, Effect
     from kernai.loop.run_state import Run
 
-#: how long a call is waited for, and how often whoever waits looks, in seconds
+#: how long a call is waited for, and how often that is checked, in seconds
 PATIENCE, _PAUSE = 0.1, 0.001
 _UNKNOWN = object()
 
@@ -215,7 +215,7 @@ def _saved(run: Run) -> Any:
         data = _save(run.context)
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # as it stands it would be taken for Ctrl-C
+    except BaseException as error:  # unchanged, it would be taken for Ctrl-C
         raise KernaiError(f"{kind.__name__}.save raised {type(error).__name__}: {error_text(error)}") from error
     return _Kept(kind.__name__).of(data)
 

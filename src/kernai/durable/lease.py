@@ -1,7 +1,7 @@
 """Leases: which worker a run belongs to, and for how long.
 
-A run is worked on by whoever holds its lease. The store keeps it, judges by its own clock when it is over, and counts
-claims: an append under an older claim is refused. Here is the holder's side.
+The holder of a run's lease works on the run. The store keeps the lease, decides by its own clock when it is over, and
+counts claims: an append under an older claim is refused. This module is the holder's side.
 
 - A holder is a process: host, pid, and when the process began. Where it ran on this machine and is dead, its lease is
   over at once; elsewhere its time has to run out.
@@ -70,7 +70,7 @@ class Lease(Value):
 # ------------------------------------------------------------------------------------------------------- workers
 
 _numbers = count()
-#: workers of this process that could not give their lease back: nobody is behind it any more
+#: workers of this process that have ended and could not give their lease back
 _GONE: set[str] = set()
 
 
@@ -260,9 +260,9 @@ class Leases:
     """What this process holds, and the thread that renews it. A forked child holds nothing."""
 
     def __init__(self) -> None:
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self._lock = threading.Lock()
         self._held: WeakSet[Held] = WeakSet()  # a run that is dropped in the middle is not renewed for ever
         self._sooner = threading.Event()
@@ -318,4 +318,4 @@ class Leases:
 
 LEASES = Leases()
 if hasattr(os, "register_at_fork"):  # not on every system
-    os.register_at_fork(after_in_child=LEASES.begin_anew)
+    os.register_at_fork(after_in_child=LEASES.reset)

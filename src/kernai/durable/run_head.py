@@ -1,8 +1,8 @@
 """`Head`: what a store keeps of a run beside its entries. `LeasedStore`: all that can be decided from it.
 
 The built-in stores differ in where they keep heads and entries. Who may write, what a decision does, when a run may be
-deleted is the same everywhere, so it is written down once, here: a store hands a head over within a transaction of its
-own, and keeps what became of it.
+deleted is the same everywhere, so it is written down once, here: a store passes a head in, within one of its
+transactions, and stores the changed one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LONGEST_WAIT = 60.0
 
 @dataclass(slots=True)
 class Head:
-    """One run's. Times are seconds of the store's clock. A run without entries was deleted, or never there."""
+    """One run's. Times are seconds of the store's clock. A run without entries was deleted, or never existed."""
 
     info: RunInfo
     entries: int = 0
@@ -91,7 +91,7 @@ class Head:
         elif status == RUNNING:
             status = ABANDONED
         lease = self.lease() if leased else None
-        return replace(  # with copies: whoever asked may change what they get
+        return replace(  # with copies: the caller may change them
             self.info, status=status, lease=lease, number=self.number, length=self.entries, tags=dict(self.info.tags),
             pending=tuple(map(replace, self.info.pending)), decisions=copied(self.decisions),
             due=self.info.due_by(self.now),
@@ -229,7 +229,7 @@ class LeasedStore(NotCopied, RunStore):
         raise NotImplementedError
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
-        """The first runs in the order of `runs` that `wanted` is about, behind `after`."""
+        """The first runs that match `wanted`, in the order of `runs`, after the run `after`."""
         raise NotImplementedError
 
     @contextmanager

@@ -1,13 +1,13 @@
 """`SqliteStore`: runs in one SQLite file, for many threads and processes at once.
 
 - One connection and one lock a store: SQLite has a single writer anyway. Processes take turns by `BEGIN IMMEDIATE`.
-- A locked database is asked again here and not for seconds within SQLite, so that Ctrl-C ends the wait, and because
-  opening a new file reports "locked" without any waiting of its own.
-- A connection must not survive a fork: both processes would believe in one set of locks, and the first to close would
-  remove the log that the other still writes to. So connections are closed before a fork and opened when needed after.
-- Closing any descriptor of a file drops all locks that the process has on it. So the database file is never opened here
-  but to make it, and no connection of this process is made meanwhile.
-- Every row carries a checksum. SQLite itself notices a flipped bit only where it breaks the structure of the file.
+- If the database is locked, the wait is here and not inside SQLite: Ctrl-C can end it, and SQLite does not wait at all
+  when it opens a new file.
+- A connection must not survive a fork: parent and child would share one set of locks, and the first to close would
+  remove the log that the other still writes to. So connections are closed before a fork and reopened on demand.
+- Closing any descriptor of a file drops all locks that the process has on it. So this module opens the database file
+  only to create it, and never while this process makes a connection.
+- Every row has a checksum: SQLite notices a flipped bit only if it breaks the structure of the file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ T = TypeVar("T")
 #: seconds after which a database that others keep locked is an error
 PATIENCE = 10.0
 
-APPLICATION = 0x6B726E69  # "krni", by which a file of ours is known
+APPLICATION = 0x6B726E69  # "krni", which marks the file as a kernai store
 FORMAT = 2
 _ADDED = "status TEXT NOT NULL DEFAULT ''", "updated_at TEXT NOT NULL DEFAULT ''"
 # each append changes when the run was updated: as long as it is running, no index holds that
@@ -76,7 +76,7 @@ PRAGMA user_version = {FORMAT}
 
 Durability = Literal["power", "process"]
 _PRAGMAS = {
-    # a Mac's disk keeps what it was told to sync in a cache of its own, unless it is asked for more
+    # macOS leaves synced data in the disk's cache unless fullfsync is on
     "power": ("PRAGMA synchronous = FULL", "PRAGMA fullfsync = ON"),
     # the log is synced when it is copied into the file: less often, for up to 16 MB of it
     "process": ("PRAGMA synchronous = NORMAL", "PRAGMA wal_autocheckpoint = 4000"),
@@ -114,10 +114,10 @@ _NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragm
 
 
 class SqliteStore(OpenedStore):
-    """Keeps runs in the SQLite file at `path`, which is made where there is none, with mode 0600.
+    """Keeps runs in the SQLite file at `path`. A new file is created with mode 0600.
 
-    `durability` says what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death
-    of the process. `codec` encrypts entries and media. One store serves all threads; it survives a fork. Close it, or
+    `durability` is what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death of
+    the process. `codec` encrypts entries and media. One store serves all threads; it survives a fork. Close it, or
     use it as a context manager.
 
     `KernaiError` for a file that cannot be opened, holds something else, or was written by a newer kernai.
@@ -434,7 +434,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, bool]:
-    """A connection, and whether it can only read a file in which nothing changes meanwhile."""
+    """A connection, and whether it only reads, and assumes that nobody changes the file."""
     with _CONNECTING:
         _make(path)
         connection = _connection(path)
@@ -516,12 +516,12 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _make(path: str) -> None:
-    """Makes the file where there is none. SQLite gives the files that it puts beside it the same mode."""
+    """Creates the file if it does not exist. SQLite gives its log and index files the same mode."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
         raise KernaiError(f"cannot store runs in {path!r}: it is not a regular file")
-    # to leave it as it is tells whose it is, before SQLite puts files of this user beside it, which keep its owner out
+    # fails if it is another user's, before SQLite creates files of this user beside it that would keep the owner out
     _close_to_others(path, os.stat(path).st_mode)  # noqa: PTH116 - text in, text out
 
 
@@ -538,7 +538,7 @@ def _close_to_others(path: str, mode: int) -> None:
         return
     try:
         os.chmod(path, stat.S_IMODE(mode))  # noqa: PTH101 - likewise
-    except PermissionError:  # no cause: what the error says is how it was found out
+    except PermissionError:  # without a cause: that a mode could not be set would only mislead
         raise KernaiError(
             f"{path!r} belongs to another user, and only its owner may use a store: use another file"
         ) from None

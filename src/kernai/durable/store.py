@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 """What happened, as `Event.to_dict` returns it."""
 
-#: statuses of a run that has not ended: somebody works on it, nobody does any more, nobody has begun, a person has to
-#: decide on a call, a person has to decide what became of a call or why no worker can go on
+#: statuses of a run that has not ended: a worker has it, its worker is gone, no worker has begun it, it waits for a
+#: decision on a call, and a person must say what became of a call or remove what stops it
 RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED = "running", "abandoned", "queued", "waiting", "blocked"
-#: how many runs are fetched at once by who iterates over all
+#: how many runs an iteration fetches at once
 PAGE = 500
 
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
@@ -270,7 +270,7 @@ class RunPage:
             last = found[-1]
 
     def page(self, limit: int, after: RunInfo | None = None) -> list[RunInfo]:
-        """At most `limit` runs, from behind `after`, the last of the page before: of it, `run_id` and `updated_at`."""
+        """At most `limit` runs that follow `after`, the last run of the page before (its `run_id` and `updated_at`)."""
         if not isinstance(limit, int) or limit < 1:
             raise ValueError(f"limit must be a whole number of at least 1, got {limit!r}")
         return self._find(self.wanted, limit, after)
@@ -305,7 +305,7 @@ Claim = tuple[str, float]
 
 
 class Terms(TypedDict, total=False):
-    """What `RunStore.append` takes besides; see there."""
+    """The keyword arguments of `RunStore.append`; see there."""
 
     info: RunInfo | None
     lease: Lease | None
@@ -366,7 +366,7 @@ class RunStore(Store, Protocol):
         """Gives the lease back. Nothing happens where it is not the latest claim."""
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
-        """Keeps the decision on a call that waits, for whoever resumes the run. `ValueError` where none can be made.
+        """Keeps the decision on a waiting call until the run is resumed. `ValueError` if it is not valid for this call.
 
         The append that records it uses it up. For a call that a run is `blocked` on: True calls again, False or a text
         does not.
@@ -379,7 +379,7 @@ class RunStore(Store, Protocol):
         """Marks a run that no worker can continue until a person has decided, for example on `calls` in flight."""
 
     def request_cancel(self, run_id: str, reason: str = "") -> None:
-        """Has the run end as cancelled: its worker learns of it within seconds, else whoever resumes it next."""
+        """Ends the run as cancelled, by its worker within seconds, or else by the next one that resumes it."""
 
     def cancel_requests(self, run_ids: Iterable[str]) -> Mapping[str, str]:
         """The reasons for those of these runs that are to end."""
@@ -441,7 +441,7 @@ def kept(media: Media) -> Media:
     if media.is_path and payload is None:
         try:
             payload = media.read_bytes()
-        except KernaiError:  # whoever asks for the bytes gets the error
+        except KernaiError:  # raised again when the bytes are read
             payload = None
     return replace(media, metadata=jsonable(dict(media.metadata)), payload=payload)
 

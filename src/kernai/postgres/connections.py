@@ -31,7 +31,7 @@ AGAIN = 0.05
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was stopped in it, with its locks
 IDLE = 15_000
-#: how often those who watch look besides, in seconds
+#: how often watchers also poll, in seconds
 LOOKS = 2.0
 
 
@@ -106,7 +106,7 @@ class Server:
         if connection is self.own:
             return
         pool = self._pool
-        if pool is None:  # the store was closed meanwhile
+        if pool is None:  # the store has been closed
             connection.close()
         else:
             pool.putconn(connection)
@@ -124,7 +124,7 @@ class Server:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What this thread does meanwhile is done over a connection that nobody else waits for."""
+        """In the block, this thread uses a connection of its own in place of the pool."""
         with self._aside_lock:
             try:
                 self._aside = self._own.connection = self._aside or self.connect()
@@ -163,7 +163,7 @@ class Server:
                     del self._watchers[note]
 
     def listen(self) -> None:
-        """Begins to listen, unless that is so."""
+        """Starts the listener if it is not running."""
         with self._lock:
             if self._listener is None:
                 self._listener = threading.Thread(target=self._listen, name="kernai-listen", daemon=True)
@@ -186,7 +186,7 @@ class Server:
                         if not self._watchers or self._closed:
                             self._listener = None
                             return
-        except psycopg.Error:  # whoever watches looks besides, and begins to listen again
+        except psycopg.Error:  # watchers poll too, and start listening again
             with self._lock:
                 self._listener = None
 

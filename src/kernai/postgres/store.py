@@ -92,8 +92,8 @@ class PostgresStore(OpenedStore):
     """Keeps runs in the PostgreSQL database at `conninfo`, in tables in `schema`. PostgreSQL 14 or later.
 
     The tables are made and brought up to date by `kernai store migrate`, or with `create`. `pool_size` is how many
-    connections it uses at most, besides one that renews leases and one for those that `watch`. `codec` encrypts
-    entries and media. One store serves all threads; it survives a fork. Close it, or use it as a context manager.
+    connections it uses at most, plus one that renews leases and one for `watch`. `codec` encrypts entries and media.
+    One store serves all threads; it survives a fork. Close it, or use it as a context manager.
 
     `KernaiError` for a server that cannot be reached, and for tables that are missing or of another version.
     """
