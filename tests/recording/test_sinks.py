@@ -55,12 +55,23 @@ def test_what_is_written_is_read_as_it_was_recorded(turns: list[str], every: int
         memory = MemorySink()
         with JsonlSink(path) as file:
             for _ in range(1 + twice):
-                run_of(turns, every, CompositeSink(memory, file), run_id="same" if every > 1 else None)
+                run_of(turns, every, CompositeSink(memory, file))
         events = Recorder(memory).to_list()
         assert JsonlSink.read(path) == events
         assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
         lines = path.read_text("ascii").splitlines()
         assert len(lines) == len(events)
+
+
+def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path) -> None:
+    memory = MemorySink()
+    with JsonlSink(tmp_path / "run.jsonl") as file:
+        for text in ("first", "second"):
+            agent = Agent(instructions="", provider=MockProvider("done"))
+            kernai.run(agent, text, run_id="same", recorder=Recorder(CompositeSink(memory, file)))
+    events = Recorder(memory).to_list()
+    assert JsonlSink.read(tmp_path / "run.jsonl") == events
+    assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
 
 
 @pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])

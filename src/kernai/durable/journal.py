@@ -88,10 +88,7 @@ class Journal:
 
     def _append(self, count: int) -> None:
         """Appends the first `count` waiting events."""
-        entries: list[dict[str, Any]] = []
-        for row in self._waiting[:count]:
-            entries.append(self._delta.entry(row))
-            self._delta.written()
+        entries = [self._delta.entry(row) for row in self._waiting[:count]]
         media, info = self._named(entries), self._info.after(entries)
         self.held.append(self.seq, entries, media, info)
         self._info = info

@@ -110,11 +110,14 @@ class JsonlSink(NotCopied):
             entry = self._delta.entry(event.row)
             # start a new line after one that a crash or a full disk has cut off
             left = (("\n" if self._cut_off else "") + dumps_data(entry) + "\n").encode("ascii")
-            while left:
-                written = os.write(self._file, left)
-                self._cut_off = written < len(left)
-                left = left[written:]
-            self._delta.written()
+            try:
+                while left:
+                    written = os.write(self._file, left)
+                    self._cut_off = written < len(left)
+                    left = left[written:]
+            except BaseException:
+                self._delta.forget(event.row)
+                raise
 
     def close(self) -> None:
         """Closes the file; closing twice is fine."""
@@ -213,11 +216,7 @@ class Recorder:
         if expand:
             return dumps_data(self.to_list())
         delta = MessageDelta()
-        entries = []
-        for event in self.entries:
-            entries.append(delta.entry(event.row))
-            delta.written()
-        return dumps_data(entries)
+        return dumps_data([delta.entry(event.row) for event in self.entries])
 
     def for_event(self, type: str) -> list[Event]:
         return [event for event in self.entries if event.type == type]
@@ -293,28 +292,26 @@ class MessageDelta:
 
     def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
         self._sent = dict(sent or {})
-        self._pending: dict[tuple[str, str], tuple[int, Any]] = {}
 
     def entry(self, row: Row) -> dict[str, Any]:
-        """The entry to write; call `written` once it is."""
-        self._pending.clear()  # if the one before was not written
+        """The entry to write."""
         if not isinstance(row, MessagesSentRow):
             if isinstance(row, (RunStartRow, ResultRow)):
                 # a run that reuses an id starts with an empty conversation, one that has ended sends nothing more
-                self._sent.pop((row.place[4], row.place[3]), None)
+                self.forget(row)
             return row.entry()
         key = row.place[4], row.place[3]
         messages = row.messages
         count, system = self._sent.get(key, (0, None))
         first = messages[0] if messages else None
-        self._pending[key] = (len(messages), first)
+        self._sent[key] = len(messages), first
         if count == 0 or count > len(messages):
             return row.entry()
         return row.delta(count, is_system_known=first == system).entry()
 
-    def written(self) -> None:
-        """What `entry` returned is written."""
-        self._sent.update(self._pending)
+    def forget(self, row: Row) -> None:
+        """Has the scope's next messages written whole, for example because those of this row could not be."""
+        self._sent.pop((row.place[4], row.place[3]), None)
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
