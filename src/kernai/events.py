@@ -576,7 +576,7 @@ class LlmResponseRow(Row):
         self.completion_tokens = completion_tokens
         self.total_tokens = total_tokens
         self.finish_reason = finish_reason
-        self.metadata = metadata
+        self.metadata = metadata or _NO_METADATA
         self.cached_tokens = cached_tokens
         self.cache_write_tokens = cache_write_tokens
         self.cost = cost
@@ -585,7 +585,7 @@ class LlmResponseRow(Row):
         self.blocks, self.ends_turn = blocks, ends_turn
 
     def seal(self) -> None:
-        self.metadata = copied(self.metadata) if self.metadata else _NO_METADATA
+        self.metadata = copied(self.metadata)
 
     def usage(self) -> Usage | None:
         used = Usage(

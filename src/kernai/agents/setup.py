@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.close_matches import close_matches
 from kernai.agents.agent_skill import AgentSkill
-from kernai.agents.definition import part_of
+from kernai.agents.definition import Rules, part_of
 from kernai.agents.instruction_builder import InstructionBuilder
-from kernai.agents.rules import Rules
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess

@@ -48,7 +48,7 @@ def response(row: LlmResponseRow) -> RecordedResponse:
     """A model's answer."""
     return RecordedResponse(
         row.content, row.latency_ms, row.prompt_tokens, row.completion_tokens, row.total_tokens, row.finish_reason,
-        row.metadata, cost=row.cost, model=row.model, cached_tokens=row.cached_tokens,
+        row.metadata or {}, cost=row.cost, model=row.model, cached_tokens=row.cached_tokens,
         cache_write_tokens=row.cache_write_tokens, ends_turn=row.ends_turn,
         blocks=None if row.blocks is None else [NativeCall(**block) for block in row.blocks],
     )

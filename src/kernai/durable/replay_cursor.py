@@ -20,7 +20,7 @@ from kernai.values.result import StopReason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernai.agents.rules import Rules
+    from kernai.agents.definition import Rules
     from kernai.loop.run_state import Run
 
 

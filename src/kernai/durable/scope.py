@@ -56,7 +56,7 @@ from kernai.loop.effects import (
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
-    from kernai.agents.rules import Rules
+    from kernai.agents.definition import Rules
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.host_state import HostState, Saved
     from kernai.events import TrustAddedRow

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai.agents.rules import CHECKED_CLOSE
+from kernai.agents.definition import CHECKED_CLOSE
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError

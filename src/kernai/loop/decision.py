@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kernai.agents.rules import ANSWERS
+from kernai.agents.definition import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import behind_a_close, parse
 from kernai.values.limits import MODEL_MAX_TASKS

@@ -13,7 +13,7 @@ from kernai.loop.effects import Cancelled
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
-    from kernai.agents.rules import Rules
+    from kernai.agents.definition import Rules
     from kernai.agents.setup import System
     from kernai.events import Row
     from kernai.inputs.params import Repair

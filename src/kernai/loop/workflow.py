@@ -8,7 +8,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernai.agents.rules import TYPED_TASKS
+from kernai.agents.definition import TYPED_TASKS
 from kernai.blocks.block import Block
 from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block

@@ -31,22 +31,20 @@ class Context:
             if is_async(getattr(cls, name)):
                 raise TypeError(f"{cls.__name__}.{name} is an async function: it must be a plain one, for both worlds")
 
-    depth: int
-    task_id: str | None
+    depth: int = 0
+    task_id: str | None = None
     media_store: MediaStore
-    plan: Plan | None
+    plan: Plan | None = None
     task_results: dict[str, Any]
     #: what `trust` has added since the run last looked
-    trusted: tuple[str, ...]
+    trusted: tuple[str, ...] = ()
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` calls no other."""
         made = super().__new__(cls)
-        for name, value in (  # through `vars`, each context would keep a dict that the garbage collector looks at
-            ("depth", 0), ("task_id", None), ("media_store", MediaStore()), ("plan", None), ("task_results", {}),
-            ("trusted", ()),
-        ):
-            object.__setattr__(made, name, value)
+        # through `vars`, each context would keep a dict that the garbage collector looks at
+        object.__setattr__(made, "media_store", MediaStore())
+        object.__setattr__(made, "task_results", {})
         return made
 
     def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
