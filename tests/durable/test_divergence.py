@@ -33,7 +33,7 @@ from kernai.durable.recorded_run import Recorded, RecordedRun
 from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
 from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
-from kernai.values.media import MediaStore
+from kernai.values.media_store import MediaStore
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)

@@ -18,7 +18,7 @@ from kernai.inputs.schema import Schema, json_in_block, outline_of, published, s
 from kernai.inputs.types import ANY, PLAIN, InputType
 from kernai.jsonio.json_data import JsonSyntaxError
 from kernai.jsonio.tolerant_json import FENCED
-from kernai.values.media import MediaStore
+from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import answer_json
 
 _JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"

@@ -15,7 +15,7 @@ from kernai.jsonio.json_data import LONGEST_QUOTED, quoted
 
 if TYPE_CHECKING:
     from kernai.inputs.types import InputType
-    from kernai.values.media import MediaStore
+    from kernai.values.media_store import MediaStore
 
 
 class Sentinel:

@@ -21,7 +21,7 @@ from kernai.inputs.params import ReadParams, read_params
 from kernai.inputs.schema import Schema, json_in_block, line_of, outline_of, published, sample_of
 from kernai.inputs.types import InputType
 from kernai.jsonio.json_data import copy_of, loads, loads_flat, quoted
-from kernai.values.media import MediaStore
+from kernai.values.media_store import MediaStore
 
 if TYPE_CHECKING:
     from kernai.inputs.annotations import TypeBuilder

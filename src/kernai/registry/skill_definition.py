@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.inputs.schema import Schema
     from kernai.registry.requirements import Credential, Setting
-    from kernai.values.media import MediaStore
+    from kernai.values.media_store import MediaStore
 
 PRODUCES = ("image", "audio", "video", "document", "text")
 
