@@ -15,8 +15,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 
 from kernai import Agent, MockProvider, Skill, SkillInputError, aexecute, execute, parse, skill
-from kernai.mcp import Adapter, McpClosedError, McpConfigError, setup
+from kernai.mcp import Adapter, McpClosedError, McpConfigError, McpError, setup
 from tests.mcp.conftest import NodeServers
+from tests.mcp.support import ask
 
 
 def server_with(**schemas: Mapping[str, Any]) -> Server[Any]:
@@ -294,7 +295,9 @@ def test_a_tool_that_fails_is_what_the_model_reads_and_one_that_is_gone_is_said_
         agent = Agent(instructions="x", provider=MockProvider(call, "<final>sorry</final>"), skills=skills)
         assert "Emma is lent already" in execute(agent, "go").messages[-2].text
         shop.remove_tool("lend")
-        assert adapter.skills("shop", only=[]) == []
+        ask(adapter, {"method": "tools/list"})
+        with pytest.raises(McpError, match="server 'shop' has no tool 'lend' any more"):
+            skills[0].call("Emma")
     with pytest.raises(McpClosedError):
         skills[0].call("Emma")
 
