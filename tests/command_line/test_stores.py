@@ -450,3 +450,17 @@ def test_a_view_of_a_run_in_a_store_is_written_beside_it_with_its_pictures(here:
     assert "data:image/png;base64," in page
     assert "<title>see" in page
     assert "A square." in here("view", "kept/runs.db:see", "-o", "-", cwd=tmp_path).stdout
+
+
+def test_a_replay_of_an_agent_that_has_lost_a_protection_says_how_to_accept_it(here: Here, paused: Path) -> None:
+    here(*RESUME, "--approve", "1.0", cwd=paused)
+    write(paused, "loose.py", CLERK.replace(", approval=True", ""))
+    done = here("replay", "loose.py", "runs.db", "r42", cwd=paused)
+    assert done.returncode == 1
+    head, lost, how = done.stdout.splitlines()
+    assert head == "the agent decides the same, but has lost protections since the recording:"
+    assert lost.startswith("- ")
+    assert how == "  to accept it: --accept refund.approval"
+    found = as_json(here("replay", "loose.py", "runs.db", "r42", "--json", cwd=paused).stdout)
+    assert (found["same"], found["divergence"], [*found["loosened"]]) == (False, None, ["refund.approval"])
+    assert here("replay", "loose.py", "runs.db", "r42", "--accept", "refund.approval", cwd=paused).returncode == 0
