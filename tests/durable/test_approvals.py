@@ -689,9 +689,6 @@ def test_twenty_four_runs_that_were_parked_and_resumed_leave_nothing_behind() ->
         assert len(os.listdir(descriptors)) <= before[1] + 2
 
 
-Listener = Callable[[Event], None]
-
-
 @EACH_WAY
 def test_listeners_hear_of_the_request_and_of_the_decision_before_the_call(way: Way) -> None:
     scripts = {"go": [PAY]}

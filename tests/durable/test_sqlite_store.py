@@ -27,8 +27,6 @@ from kernai.durable import sqlite_store
 from kernai.jsonio.json_data import dumps
 from kernai.testing.store_rules import entry
 
-DURABILITIES = ("power", "process")
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -13,23 +13,12 @@ import kernai
 from kernai import Agent, MemoryStore, Pause, RunStore, Skill, SkillContext, SqliteStore
 from kernai.middleware import CallModel
 from tests.durable.durable_cases import WAYS, Way, command, provider, replayed, way_id
+from tests.durable.test_store_rules import Plain
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 NOW = datetime.now(UTC)
 PAST, FUTURE = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
 SCRIPT = {"go": [command("act"), "<final>done</final>"]}
-
-
-class Plain:
-    """A store without leases."""
-
-    def __init__(self) -> None:
-        store = MemoryStore()
-        self.load, self.load_media, self.runs, self.delete = store.load, store.load_media, store.runs, store.delete
-        self._append = store.append
-
-    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> object:
-        return self._append(run_id, first_seq, entries, media)
 
 
 @pytest.fixture(params=["memory", "sqlite", "without leases"])
