@@ -283,6 +283,12 @@ def test_what_is_handed_in_is_checked_at_once(client: Any, complaint: str) -> No
     assert complaint in str(caught.value)
 
 
+def test_an_option_that_does_not_exist_is_named() -> None:
+    options: dict[str, Any] = {"regster": False}
+    with pytest.raises(TypeError, match="unknown option 'regster'; known: name, register"):
+        setup({"servers": {}}, **options)
+
+
 def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none() -> None:
     with setup({"servers": {"it": {"timeout": 3}}}, {"it": lambda: None}, register=False) as adapter:
         assert adapter._servers["it"].timeout == 3
