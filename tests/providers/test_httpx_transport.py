@@ -78,6 +78,19 @@ def test_an_idle_connection_that_is_closed_at_the_next_request_is_no_failure(res
         assert (caught.value.kind, len(server.requests), server.accepts) == ("closed", 5, 3)
 
 
+async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
+    transport, gate = HttpxTransport(), Gate()
+    with WireServer(Reply(body=(b"begin", b"end")).hold(gate, at=1)) as server:
+        request = Request("GET", server.url)
+        in_thread = asyncio.create_task(asyncio.to_thread(read, transport, request))
+        here = asyncio.create_task(aread(transport, request))
+        await asyncio.to_thread(server.until, lambda: len(server.requests) == 2)
+        gate.set()
+        assert (await in_thread, await here) == ((200, b"beginend"), b"beginend")
+        transport.close()
+        await transport.aclose()
+
+
 def test_without_httpx_the_import_says_what_to_install(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     monkeypatch.delitem(sys.modules, "kernai_providers.httpx_transport")

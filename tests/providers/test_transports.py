@@ -450,6 +450,29 @@ def test_closing_from_elsewhere_wakes_the_reader(wire: Stage, framing: Any, tls:
     assert wire.server.client_closed.wait(PATIENCE)
 
 
+@pytest.mark.parametrize("in_head", [True, False], ids=("before the answer", "in its middle"))
+def test_cancelling_the_task_closes_a_tls_connection(in_head: bool) -> None:
+    with ExitStack() as stack:
+        stage = Stage("httpx-async", stack)
+        reply = Reply(body=(b"begin", b"end"))
+        client = stage.answers(reply.stall(Gate()) if in_head else reply.hold(Gate(), at=1), tls=True)
+        assert isinstance(client, LoopClient)
+        begun = threading.Event()
+
+        async def stream() -> None:
+            response = await client.transport.asend(stage.request())
+            async for _ in response:
+                begun.set()
+
+        task = client.start(stream())
+        server = stage.server
+        assert server is not None
+        server.until(lambda: len(server.requests) == 1)
+        assert in_head or begun.wait(PATIENCE)
+        task.cancel()
+        assert server.requests[0].client_closed.wait(PATIENCE)
+
+
 def test_a_closed_transport_can_be_used_again_and_answers_in_flight_continue(wire: Stage) -> None:
     gate = Gate()
     client = wire.answers(Reply(body=(b"begin", b"end")).hold(gate, at=1), plain(b"next"))
