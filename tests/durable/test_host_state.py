@@ -231,6 +231,8 @@ def check_each_append(way: Way, how: str, kind: type[Cart], *, resumes: int | No
     store = Appends()
     assert way.execute(it, "go", store=store, run_id="r", context=kind(), **options).ok
     entries, every = store.load("r"), sorted(f"{task}.{number}" for task in range(8) for number in range(6))
+    # one state, that of the run, however many tasks change it
+    assert {one["scope"] for one in entries if one["event"] == "context_saved"} == {""}
     for length in store.lengths:
         put = [
             one["data"]["params"]["what"] for one in entries[:length] if one["event"] == "skill_execute"

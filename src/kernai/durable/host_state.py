@@ -182,7 +182,7 @@ class _Sharing(NamedTuple):
 
 #: what cannot be changed: to have the same one means nothing
 _PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
-_NOT_THE_HOSTS = frozenset(vars(Context()))
+_NOT_THE_HOSTS = frozenset(Context.__annotations__)
 
 
 def _compared(child: Context, parent: Context) -> _Sharing:
