@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import procrastinate
@@ -140,7 +141,7 @@ class Workers:
                     loop.add_signal_handler(number, self.stop)
         while not self._stopping.is_set():
             working = asyncio.ensure_future(self._work_once(wait=wait))
-            self._break_off = lambda task=working: loop.call_soon_threadsafe(task.cancel)  # type: ignore[misc]  # bound
+            self._break_off = partial(loop.call_soon_threadsafe, _cancel_once, working)
             if self._stopping.is_set():  # just now
                 working.cancel()
             try:
@@ -228,6 +229,12 @@ class Workers:
                 _LOG.warning("the reaper: %s", error_text(error))
             if done.wait(ROUND):
                 return
+
+
+def _cancel_once(task: asyncio.Task[None]) -> None:
+    """Cancelled twice, Procrastinate's worker would not wait for calls in progress."""
+    if not task.cancelling():
+        task.cancel()
 
 
 class RunHandle:
