@@ -238,8 +238,8 @@ def _text_of(value: object) -> str:
         return str.__str__(value)  # an enum's own text, not "Colour.RED"
     if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
         raise KernaiError(
-            f"a {type(value).__name__} has no text of its own: return text, a dict, a list or a dataclass, "
-            "such as dict(row) for a row of a database"
+            f"a value of type {type(value).__name__} has no text of its own: return text, a dict, a list or a "
+            "dataclass, such as dict(row) for a row of a database"
         )
     try:
         return str(value)
