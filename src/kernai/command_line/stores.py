@@ -165,8 +165,8 @@ def continuing(
             raise  # the caller asks the user
         raise CommandError(
             f"the run was interrupted during calls that may have taken effect: {call_lines(error.calls)}",
-            f"find out whether they did; then `{again} --in-flight skip` tells the model that the outcome is unknown, "
-            "and `--in-flight retry` calls again", NO,
+            f"find out whether they did; then `{again} --in-flight skip` continues, and the model reads that the "
+            "outcome is unknown; `--in-flight retry` calls again", NO,
         ) from error
     except ReplayDivergenceError as error:
         raise CommandError(
