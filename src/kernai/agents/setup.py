@@ -126,7 +126,14 @@ class Setup:
         )
 
     def plain(self, name: str | None) -> Skill | None:
-        """The skill of this name if a call of it needs nothing but its parameters, else None."""
+        """The skill of this name if a call of it needs nothing but its parameters; None if not, or if the agent or a
+        registry has changed since.
+        """
+        if (  # as in `holds`: a call less
+            self._number != self._revision.number or self._skills_version != self._all_skills.version
+            or self._protocols_version != self._all_protocols.version
+        ):
+            return None
         try:
             return self._plain[name]
         except KeyError:

@@ -17,7 +17,7 @@ def escape_attribute(value: str) -> str:
 
     `"`, `<` and `>` become entities and control characters a space. An `&` stays, since nothing decodes entities.
     """
-    if value.isalnum():  # most are
+    if value.isidentifier():  # most are
         return value
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 

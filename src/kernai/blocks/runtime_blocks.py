@@ -37,7 +37,8 @@ def restored(text: str) -> str:
 
 def result_block(name: str, text: str) -> str:
     """A result as the model reads it; `text` is not escaped."""
-    return f'<block type="result" name="{escape_attribute(name)}">{text}</block>'
+    escaped = name if name.isidentifier() else escape_attribute(name)  # a call less for most
+    return f'<block type="result" name="{escaped}">{text}</block>'
 
 
 def error_block(name: str | None, text: str) -> str:

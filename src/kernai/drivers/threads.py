@@ -32,7 +32,6 @@ from kernai.loop.effects import (
     Join,
     NotPerformed,
     Sleep,
-    advance,
 )
 
 if TYPE_CHECKING:
@@ -127,10 +126,16 @@ class ThreadsDriver(Driver):
     ) -> Any:
         """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
         outcome = None
+        effect: Effect | Completion
         paused, self._paused = self._paused, None
         while True:
             if paused is None:
-                effect = advance(stack.work, outcome, error)
+                try:
+                    effect = stack.work.send(outcome) if error is None else stack.work.throw(error)
+                except StopIteration as ended:
+                    effect = Completion(None, ended.value)
+                except BaseException as raised:  # noqa: BLE001 - how the loop ended
+                    effect = Completion(None, error=raised)
                 outcome = error = None
                 outbox = stack.outbox
                 if outbox.waiting:

@@ -85,9 +85,7 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     block = response.only
     if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - a call less
         return None
-    if run.most_repeats is not None or run.quoted.is_due or not run.quoted.knows_none():
-        return None
-    if not run.setup.holds():  # the registry changed while the model was asked, say
+    if run.most_repeats is not None or run.quoted.is_due or not run.quoted.knows_none:
         return None
     skill = run.setup.plain(block._name)  # noqa: SLF001 - likewise
     prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - likewise
@@ -264,7 +262,7 @@ def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
     """What the model reads of a call that is quoted from untrusted text and not confirmed."""
-    if run.quoted.knows_none():
+    if run.quoted.knows_none:
         return None
     rules, source = run.gate.rules(run), None
     mode = rules.quoted_calls

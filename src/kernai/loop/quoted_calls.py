@@ -40,12 +40,17 @@ _ANY = ("", None)  # the key of a text that was made to hide its calls
 class QuotedCalls:
     """What one scope remembers. `outer` is that of its parent run."""
 
-    __slots__ = ("_asked", "_confirmed", "_contents", "_known", "_quoted", "_spelled", "_unread", "is_due", "outer")
+    __slots__ = (
+        "_asked", "_confirmed", "_contents", "_known", "_quoted", "_spelled", "_unread", "is_due", "knows_none",
+        "outer",
+    )
 
     def __init__(self) -> None:
         self.outer: QuotedCalls | None = None
         #: whether `begin_response` has to look at the next response
         self.is_due = False
+        #: whether no text held a call, as in most runs
+        self.knows_none = True
         # few runs ever read a call, so these are created with the first one
         self._unread: list[tuple[str, Look]] | None = None
         #: by type and name: the contents, each with its source, and all of them once
@@ -57,6 +62,10 @@ class QuotedCalls:
         self._spelled: list[tuple[str, str]] | None = None
         #: calls that the model was asked to confirm, and those that its response confirms
         self._asked = self._confirmed = _NONE
+
+    def begin_below(self, outer: QuotedCalls) -> None:
+        """This scope's model knows what its parent's has read so far."""
+        self.outer, self.knows_none = outer, outer.knows_none
 
     def record_untrusted(self, source: str, text: str) -> None:
         """The model will read this text with its next call."""
@@ -72,10 +81,6 @@ class QuotedCalls:
             self._unread = self._unread or []
             self._unread.append((source, look))
             self.is_due = True
-
-    def knows_none(self) -> bool:
-        """Whether no text held a call, as in most runs."""
-        return not (self._quoted or self._spelled) and (self.outer is None or self.outer.knows_none())
 
     def begin_response(self, *, confirms: Callable[[Asked], bool]) -> None:
         """A response has arrived; `confirms` says whether it holds nothing but calls that were to be confirmed."""
@@ -101,6 +106,7 @@ class QuotedCalls:
                 if (*of, call.content) not in self._contents:
                     self._contents.add((*of, call.content))
                     self._quoted.setdefault(of, []).append((call.content, source))
+        self.knows_none = self.knows_none and not (self._quoted or self._spelled)
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,

@@ -370,7 +370,7 @@ class Run:
             answer_type=None if other is None else other.answer_type,
             output_check=None if other is None else other.output_check,
         )
-        child.quoted.outer = self.quoted
+        child.quoted.begin_below(self.quoted)
         if self.stop is not None:
             child._mark(self.stop)
         return child
