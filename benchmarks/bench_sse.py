@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from kernai_providers.stream_decoders import LineDecoder, SseDecoder
+from kernai_providers.reader import LineDecoder, SseDecoder
 from support import emit
 
 SIZES = (256, 1460, 16 << 10, 64 << 10, 0)  # bytes of a chunk; 0: the whole body

@@ -42,11 +42,11 @@ FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all
 PROVIDERS = SRC / "kernai_providers"
 #: the same for the modules of `kernai_providers`: each layer may import itself and those above it in this list
 PROVIDER_LAYERS = (
-    "transport request_checks families",
-    "failures stream_decoders",
-    "network streamed_response http_transport memory_transport httpx_transport llama_transport",
-    "native reader exchange turns",
-    "http_provider openai responses anthropic gemini ollama",
+    "transport request_checks",
+    "failures",
+    "network http_transport httpx_transport in_process",
+    "native reader exchange",
+    "http_provider openai anthropic gemini ollama",
     "vendors __init__ prices",
 )
 PROVIDERS_FOREIGN = {"httpx_transport": {"httpx", "httpcore"}, "prices": {"genai_prices"}}

@@ -11,16 +11,13 @@ needs the extra `kernai[httpx]`.
 """
 
 from kernai_providers.anthropic import AnthropicProvider
-from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.llama_transport import LlamaTransport, MissingModelError
-from kernai_providers.memory_transport import MemoryReply, MemoryTransport
+from kernai_providers.in_process import LlamaTransport, MemoryReply, MemoryTransport, MissingModelError
 from kernai_providers.ollama import OllamaProvider
-from kernai_providers.openai import OpenAIProvider
+from kernai_providers.openai import OpenAIProvider, ResponsesProvider
 from kernai_providers.request_checks import MissingKeyError, MissingSettingError
-from kernai_providers.responses import ResponsesProvider
 from kernai_providers.transport import (
     AsyncResponse,
     AsyncTransport,
@@ -30,7 +27,15 @@ from kernai_providers.transport import (
     Transport,
     TransportError,
 )
-from kernai_providers.vendors import VENDORS, CompatibleProvider, UnknownVendorError, Vendor, configured, resolve
+from kernai_providers.vendors import (
+    VENDORS,
+    CompatibleProvider,
+    UnknownVendorError,
+    Vendor,
+    capabilities_of,
+    configured,
+    resolve,
+)
 
 __all__ = [
     "VENDORS",

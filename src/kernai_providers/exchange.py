@@ -1,30 +1,44 @@
 """`Exchange`: one turn of a model over HTTP. Retries, limits and completeness are defined here, once for both drivers.
 
-`perform` is a coroutine over a `Turn`, which sends, reads, shows and waits. For asyncio those steps wait on the event
-loop; in a thread each one is done before it returns, so that the coroutine runs to its end without a loop. Both kinds
-of turn are in `turns.py`.
+`Exchange.perform` is a coroutine over a `Turn`, which sends, reads, shows and waits. For asyncio those steps wait on
+the event loop; in a thread (`ThreadTurn`) each one is done before it returns, so that the coroutine runs to its end
+without a loop.
+
+Guarantees: however the turn ends, its connection is closed or returned to the pool before the call returns. A call ends
+soon after the run is over, wherever it waits; `deadline` and `cancelled()` of `on_chunk` say when that is.
+Assumes: one object serves one turn.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Any, NoReturn, TypeVar
 
-from kernai import LlmResponse, ProviderError
-from kernai_providers.failures import failure
-from kernai_providers.transport import Request, TransportError
+from kernai import LlmResponse, ProviderError, RunCancelledError
+from kernai_providers.failures import RetryPolicy, failure
+from kernai_providers.network import SLICE
+from kernai_providers.reader import CallText, Reader
+from kernai_providers.transport import (
+    AsyncResponse,
+    AsyncTransport,
+    BlockingResponse,
+    Request,
+    Transport,
+    TransportError,
+)
 
-if TYPE_CHECKING:
-    from kernai_providers.failures import RetryPolicy
-    from kernai_providers.reader import Reader
-    from kernai_providers.turns import Turn
-
+T = TypeVar("T")
 OK = 200
 #: bytes of an error's body that are read
 MAX_ERROR_BODY = 64 * 1024
+#: the error if the run does not say why it is over
+UNWANTED = "the call was cancelled, or its time is up"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -130,3 +144,207 @@ class Exchange:
         return ProviderError(
             f"{self.vendor}: {error}{began}", code=error.kind, retryable=error.retryable, vendor=self.vendor
         )
+
+# ---------------------------------------------------------------------------------------------------------------- turns
+
+def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
+    """Returns whether the run behind `on_chunk` is over; None if `on_chunk` does not know."""
+    deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", None)
+    if deadline is None and cancelled is None:
+        return None
+    return lambda: (cancelled is not None and cancelled()) or (deadline is not None and time.monotonic() >= deadline)
+
+
+def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
+    """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
+    try:
+        return _finished(exchange.perform(turn))
+    finally:
+        turn.abort()
+
+
+async def aperform(exchange: Exchange, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> LlmResponse:
+    """The same on the running event loop. Cancelling the task closes the connection."""
+    turn = Turn(transport, on_chunk)
+    try:
+        async with _while_wanted(turn.unwanted):
+            return await exchange.perform(turn)
+    except _UnwantedError:
+        await turn.give_up()
+    finally:
+        await turn.close()
+
+
+class Turn:
+    """One turn's connection, and the run that waits for the answer."""
+
+    def __init__(self, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> None:
+        self.unwanted = unwanted_by(on_chunk)
+        self._transport = transport
+        self._on_chunk = on_chunk
+        self._response: AsyncResponse | None = None
+
+    async def send(self, request: Request) -> AsyncResponse:
+        """Sends the request and returns the response, of which only the head has come. This ends an earlier one."""
+        await self.close()
+        return await self._unless_over(self._send(replace(request, unwanted=self.unwanted)))
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; none at the end."""
+        return await self._unless_over(anext(self._body, b""))
+
+    async def show(self, piece: str | CallText) -> None:
+        """Gives observers a piece of text or of a native call; raises what they raise."""
+        if isinstance(piece, str):
+            await self._caught_up(self._on_chunk(piece))
+            return
+        self._on_chunk("")  # raises if the run is over
+        show = getattr(self._on_chunk, "block", None)
+        if show is not None:
+            await self._caught_up(show(*piece))
+
+    def report(self, what: str, *details: object) -> None:
+        """Reports to the run, if it listens."""
+        listener = getattr(self._on_chunk, what, None)
+        if listener is not None:
+            listener(*details)
+
+    async def wait(self, seconds: float) -> None:
+        """Waits before a retry. An empty piece now and then lets the run raise if it is over."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            await self.show("")
+            await self._pause(min(left, SLICE))
+            await self._check()
+
+    async def finish(self) -> None:
+        """The response is complete: keeps the connection if that is cheap."""
+        response, self._response = self._response, None
+        if response is not None:
+            await response.finish()
+
+    async def close(self) -> None:
+        """Closes the connection, unless it was returned to the pool."""
+        response, self._response = self._response, None
+        if response is not None:
+            with suppress(TransportError):
+                await response.aclose()
+
+    async def give_up(self) -> NoReturn:
+        """Raises because the run is over, with the reason that `on_chunk` raises, if it does."""
+        await self.show("")
+        raise RunCancelledError(UNWANTED) from None
+
+    async def _send(self, request: Request) -> AsyncResponse:
+        self._response = response = await self._transport.asend(request)
+        self._body = response.__aiter__()
+        return response
+
+    async def _unless_over(self, step: Awaitable[T]) -> T:
+        """The step's result. If the run is over, that is what is raised, also where the step fails."""
+        try:
+            result = await step
+        except TransportError:
+            await self._check()
+            raise
+        await self._check()
+        return result
+
+    async def _check(self) -> None:
+        if self.unwanted is not None and self.unwanted():
+            await self.give_up()
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _caught_up(self, pending: Any) -> None:
+        """Waits until slow observers have caught up, if the caller offers that."""
+        if hasattr(pending, "__await__"):
+            await pending
+
+
+class _UnwantedError(Exception):
+    """The run is over."""
+
+
+@asynccontextmanager
+async def _while_wanted(unwanted: Callable[[], bool] | None) -> AsyncIterator[None]:
+    """Ends the block, wherever it waits, once the run is over."""
+    if unwanted is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(None)
+    next_look: asyncio.Handle
+
+    def look() -> None:
+        nonlocal next_look
+        if unwanted():
+            scope.reschedule(loop.time())
+        else:
+            next_look = loop.call_later(SLICE, look)
+
+    next_look = loop.call_soon(look)
+    try:
+        async with scope:
+            try:
+                yield
+            finally:
+                next_look.cancel()
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise _UnwantedError from None
+
+
+# ------------------------------------------------------------------------------------------------------ threads
+
+
+class ThreadTurn(Turn):
+    """A turn whose steps block their thread. `abort` ends it from another one."""
+
+    def __init__(self, transport: Transport, on_chunk: Callable[[str], Any]) -> None:
+        super().__init__(_Blocking(transport), on_chunk)
+        self._aborted = threading.Event()
+        is_over = self.unwanted or (lambda: False)
+        self.unwanted = lambda: self._aborted.is_set() or is_over()
+
+    def abort(self) -> None:
+        """Ends the turn."""
+        self._aborted.set()
+        _finished(self.close())
+
+    async def give_up(self) -> NoReturn:
+        """After `abort` nobody is left to ask for the reason."""
+        if self._aborted.is_set():
+            raise RunCancelledError(UNWANTED)
+        await super().give_up()
+
+    async def _pause(self, seconds: float) -> None:
+        self._aborted.wait(seconds)
+
+    async def _caught_up(self, pending: Any) -> None:
+        """In a thread, `on_chunk` has waited before it returns."""
+
+
+class _Blocking:
+    """A transport for threads, as one whose coroutines never wait."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def asend(self, request: Request) -> BlockingResponse:
+        return BlockingResponse(self._transport.send(request))
+
+    async def aclose(self) -> None:
+        self._transport.close()
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("a turn in a thread waited for an event loop")  # pragma: no cover

@@ -20,14 +20,13 @@ from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provid
 from kernai._util.copies import NotCopied
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
-from kernai_providers.exchange import Exchange
+from kernai_providers.exchange import Exchange, ThreadTurn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import Heard, Toolbox, root_of
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, needed, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
-from kernai_providers.turns import ThreadTurn, aperform, perform
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 #: seconds

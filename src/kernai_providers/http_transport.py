@@ -25,8 +25,7 @@ from typing import Any, Final, NamedTuple
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai_providers.network import CutHeadError, Deadline, WatchedSocket, connected, is_readable
 from kernai_providers.request_checks import Outgoing, Proxy, authority, outgoing, proxy_for
-from kernai_providers.streamed_response import StreamedResponse, ends_for_certain, joined
-from kernai_providers.transport import Request, TransportError
+from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
 
 #: bytes of one read, and of one send
 BLOCK: Final = 64 * 1024

@@ -27,15 +27,17 @@ from kernai.loop.effects import Cancelled
 from kernai_providers.http_transport import HttpTransport, not_connected
 from kernai_providers.network import Deadline
 from kernai_providers.request_checks import Outgoing, Proxy, outgoing, proxy_for
-from kernai_providers.streamed_response import (
+from kernai_providers.transport import (
     DRAIN_BYTES,
     DRAIN_SECONDS,
     ContentDecoder,
+    Request,
+    Response,
     StreamedResponse,
+    TransportError,
     ends_for_certain,
     joined,
 )
-from kernai_providers.transport import Request, Response, TransportError
 
 try:
     import httpcore

@@ -10,13 +10,23 @@ returns bytes as they arrive, and raises `TransportError` for every failure, in 
 Wherever it waits, it checks now and then whether the response is still wanted. Threads may share it.
 `HttpTransport` is the default, `MemoryTransport` the one for tests, and `HttpxTransport` the one that is asynchronous
 too; `tests/providers/test_transports.py` holds all of them to this page.
+
+`StreamedResponse` is what their synchronous responses share. Guarantees: the connection is released exactly once, to
+the pool or closed. `close` may be called from any thread, and unblocks the reader. While a thread reads, only that
+thread touches the connection. Assumes: one thread at a time iterates.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import threading
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from itertools import chain
+from typing import Final, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +139,248 @@ class AsyncTransport(Protocol):
     async def aclose(self) -> None:
         """Closes what is kept for the running event loop. The transport may be used again."""
         ...
+
+# ------------------------------------------------------------------------------------------------------------ responses
+
+#: the most that `finish` spends to keep a connection: seconds, and unread bytes
+DRAIN_SECONDS: Final = 0.1
+DRAIN_BYTES: Final = 64 * 1024
+#: No Content, Not Modified
+BODILESS: Final = (204, 304)
+#: bytes of one decoded piece, at most
+PIECE: Final = 64 * 1024
+#: codings on top of each other; more than one is rare already
+MAX_CODINGS: Final = 4
+GZIP_START: Final = 0x1F
+
+
+def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Names in lower case; values of a repeated name joined by a comma (RFC 9110 section 5.3)."""
+    result: dict[str, str] = {}
+    for name, value in headers:
+        key = name.lower()
+        result[key] = f"{result[key]}, {value}" if key in result else value
+    return result
+
+
+def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether another response may follow on the connection.
+
+    Not after a response with two lengths (RFC 9112 section 6.3), nor after one that must not have a body: some servers
+    send one anyway, and it would be taken for the next response.
+    """
+    return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
+
+
+class StreamedResponse(ABC):
+    """A `Response`. A transport adds how to read bytes, and how to keep or close the connection."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], peer: str, max_bytes: int | None) -> None:
+        self.status = status
+        self.headers = headers
+        self._peer = peer
+        self._decoder = ContentDecoder(headers.get("content-encoding", ""), peer, max_bytes)
+        self._lock = threading.Lock()
+        self._reading = False
+        self._ended = False
+        self._closed = False
+        self._released = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.status} from {self._peer})"
+
+    def __iter__(self) -> Iterator[bytes]:
+        while data := self._read():
+            yield from self._decoder.decode(data)
+        self._decoder.end()
+
+    def finish(self) -> None:
+        """Keeps the connection if the rest of the body arrives at once; else closes it. Raises nothing."""
+        with suppress(TransportError):
+            self._drain()
+        self._release(keep=self._ended)
+
+    def close(self) -> None:
+        """Closes the connection; an iteration in progress gets a `TransportError`."""
+        with self._lock:
+            self._closed = True
+            if self._released:
+                return
+            reading = self._reading
+        self._stop_waiting()
+        if not reading:
+            self._release(keep=False)
+
+    @abstractmethod
+    def _pull(self) -> bytes:
+        """The next bytes of the body, still encoded; none at its end. `TransportError` if the body is cut off."""
+
+    def _hurry(self, seconds: float) -> None:  # noqa: B027 - what never waits has nothing to do
+        """From now on no read may wait longer than that."""
+
+    def _stop_waiting(self) -> None:  # noqa: B027 - likewise
+        """Unblocks a read in another thread."""
+
+    @abstractmethod
+    def _give_up(self, *, keep: bool) -> None:
+        """Releases the connection; called once. `keep`: the body has ended and the connection is in order."""
+
+    def _read(self) -> bytes:
+        with self._lock:
+            if self._ended:
+                return b""
+            if self._closed:
+                raise self._closed_here()
+            self._reading = True
+        data: bytes | None = None
+        try:
+            data = self._pull()
+        except TransportError:
+            if not self._closed:
+                raise
+        finally:
+            with self._lock:
+                self._reading = False
+                closed_here = self._closed
+                self._ended = data == b"" and not closed_here
+            if closed_here or data is None:
+                self._release(keep=False)
+        if closed_here or data is None:
+            raise self._closed_here()
+        return data
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        size = 0
+        while size <= DRAIN_BYTES and not self._ended and not self._closed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._hurry(left)
+            size += len(self._read())
+
+    def _release(self, *, keep: bool) -> None:
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            keep = keep and not self._closed
+            # the rest of a body that was not read to its end is lost
+            self._closed = not keep
+        self._give_up(keep=keep)
+
+    def _closed_here(self) -> TransportError:
+        return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
+
+
+class BlockingResponse:
+    """A response for threads, as one whose coroutines never wait."""
+
+    def __init__(self, response: Response) -> None:
+        self.status, self.headers = response.status, response.headers
+        self._response = response
+        self._pieces = iter(response)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+    async def finish(self) -> None:
+        self._response.finish()
+
+    async def aclose(self) -> None:
+        self._response.close()
+
+
+class ContentDecoder:
+    """Undoes the `Content-Encoding` of one body while its bytes arrive (RFC 9110 section 8.4.1, RFC 1950 to 1952).
+
+    It returns bounded pieces, however much a few compressed bytes expand to, so a caller that counts bytes can stop in
+    time. It also limits its input, since that may expand to nothing. `codings` is the header's value, `peer` the host
+    for error messages, `max_bytes` the limit.
+
+    Raises `TransportError` of kind ``protocol`` for an unknown coding and for bytes in another coding than the header
+    says, of kind ``closed`` if the compressed body ends early, and of kind ``too_large``.
+    """
+
+    def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
+        self._left = max_bytes
+        names = [name for name in (part.strip().lower() for part in codings.split(",")) if name not in ("", "identity")]
+        if len(names) > MAX_CODINGS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
+            # the name is not shown: it comes from the server
+            raise TransportError(f"{peer} answered in a Content-Encoding other than gzip and deflate", "protocol")
+        # the last coding in the header was applied last
+        self._layers = [_Layer(gzip=name != "deflate") for name in reversed(names)]
+        self._peer = peer
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """What these bytes decode to, in order. Consume all of it before the next call."""
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise TransportError(f"the answer of {self._peer} is too large", "too_large")
+        pieces: Iterator[bytes] = iter((data,))
+        for layer in self._layers:
+            pieces = chain.from_iterable(map(layer.decode, pieces))
+        try:
+            yield from pieces
+        except zlib.error as error:
+            raise TransportError(f"{self._peer} sent a body that cannot be decompressed", "protocol") from error
+
+    def end(self) -> None:
+        """At the end of the body: raises if its compressed form has not ended."""
+        if any(layer.unfinished for layer in self._layers):
+            raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
+
+
+class _Layer:
+    """One coding."""
+
+    def __init__(self, *, gzip: bool) -> None:
+        self._gzip = gzip
+        self._start = b""
+        self._member: zlib._Decompress | None = None
+        self._members = 0
+
+    @property
+    def unfinished(self) -> bool:
+        return self._member is not None or bool(self._start)
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        data = self._start + data
+        self._start = b""
+        more = bool(data)
+        while more:
+            if self._member is None and not self._begin(data):
+                return
+            assert self._member is not None
+            piece = self._member.decompress(data, PIECE)
+            if piece:
+                yield piece
+            if self._member.eof:
+                data, self._member = self._member.unused_data, None
+                more = bool(data)
+            else:
+                data = self._member.unconsumed_tail
+                # after a full piece zlib may hold back output although it has read all input
+                more = bool(data) or len(piece) == PIECE
+
+    def _begin(self, data: bytes) -> bool:
+        """Whether a new compressed stream starts here."""
+        if self._members and not (self._gzip and data[0] == GZIP_START):
+            return False  # padding after the end
+        if self._gzip:
+            self._member = zlib.decompressobj(wbits=31)
+        elif len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
+            self._start = data
+            return False
+        else:
+            # "deflate" means zlib's format, but some servers send the bare stream
+            wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
+            self._member = zlib.decompressobj(wbits=15 if wrapped else -15)
+        self._members += 1
+        return True

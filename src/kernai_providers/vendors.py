@@ -1,6 +1,6 @@
-"""The vendors that are known by name, as one table, and `resolve`, which reads it.
+"""The vendors that are known by name, as one table, and `resolve`, which reads it; and the capabilities of models.
 
-Most of them speak OpenAI's Chat Completions: for those, an entry is an address and where the key is. Addresses and
+Most vendors speak OpenAI's Chat Completions: for those, an entry is an address and where the key is. Addresses and
 variables are the vendors' own, as documented in November 2026.
 """
 
@@ -10,19 +10,17 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kernai import Cost, GenerationOptions, Message, Model, ProviderError
 from kernai._util.close_matches import close_matches
 from kernai_providers.anthropic import AnthropicProvider
-from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
-from kernai_providers.llama_transport import BASE_URL, LlamaTransport, smollm2_path
+from kernai_providers.in_process import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
-from kernai_providers.openai import OpenAIProvider
+from kernai_providers.openai import OpenAIProvider, ResponsesProvider
 from kernai_providers.request_checks import MissingKeyError, MissingSettingError, checked_base_url
-from kernai_providers.responses import ResponsesProvider
 
 
 class UnknownVendorError(ProviderError, ValueError):
@@ -203,7 +201,7 @@ def resolve(
     ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process and take `context` (tokens), `threads`,
     `timeout` and `chat_template`; they need the extra `kernai[local]`, else they are a `MissingModelError`.
 
-    `capabilities`: by default what `families.py` says of the model's family, text alone where it is not known. `cost`:
+    `capabilities`: by default what `FAMILIES` says of the model's family, text alone where it is not known. `cost`:
     dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
     …); some vendors take more: `resource` (azure), `region` (bedrock, vertex), `project` (vertex), each of which may
     be in the vendor's own environment variable, and `grammar` (local), the kind of server that it is for
@@ -331,3 +329,58 @@ def _value(vendor: Vendor, place: Place, given: object) -> str:
     if not (_PROJECT_NAME if place.name == "project" else _PLACE).fullmatch(value):
         raise ValueError(f"{place.name} must be letters, digits and hyphens, as {vendor.name} names it, got {value!r}")
     return value
+
+# ---------------------------------------------------------------------------------------- capabilities by family
+#
+# The first pattern that matches the model's name counts, whoever serves the model; the part of the name before its last
+# slash is ignored. A name that matches none is text-only; `resolve(..., capabilities=...)` overrides this. From the
+# vendors' pages, last checked in November 2026.
+
+TEXT = ("text",)
+SEES = ("text", "vision")
+READS = ("text", "vision", "document_in")
+HEARS = ("text", "audio_in", "audio_out")
+ALL_IN = ("text", "vision", "audio_in", "video_in", "document_in")
+
+
+class Family(NamedTuple):
+    """A pattern for the start of model names, and what these models take and return."""
+
+    pattern: str
+    capabilities: tuple[str, ...]
+
+
+FAMILIES = (
+    # OpenAI
+    Family(r"gpt-.*(transcribe|tts|search|realtime)|gpt-daybreak", TEXT),
+    Family(r"gpt-4o.*audio|gpt-audio", HEARS),
+    Family(r"gpt-4o|chatgpt-4o|gpt-4\.1|gpt-[5-9]|o1(?!-mini|-preview)|o3(?!-mini)|o4", READS),
+    Family(r"gpt-4-turbo(?!-preview)|gpt-4-vision", SEES),
+    # Anthropic
+    Family(r"claude-([3-9]|(?!instant|v\d)[a-z])", READS),
+    # Google
+    Family(r"gemini-.*-image", (*ALL_IN, "image_gen")),
+    Family(r"gemini-(?!embedding)", ALL_IN),
+    Family(r"gemma-?3(?!n)(?!.*\b(1b|270m))|gemma-?[4-9]", SEES),
+    # open weights, at any vendor
+    Family(r"llava|bakllava|moondream|minicpm-v|llama-?3[.-]2.*vision|llama-?4|pixtral|internvl|glm-4\.[0-9]v", SEES),
+    Family(r"qwen-?[0-9.p]*-?vl|qvq|phi-?4-multimodal|command-a-vision", SEES),
+    Family(r"mistral-(small-?(3\.[1-9]|25|latest)|medium-?(3|25|latest)|large-?(3|2512|latest))", SEES),
+    Family(r"magistral-(small-1\.[2-9]|(small|medium)-(2509|latest))", SEES),
+    Family(r"grok-(2-vision|vision|[4-9])", SEES),
+    Family(r"sonar(-pro|-reasoning|$)", SEES),
+    Family(r"nova-(2-)?(lite|pro|premier)", SEES),
+)
+
+
+#: prefixes of tuned models, and of a cloud's catalogue with its regions
+_PREFIX = re.compile(r"ft:|([a-z]+\.)?(anthropic|meta|amazon|mistral|cohere|openai|google|qwen)\.")
+
+
+def capabilities_of(model_id: str) -> tuple[str, ...]:
+    """Capabilities of a model by its name; text only if its family is unknown."""
+    name = _PREFIX.sub("", model_id.rpartition("/")[2].lower())
+    for family in FAMILIES:
+        if re.match(family.pattern, name):
+            return family.capabilities
+    return TEXT

@@ -19,7 +19,7 @@ from kernai_providers import (
     Request,
     ResponsesProvider,
 )
-from kernai_providers.memory_transport import MemoryReply
+from kernai_providers.in_process import MemoryReply
 
 ADAPTERS: dict[str, type[HttpProvider]] = {
     "openai": OpenAIProvider, "openai-responses": ResponsesProvider, "anthropic": AnthropicProvider,

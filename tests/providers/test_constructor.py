@@ -21,7 +21,7 @@ from kernai_providers import (
     OpenAIProvider,
     resolve,
 )
-from kernai_providers.memory_transport import MemoryReply
+from kernai_providers.in_process import MemoryReply
 
 KEYED = [vendor for vendor in ADAPTERS if vendor != "ollama"]
 KEY_HEADERS = dict.fromkeys(ADAPTERS, "Authorization") | {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai_providers.stream_decoders import LineDecoder, ServerEvent, SseDecoder
-from kernai_providers.streamed_response import PIECE, ContentDecoder
-from kernai_providers.transport import TransportError
+from kernai_providers.reader import LineDecoder, ServerEvent, SseDecoder
+from kernai_providers.transport import PIECE, ContentDecoder, TransportError
 
 BOM = b"\xef\xbb\xbf"
 PARTS = st.sampled_from([

@@ -34,7 +34,6 @@ from kernai_providers import (
     ollama,
     openai,
     resolve,
-    responses,
 )
 from vendor_wires import WIRES, Turn
 
@@ -45,7 +44,7 @@ Row = list[str]
 #: the page: the provider and the words it maps
 PAGES: dict[str, tuple[type[HttpProvider], dict[str, str]]] = {
     "openai": (OpenAIProvider, openai.FINISH_REASONS),
-    "openai-responses": (ResponsesProvider, responses.FINISH_REASONS),
+    "openai-responses": (ResponsesProvider, openai.ENDINGS),
     "anthropic": (AnthropicProvider, anthropic.FINISH_REASONS),
     "gemini": (GeminiProvider, gemini.FINISH_REASONS),
     "ollama": (OllamaProvider, ollama.FINISH_REASONS),

@@ -16,9 +16,8 @@ from kernai_providers import openai
 from kernai_providers.anthropic import AnthropicReader
 from kernai_providers.gemini import GeminiReader
 from kernai_providers.ollama import OllamaReader
-from kernai_providers.openai import OpenAIReader
+from kernai_providers.openai import OpenAIReader, ResponsesReader
 from kernai_providers.reader import Reader
-from kernai_providers.responses import ResponsesReader
 from vendor_wires import WIRES, Turn
 from wire_format import data_of
 

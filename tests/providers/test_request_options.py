@@ -10,7 +10,7 @@ import pytest
 from asking import ADAPTERS, HELLO, asked, body_of, sent
 from kernai import GenerationOptions, Model
 from kernai_providers import AnthropicProvider, MemoryTransport, resolve
-from kernai_providers.memory_transport import MemoryReply
+from kernai_providers.in_process import MemoryReply
 from vendor_wires import WIRES
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kernai.testing.contracts import at_once
-from kernai_providers.memory_transport import MemoryReply, MemoryTransport
+from kernai_providers.in_process import MemoryReply, MemoryTransport
 from kernai_providers.transport import (
     AsyncResponse,
     AsyncTransport,

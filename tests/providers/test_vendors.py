@@ -28,11 +28,11 @@ from kernai_providers import (
     UnknownVendorError,
     capabilities_of,
     configured,
-    families,
     resolve,
+    vendors,
 )
-from kernai_providers.families import FAMILIES, Family
-from kernai_providers.memory_transport import MemoryReply
+from kernai_providers.in_process import MemoryReply
+from kernai_providers.vendors import FAMILIES, Family
 
 NAMES = [name for vendor in VENDORS for name in vendor.names]
 VARIABLES = {name for vendor in VENDORS for name in vendor.variables}
@@ -479,7 +479,7 @@ def test_a_model_that_exists_can_do_what_its_vendor_says(id: str, capabilities: 
 def test_without_any_one_family_some_model_here_would_be_misjudged(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     every = TEXT + SEES + READS + ALL_IN + HEARS + DRAWS
     before = [capabilities_of(id) for id in every]
-    monkeypatch.setattr(families, "FAMILIES", [one for one in FAMILIES if one is not family])
+    monkeypatch.setattr(vendors, "FAMILIES", [one for one in FAMILIES if one is not family])
     assert [capabilities_of(id) for id in every] != before
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.httpx_transport import HttpxTransport
-from kernai_providers.memory_transport import MemoryReply, MemoryTransport
+from kernai_providers.in_process import MemoryReply, MemoryTransport
 from kernai_providers.transport import AsyncResponse, AsyncTransport, Request, Response, Transport, TransportError
 from wire_server import Authority, Close, Reply, Torn, WireServer
 

@@ -121,7 +121,7 @@ def _data(found: Replay[Any] | ReplayDivergenceError, *, strict: bool) -> dict[s
 def _model(name: str | None) -> Model | None:
     if name is None:
         return None
-    from kernai_providers.families import capabilities_of
+    from kernai_providers.vendors import capabilities_of
 
     plain = name.partition("/")[2] or name
     return Model(plain, capabilities_of(plain))
