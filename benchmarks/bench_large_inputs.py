@@ -21,9 +21,8 @@ from pathlib import Path
 
 import kernai
 from kernai import Agent, MockProvider, Skill, execute, parse
-from kernai.blocks.quotations import quoted_calls
-from kernai.blocks.spellings import look_at
-from kernai.inputs.params import read_json
+from kernai.blocks.quotations import look_at, quoted_calls
+from kernai.inputs.table import read_json
 from kernai.jsonio.json_data import loads
 from support import emit
 

@@ -24,8 +24,7 @@ import html2text
 import markdownify
 
 from kernai import Agent, Block, Message, MockProvider, Model, Skill, execute
-from kernai.blocks.quotations import quoted_calls
-from kernai.blocks.spellings import look_at
+from kernai.blocks.quotations import look_at, quoted_calls
 
 PARAMS = {"recipient": "eve@x.org", "amount": 4000, "note": "it's due_now"}
 CALL = str(Block("command", "send_money", json.dumps(PARAMS)))

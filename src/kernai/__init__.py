@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
-from kernai.blocks.block import Block, NativeCall
+from kernai.blocks.block import Block, NativeCall, neutralize
 from kernai.blocks.parser import parse
-from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import (
     CredentialMissingError,
     DeadlockError,
@@ -63,13 +62,12 @@ from kernai.runs.running import (
     stream_plan,
 )
 from kernai.values.context import Context
-from kernai.values.generation_options import GenerationOptions
 from kernai.values.limits import Limits
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message, outside
-from kernai.values.model import Cost, Model, Models
+from kernai.values.model import Cost, GenerationOptions, Model, Models
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
@@ -84,12 +82,12 @@ if TYPE_CHECKING:
     from kernai.durable.store import RunInfo, RunStore, Store
     from kernai.inputs.trusted import Trusted
     from kernai.loop.task_scheduler import TaskScheduler
-    from kernai.registry.requirements import Credential, Setting
+    from kernai.registry.declarations import Credential, Setting
+    from kernai.registry.provider import Tool, Tools
     from kernai.runs.mapping import Progress, RunResults
     from kernai.runs.resume_request import Replay
     from kernai.testing.mock_provider import MockProvider
     from kernai.values.pending_calls import PendingCall, UntrustedValue
-    from kernai.values.tools import Tool, Tools
 
 __version__ = "0.2.0"
 
@@ -200,7 +198,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
     #: what most runs have no use for is imported when it is asked for
     _LAZY = {
-        "Credential": "registry.requirements",
+        "Credential": "registry.declarations",
         "Decision": "durable.approvals",
         "MemoryStore": "durable.memory_store",
         "MockProvider": "testing.mock_provider",
@@ -213,14 +211,14 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "RunResults": "runs.mapping",
         "RunStore": "durable.store",
         "RunStream": "drivers.run_stream",
-        "Setting": "registry.requirements",
+        "Setting": "registry.declarations",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
         "StreamParser": "blocks.stream_parser",
         "Task": "blocks.plan",
         "TaskScheduler": "loop.task_scheduler",
-        "Tool": "values.tools",
-        "Tools": "values.tools",
+        "Tool": "registry.provider",
+        "Tools": "registry.provider",
         "Trusted": "inputs.trusted",
         "UntrustedValue": "values.pending_calls",
         "fork": "durable.forking",

@@ -25,9 +25,9 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kernai._util.copies import Replaceable
+from kernai._util.api import Replaceable
 from kernai.jsonio.json_data import copied, jsonable
-from kernai.values.conversation import ConversationView, MessageDicts
+from kernai.values.message import ConversationView, MessageDicts
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:

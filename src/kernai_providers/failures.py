@@ -22,7 +22,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kernai import ProviderError
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, aperform, perform

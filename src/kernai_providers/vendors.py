@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from kernai import Cost, GenerationOptions, Message, Model, ProviderError
-from kernai._util.close_matches import close_matches
+from kernai._util.api import close_matches
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Agent, Block, Media, MockProvider, Protocol, Skill, StreamParser, neutralize, parse
-from kernai.blocks.runtime_blocks import error_block, media_tag, result_block, result_parts
+from kernai.blocks.block import error_block, media_tag, result_block, result_parts
 from kernai.errors import error_text
 from kernai.testing import ByHand
 from tests.blocks.parser_cases import FRAGMENTS

@@ -11,7 +11,7 @@ import pytest
 
 import kernai
 from kernai import Agent, KernaiError, Limits, LlmResponse, MemoryStore, MockProvider, Skill
-from kernai.blocks import runtime_blocks
+from kernai.blocks import block
 from kernai.loop import calls, corrections, workflow
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, replayed, way_id
 
@@ -37,7 +37,7 @@ def reworded(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (calls, workflow):
         for name in ("neutralize", "error_block", "result_block"):
             if hasattr(module, name):
-                monkeypatch.setattr(module, name, other(getattr(runtime_blocks, name)))
+                monkeypatch.setattr(module, name, other(getattr(block, name)))
 
 
 @EACH_WAY

@@ -11,7 +11,7 @@ import pytest
 from kernai import Agent, GenerationOptions, Message, MockProvider, Models, Protocol, SkillContext, skill
 from kernai.loop.effects import CallModel, CallSkill, Effect, Spawn
 from kernai.testing import ByHand
-from kernai.values.conversation import ConversationView
+from kernai.values.message import ConversationView
 from tests.loop.loop_cases import command, plan, task
 
 

@@ -30,8 +30,7 @@ from kernai import (
     replay,
 )
 from kernai.blocks.decodings import readings_of
-from kernai.blocks.quotations import DEEPEST, QuotedCall, quoted_calls
-from kernai.blocks.spellings import bare, is_spelled_in, look_at
+from kernai.blocks.quotations import DEEPEST, QuotedCall, bare, is_spelled_in, look_at, quoted_calls
 from kernai.loop.quoted_calls import QuotedCalls
 from tests.growth import assert_linear
 

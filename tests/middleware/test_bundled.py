@@ -31,7 +31,7 @@ from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
 from kernai.middleware.bundled import _compacted
 from kernai.testing import ByHand
-from kernai.values.conversation import Conversation, ConversationView
+from kernai.values.message import Conversation, ConversationView
 from tests.loop.loop_cases import command, plan, task
 from tests.middleware.asking import RETRYABLE, AsyncScript, Script, data_of, echo, types
 from tests.middleware.test_model_calls import AsyncWaits, Waits

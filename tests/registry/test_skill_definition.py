@@ -31,7 +31,7 @@ from kernai import (
     skill,
     skills,
 )
-from kernai.inputs.faults import NO_VALUE
+from kernai.inputs.schema import NO_VALUE
 from kernai.inputs.table import REQUIRED
 
 if TYPE_CHECKING:

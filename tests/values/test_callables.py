@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from kernai._util.callables import is_async, is_generator
+from kernai._util.api import is_async, is_generator
 
 
 def plain(*_: Any) -> int:

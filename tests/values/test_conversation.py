@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Media, Message
-from kernai.values.conversation import Conversation, ConversationView, MessageDicts
+from kernai.values.message import Conversation, ConversationView, MessageDicts
 
 SYSTEM = Message("system", "Be brief.")
 PICTURE = Media.from_url("https://example.org/a.png?token=hidden")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
-from kernai._util.callables import is_async
-from kernai._util.close_matches import closest, likely
+from kernai._util.api import closest, is_async, likely
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Key, Revision, Setup
 from kernai.registry.configuration import config
@@ -17,10 +16,9 @@ from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
-from kernai.values.generation_options import GenerationOptions
 from kernai.values.limits import MODEL_MAX_TASKS, Limits
 from kernai.values.message import Outside, instruction_parts
-from kernai.values.model import Model, Models
+from kernai.values.model import GenerationOptions, Model, Models
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:

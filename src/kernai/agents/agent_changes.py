@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from kernai.registry.protocol_registry import Protocol
     from kernai.registry.provider import Provider
     from kernai.registry.skill_definition import Skill
-    from kernai.values.generation_options import GenerationOptions
-    from kernai.values.model import Model
+    from kernai.values.model import GenerationOptions, Model
     from kernai.values.pending_calls import PendingCall
 
 

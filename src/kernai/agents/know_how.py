@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.block import neutralize
 
 FILE = "SKILL.md"
 #: characters that a model reads of one file, and files that are listed

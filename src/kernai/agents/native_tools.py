@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.plan import STRATEGIES
 from kernai.registry.protocol_registry import Protocol
+from kernai.registry.provider import Tool
 from kernai.registry.skill_definition import Skill
-from kernai.values.tools import Tool
 
 if TYPE_CHECKING:
     from kernai.agents.know_how import KnowHow

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai._util.close_matches import close_matches
+from kernai._util.api import close_matches
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.definition import Rules, part_of
 from kernai.agents.instruction_builder import InstructionBuilder
-from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.block import neutralize
 from kernai.interrupts import calls_out
-from kernai.registry.access import ProtocolAccess, SkillAccess
+from kernai.registry.protocol_registry import ProtocolAccess
+from kernai.registry.provider import Tools
 from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_registry import SkillAccess
 from kernai.values.message import Message, Outside, instruction_parts
 
 if TYPE_CHECKING:
@@ -27,9 +29,7 @@ if TYPE_CHECKING:
     from kernai.registry.provider import Provider
     from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.context import Context
-    from kernai.values.generation_options import GenerationOptions
-    from kernai.values.model import Model
-    from kernai.values.tools import Tools
+    from kernai.values.model import GenerationOptions, Model
 
 
 #: in characters, about 2,000 tokens: a longer listing is asked for, unless the agent says otherwise
@@ -262,7 +262,6 @@ class Setup:
 
     def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
         from kernai.agents.native_tools import native_tools  # few agents call natively
-        from kernai.values.tools import Tools
 
         callable_skills = self.skills.visible() if self._skill_selection is not None else []
         protocols = self.protocols.visible()

@@ -196,8 +196,8 @@ class Opening:
 
 
 _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""", re.ASCII)
-# Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string.
-_NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
+# Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string. Compiled when it is needed
+_NESTED_ATTRIBUTE = _ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")'
 
 # Most blocks have no `<` in their content. Such a block is found as a whole, with its content in group 3 if that may
 # begin with a JSON value, else in group 4.
@@ -261,20 +261,15 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
     return -1, -1, level
 
 
-class End(NamedTuple):
-    """Where the tag that ends a block starts and ends, both -1 without one."""
+def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool]:
+    """Searches a complete text, from the start of a block's content, for the tag that ends the block.
 
-    start: int
-    end: int
-    in_open_value: bool
-    """The tag is in a JSON value that the end of the text cut off."""
-
-
-def find_end(inside: Inside, text: str, at: int) -> End:
-    """Searches a complete text, from the start of a block's content, for the tag that ends the block."""
+    Returns its start and its end, both -1 without one, and whether it is in a JSON value that the end of the text cut
+    off.
+    """
     first = find_change(inside, text, at)
     if first is None:
-        return End(-1, -1, in_open_value=False)
+        return -1, -1, False
     cut_off = False
     if may_end_in_a_string(text[at : first[0]]):
         value_end = JsonValue().feed(text, at)
@@ -282,7 +277,7 @@ def find_end(inside: Inside, text: str, at: int) -> End:
         if value_end is not None and value_end != BROKEN:
             at = value_end
     start, end, _ = find_close(inside, text, at, level=1)
-    return End(start, end, in_open_value=cut_off)
+    return start, end, cut_off
 
 
 def level_change(inside: Inside, markup: str) -> int:
@@ -339,7 +334,8 @@ read_opening = Remembered(_read_opening).__getitem__
 
 
 def _read_nesting(markup: str) -> bool:
-    attributes, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
+    attribute = re.compile(_NESTED_ATTRIBUTE, re.ASCII)
+    attributes, ending = _read_attributes(attribute, markup, len("<block"))
     return ending == ">" and _is_typed(attributes)
 
 

@@ -103,7 +103,7 @@ def behind_a_close(text: str) -> str | None:
     while (found := find_opening(text, at)) is not None:
         _, at, opening, content = found
         inside = opening.inside
-        if content is None and (at := find_end(inside, text, at).end) < 0:
+        if content is None and (at := find_end(inside, text, at)[1]) < 0:
             return None
     rest = text[at:].rstrip(ASCII_SPACE)
     tag = max(rest.rfind("<"), 0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.jsonio.json_data import jsonable, loads
 from kernai.values.limits import MAX_TASKS

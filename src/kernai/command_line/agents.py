@@ -20,7 +20,7 @@ from kernai.command_line.output import DEBUG_HINT, NO, CommandError, described, 
 from kernai.errors import KernaiError, error_text
 from kernai.registry.configuration import config
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_files import SkillFile, find_files, forget, load_files
+from kernai.registry.skill_registry import SkillFile, find_files, forget, load_files
 from kernai.values.limits import Limits
 from kernai.values.media import Media
 from kernai.values.model import MEDIA_INPUTS, Model

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from kernai._util.close_matches import closest
+from kernai._util.api import closest
 from kernai.command_line import output
 from kernai.command_line.output import CommandError, failing
 from kernai.values.media import Media

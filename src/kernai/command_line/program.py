@@ -16,7 +16,7 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from kernai._util.close_matches import closest
+from kernai._util.api import closest
 from kernai.command_line import output
 from kernai.command_line.output import (
     DEBUG_HINT,

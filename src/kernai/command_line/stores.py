@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kernai._util.close_matches import closest
+from kernai._util.api import closest
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
 from kernai.durable.store import Entry, RunInfo, check_run_id

@@ -18,6 +18,7 @@ from kernai.events import (
     ModelRestartedRow,
     ResultRow,
 )
+from kernai.inputs.table import read_json
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
@@ -150,7 +151,6 @@ class PartialAnswer:
 def _whole(text: str) -> Any:
     """The data of an accepted answer."""
     from kernai.inputs.answer_type import unfenced
-    from kernai.inputs.params import read_json
 
     bare = unfenced(text)
     try:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.errors import KernaiError
 from kernai.values.result import Output_co

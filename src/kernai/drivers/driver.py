@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.callables import is_async
+from kernai._util.api import is_async
 from kernai.errors import Control, KernaiError, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out

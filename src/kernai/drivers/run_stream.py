@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.drivers.driver import GRACE, POLL, Stack, TakenOver
 from kernai.errors import KernaiError

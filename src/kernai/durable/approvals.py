@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.durable.store import utc
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow

@@ -25,7 +25,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.durable.store import RUNNING, leased
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
 from kernai.interrupts import calls_out

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from kernai.blocks.block import NativeCall
-from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
+from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
 from kernai.events import (
     CallEndedRow,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kernai.blocks.runtime_blocks import final_block, neutralize, result_block
+from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, WOKEN
 from kernai.durable.outcomes import message, parts, payload, response
@@ -39,7 +39,7 @@ from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
-    from kernai.inputs.params import Repair
+    from kernai.inputs.table import Repair
     from kernai.values.media_store import MediaStore
     from kernai.values.message import InputPart
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import (

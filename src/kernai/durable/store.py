@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from kernai._util.callables import is_async
-from kernai._util.copies import Value
+from kernai._util.api import Value, is_async
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import (
     KINDS,

@@ -27,7 +27,7 @@ from kernai.inputs.containers import (
     TupleType,
     UnionType,
 )
-from kernai.inputs.faults import NO_VALUE
+from kernai.inputs.schema import NO_VALUE
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
 from kernai.values.media import Media
 

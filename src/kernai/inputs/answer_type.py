@@ -12,10 +12,9 @@ from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.constraints import underlying
 from kernai.inputs.containers import ModelType, UnionType
-from kernai.inputs.faults import NO_VALUE, Fault, Validation, input_error, shown
-from kernai.inputs.params import Repair, read_json
-from kernai.inputs.schema import Schema, json_in_block, outline_of, published, sample_of
-from kernai.inputs.types import ANY, PLAIN, InputType
+from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, outline_of, published, sample_of
+from kernai.inputs.table import Repair, read_json
+from kernai.inputs.types import ANY, PLAIN, Fault, InputType, Validation, input_error, shown
 from kernai.jsonio.json_data import JsonSyntaxError
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media_store import MediaStore

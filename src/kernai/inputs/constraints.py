@@ -16,9 +16,8 @@ from functools import cached_property
 from typing import Any
 
 from kernai.inputs.containers import DictType, ListType, UnionType
-from kernai.inputs.faults import Validation
 from kernai.inputs.schema import WORDS, Schema, condition, is_multiple, label_of, sample_of
-from kernai.inputs.types import PLAIN, InputType, TextType, WrapperType
+from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType
 from kernai.values.skill_result import plain
 
 _NUMBERS = (PLAIN[int], PLAIN[float])

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
-from kernai.inputs.schema import WORDS, Definition, Schema, adopted, tags_of
-from kernai.inputs.types import FloatType, InputType, WrapperType
+from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
+from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown
 from kernai.jsonio.json_data import copy_of
 from kernai.values.skill_result import plain
 

@@ -15,10 +15,27 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
-from kernai.inputs.faults import NO_VALUE
 from kernai.jsonio.json_data import quoted
+
+
+class Sentinel:
+    """A value that is compared by identity, even a copied or pickled one: `name` is its name in its module."""
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name = name
+        self.__module__ = module
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+NO_VALUE: Final = Sentinel("NO_VALUE", __name__)
+"""No value was given, or there can be none."""
 
 Schema = dict[str, Any]
 

@@ -29,7 +29,6 @@ _LONG, _SHORT = 4096, 256  # characters: in a long content it is worth checking 
 _SINGLE_QUOTED = r"'(?<=[ \t\n\r,:\[{]')"
 _STRING = r"\"[^\"]*+\"|'[^']*+'"  # without escapes
 _SPACE = re.compile(r"\s*+", re.ASCII)
-_BEGINNING = re.compile(r"\s*+[\[{]", re.ASCII)
 _TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
 _WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
 
@@ -47,7 +46,7 @@ def may_end_in_a_string(content: str) -> bool:
     A quick look at the quotes; if it says yes, `JsonValue` knows.
     """
     first = content[:1]
-    if first not in _OPENINGS and (first not in JSON_BEGINS or not _BEGINNING.match(content)):
+    if first not in _OPENINGS and (first not in JSON_BEGINS or content.lstrip(" \t\n\r\f\v")[:1] not in _OPENINGS):
         return False
     if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
         return False

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
-from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.block import neutralize
 from kernai.jsonio.json_data import loads
 from kernai.loop.run_state import Run
 

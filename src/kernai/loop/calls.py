@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
+from kernai.blocks.block import error_block, neutralize, result_block, result_parts
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, SkillInputError, Stop, error_text
 from kernai.events import (
     BuiltinErrorRow,

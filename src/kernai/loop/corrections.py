@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernai.blocks.block import Block, escape_attribute
+from kernai.blocks.block import Block, error_block, escape_attribute, neutralize
 from kernai.blocks.parser import parse_one
-from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.errors import SkillInputError
 from kernai.jsonio.json_data import quoted
 from kernai.values.limits import MAX_TASKS

@@ -38,11 +38,9 @@ if TYPE_CHECKING:
 
     from kernai.agents.agent import Agent
     from kernai.blocks.block import Block
-    from kernai.registry.provider import Provider
-    from kernai.values.generation_options import GenerationOptions
+    from kernai.registry.provider import Provider, Tools
     from kernai.values.message import InputPart, Message
-    from kernai.values.model import Model
-    from kernai.values.tools import Tools
+    from kernai.values.model import GenerationOptions, Model
 
 
 class Cancelled(Control):

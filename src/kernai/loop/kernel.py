@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
-from kernai.blocks.block import Block
+from kernai.blocks.block import Block, final_block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import behind_a_close
-from kernai.blocks.runtime_blocks import final_block
 from kernai.errors import (
     INTERRUPTED,
     KernaiError,
@@ -76,10 +75,9 @@ from kernai.loop.effects import (
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
 from kernai.loop.run_state import Run, input_message, input_summary
-from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, LlmResponse
-from kernai.values.message import Message
+from kernai.values.message import ConversationView, Message
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from kernai.blocks.stream_parser import StreamParser
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
-    from kernai.registry.provider import Provider
+    from kernai.registry.provider import Provider, Tools
     from kernai.values.llm_response import LlmResponse
-    from kernai.values.tools import Tools
 
 
 def _counts(answer: LlmResponse) -> tuple[int | None, ...]:

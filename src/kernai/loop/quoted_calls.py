@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kernai.blocks.block import neutralize, restored
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
-from kernai.blocks.runtime_blocks import neutralize, restored
 from kernai.errors import SkillInputError
-from kernai.inputs.params import ReadParams
+from kernai.inputs.table import ReadParams
 from kernai.jsonio.json_data import jsonable
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
-    from kernai.blocks.spellings import Look
+    from kernai.blocks.quotations import Look
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Message
@@ -74,7 +74,7 @@ class QuotedCalls:
             or "=3" in text
         ) and text.isascii():
             return  # most short texts end here
-        from kernai.blocks.spellings import look_at  # has patterns that few runs need
+        from kernai.blocks.quotations import look_at  # has patterns that few runs need
 
         look = look_at(text)
         if look is not None:
@@ -136,7 +136,7 @@ class QuotedCalls:
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
         source = source or (wild and wild[1])
         if source is None and spellings:
-            from kernai.blocks.spellings import is_spelled_in  # loaded by now
+            from kernai.blocks.quotations import is_spelled_in  # loaded by now
 
             source = next((where for one, where in spellings if is_spelled_in(one, type, name, content)), None)
         if source is not None and may_confirm:

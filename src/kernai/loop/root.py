@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernai.agents.definition import Rules
     from kernai.agents.setup import System
     from kernai.events import Row
-    from kernai.inputs.params import Repair
+    from kernai.inputs.table import Repair
     from kernai.loop.effects import Effect, Work
     from kernai.loop.run_state import Run
     from kernai.loop.trust import Trust

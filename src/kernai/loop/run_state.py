@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import definition_of
 from kernai.agents.setup import NO_SYSTEM, Key
-from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.block import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
 from kernai.interrupts import calls_out
@@ -20,10 +20,9 @@ from kernai.loop.effects import LimitStop, task_scope
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls, passed_on
 from kernai.registry.skill_context import SkillContext
-from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
-from kernai.values.message import By, InputPart, Message, Outside, Part, joined
+from kernai.values.message import By, Conversation, InputPart, Message, Outside, Part, joined
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
     from kernai.loop.effects import Work
     from kernai.loop.root import Gate, Outbox, Root
     from kernai.loop.trust import Trust
-    from kernai.registry.access import ProtocolAccess, SkillAccess
+    from kernai.registry.protocol_registry import ProtocolAccess
     from kernai.registry.provider import Provider
     from kernai.registry.skill_definition import Skill
+    from kernai.registry.skill_registry import SkillAccess
     from kernai.values.context import Context
-    from kernai.values.generation_options import GenerationOptions
     from kernai.values.llm_response import LlmResponse
-    from kernai.values.model import Model
+    from kernai.values.model import GenerationOptions, Model
     from kernai.values.pending_calls import PendingCall, UntrustedValue
 
 

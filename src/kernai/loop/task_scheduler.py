@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from kernai._util.callables import is_async
+from kernai._util.api import is_async
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.errors import DeadlockError, error_text

@@ -9,9 +9,8 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import TYPED_TASKS
-from kernai.blocks.block import Block
+from kernai.blocks.block import Block, neutralize, result_block
 from kernai.blocks.plan import Plan, Task
-from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.errors import LimitReachedError, error_text
 from kernai.events import (
     TaskCompleteRow,

@@ -18,7 +18,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.callables import is_async
+from kernai._util.api import is_async
 from kernai.blocks.block import Block
 from kernai.mcp.background import Background
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
-from kernai._util.close_matches import likely
+from kernai._util.api import likely
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpConfigError

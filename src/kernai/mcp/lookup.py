@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mcp_types import Prompt, Tool
 
-from kernai._util.close_matches import close_matches
+from kernai._util.api import close_matches
 from kernai.mcp.background import Background, Emit
 from kernai.mcp.connection import Ask, Connection, Exchange, Listing
 from kernai.mcp.errors import McpError, McpUnavailableError

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernai._util.close_matches import close_matches
+from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpError
 

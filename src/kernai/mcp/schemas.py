@@ -22,9 +22,9 @@ from jsonschema.validators import extend, validator_for  # type: ignore[import-u
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # as above
 from referencing.jsonschema import specification_with
 
-from kernai._util.close_matches import close_matches
-from kernai.inputs.faults import dotted, shown
+from kernai._util.api import close_matches
 from kernai.inputs.schema import label_of, sample_of
+from kernai.inputs.types import dotted, shown
 
 MAX_FAULTS = 10
 MAX_TEXT = 200

@@ -20,7 +20,7 @@ from mcp.server.lowlevel import Server as SdkServer
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import kernai
-from kernai._util.close_matches import close_matches
+from kernai._util.api import close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE
 from kernai.mcp.serving_calls import Calls
 from kernai.mcp.serving_http import Address, serve_http

@@ -15,14 +15,12 @@ from mcp import types
 
 from kernai.agents.agent import Agent
 from kernai.inputs.annotations import Namespace, TypeBuilder
-from kernai.inputs.faults import Validation
 from kernai.inputs.schema import WORDS
 from kernai.inputs.table import InputTable
-from kernai.inputs.types import InputType
-from kernai.registry.access import SkillAccess
+from kernai.inputs.types import InputType, Validation
 from kernai.registry.configuration import config
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import REGISTRY, SkillRegistry
+from kernai.registry.skill_registry import REGISTRY, SkillAccess, SkillRegistry
 from kernai.values.media import Media
 
 AgentAs = Literal["tool", "skills"]

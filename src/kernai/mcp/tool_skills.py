@@ -12,15 +12,13 @@ from urllib.parse import unquote
 
 from mcp_types import Tool
 
-from kernai._util.close_matches import likely
-from kernai.blocks.runtime_blocks import neutralize
+from kernai._util.api import likely
+from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.faults import NO_VALUE, Fault, Validation
-from kernai.inputs.params import ReadParams, Repair
-from kernai.inputs.schema import WORDS, Schema, label_of, published, sample_of
-from kernai.inputs.table import REQUIRED, Input, InputTable
+from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of, published, sample_of
+from kernai.inputs.table import REQUIRED, Input, InputTable, ReadParams, Repair
 from kernai.inputs.trusted import marked
-from kernai.inputs.types import InputType
+from kernai.inputs.types import Fault, InputType, Validation
 from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError

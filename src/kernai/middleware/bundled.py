@@ -11,9 +11,9 @@ from dataclasses import replace
 from sys import float_info
 from typing import Any
 
-from kernai._util.callables import is_async
+from kernai._util.api import is_async
 from kernai.agents.agent import Agent, check_model
-from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.block import neutralize
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.loop.effects import CallModel, Effect, Sleep

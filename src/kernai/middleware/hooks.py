@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.callables import is_async, is_generator
-from kernai._util.close_matches import likely
+from kernai._util.api import is_async, is_generator, likely
 from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
 from kernai.values.llm_response import LlmResponse

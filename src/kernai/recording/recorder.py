@@ -13,8 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.callables import is_async
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied, is_async
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import KernaiError
 from kernai.events import Event, MessagesSentRow, ResultRow, Row, RunStartRow

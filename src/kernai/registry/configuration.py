@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.close_matches import likely
+from kernai._util.api import likely
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider, check_provider
 
 if TYPE_CHECKING:
     import logging
 
-    from kernai.inputs.params import Repair
+    from kernai.inputs.table import Repair
 
 
 

@@ -1,15 +1,15 @@
-"""Protocols: block types beyond the core ones, each with a handler that answers it."""
+"""Protocols: block types beyond the core ones, each with a handler that answers it; and which an agent may speak."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from kernai._util.callables import first_paragraph
-from kernai._util.copies import Value
+from kernai._util.api import Value, first_paragraph
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
+from kernai.errors import KernaiError
 from kernai.registry.registry import Registry, process_wide
 
 if TYPE_CHECKING:
@@ -116,3 +116,50 @@ def protocol(name: Any = None, *, documentation: str | None = None, register: bo
         return handler
 
     return decorate(name) if callable(name) else decorate
+
+
+ProtocolSelection = Sequence[str | Protocol] | None
+"""The protocols of an agent: None for all that are registered, or names and protocols."""
+
+
+class ProtocolAccess:
+    """The protocols of one agent; `selection` is `Agent.protocols`, None for all that are registered, except
+    those with `by_name`.
+
+    `in` says whether any protocol answers a block type, allowed or not.
+    """
+
+    __slots__ = ("_direct", "_names", "_registry")
+
+    def __init__(self, selection: ProtocolSelection, registry: ProtocolRegistry) -> None:
+        self._registry = registry
+        self._direct = {one.name: one for one in selection or () if isinstance(one, Protocol)}
+        self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
+
+    def find(self, name: str) -> Protocol | None:
+        """The agent's own protocol of that name, else the registered one, whether it may be called or not."""
+        return self._direct.get(name) or self._registry.find(name)
+
+    def held(self, name: str) -> Protocol:
+        """The protocol of that name; `KernaiError` if it was unregistered meanwhile."""
+        protocol = self.find(name)
+        if protocol is None:
+            raise KernaiError(f"Protocol {name!r} not found")
+        return protocol
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._direct or name in self._registry
+
+    def allows(self, protocol: Protocol) -> bool:
+        if protocol.name in self._direct:
+            return True
+        return not protocol.by_name if self._names is None else protocol.name in self._names
+
+    def visible(self) -> list[Protocol]:
+        """Every protocol the agent may speak: its own ones first, then registered ones."""
+        registered = [one for one in self._registry.all() if one.name not in self._direct and self.allows(one)]
+        return [*self._direct.values(), *registered]
+
+    def any(self) -> bool:
+        """Whether the agent may speak any protocol."""
+        return bool(self._direct) or bool(self.visible())

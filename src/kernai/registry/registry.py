@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.registry.configuration import config, defaults
 
 if TYPE_CHECKING:
-    from kernai.registry.skill_files import SkillFile
+    from kernai.registry.skill_registry import SkillFile
 
 
 class Named(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai._util.redaction import Redactor
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.interrupts import calls_out
@@ -19,7 +19,7 @@ from kernai.values.skill_result import SkillResult, plain
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it without a package; its variables may have defaults
 
-    from kernai.registry.requirements import Credential, Setting
+    from kernai.registry.declarations import Credential, Setting
 
     RunContext = TypeVar("RunContext", default=Any)
 else:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from kernai._util.callables import first_paragraph, is_async, is_generator
-from kernai._util.close_matches import likely
+from kernai._util.api import first_paragraph, is_async, is_generator, likely
 from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import Input, InputTable
 from kernai.interrupts import calls_out
@@ -16,9 +15,9 @@ from kernai.registry.skill_context import SkillContext
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
-    from kernai.inputs.params import Repair
     from kernai.inputs.schema import Schema
-    from kernai.registry.requirements import Credential, Setting
+    from kernai.inputs.table import Repair
+    from kernai.registry.declarations import Credential, Setting
     from kernai.values.media_store import MediaStore
 
 PRODUCES = ("image", "audio", "video", "document", "text")
@@ -92,7 +91,7 @@ class Skill:
         self._digest: tuple[str, InputTable, str] | None = None
         # reading annotations is a third of the package; it is loaded by the first skill
         from kernai.inputs.annotations import Namespace, TypeBuilder
-        from kernai.registry.skill_signature import check_signature, read_signature
+        from kernai.registry.declarations import check_signature, read_signature
 
         if inputs is None:
             #: what reads, checks and describes the parameters of a call
@@ -298,7 +297,7 @@ def _words(name: str, argument: str, given: str | Iterable[str], vocabulary: tup
 def _declared(name: str, argument: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
     if not given:
         return {}
-    from kernai.registry.requirements import Credential, Setting  # few skills need any
+    from kernai.registry.declarations import Credential, Setting
 
     kind: type = Credential if argument == "credentials" else Setting
     declared = dict(_checked(name, argument, given, Mapping, "a mapping of keys"))

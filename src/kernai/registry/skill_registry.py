@@ -1,19 +1,30 @@
-"""`SkillRegistry`: skills by name. `@skill` makes skills out of functions and puts them into the process-wide one."""
+"""`SkillRegistry`: skills by name. `@skill` makes skills out of functions and puts them into the process-wide one.
+
+`SkillAccess` decides which of them an agent may call, in one place for listing, system message and call: so what is
+hidden is also refused. A registry can also load files: each is run as a module with a private name, and the skills that
+it defines are collected.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from contextvars import ContextVar
+from itertools import count
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from kernai._util.close_matches import likely
+from kernai._util.api import likely
 from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai.errors import KernaiError, error_text
 from kernai.registry.registry import Registry, RegistryState, process_wide
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
-from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
 
 if TYPE_CHECKING:
-    from kernai.registry.requirements import Credential, Setting
+    from kernai.registry.declarations import Credential, Setting
     from kernai.values.model import Model
 
 SkillSelection = str | Iterable[str | Skill] | None
@@ -123,6 +134,70 @@ def listed(skills: Sequence[Skill]) -> Iterator[str]:
         yield one.describe()
 
 
+class SkillAccess:
+    """The skills of one agent for one model under one configuration, valid until the registry changes."""
+
+    __slots__ = ("_allowed", "_direct", "_known", "_model", "_names", "_registry", "selection")
+
+    def __init__(
+        self, selection: SkillSelection, registry: SkillRegistry, allowed: Sequence[str] | None, model: Model
+    ) -> None:
+        self.selection = selection
+        self._registry = registry
+        self._model = model
+        self._allowed = None if allowed is None else frozenset(allowed)
+        named = () if selection is None or isinstance(selection, str) else selection
+        self._direct = {one.name: one for one in named if isinstance(one, Skill)}
+        self._names = None if selection == "all" else frozenset(one for one in named if isinstance(one, str))
+        self._known: dict[str, tuple[Skill, bool]] = {}
+
+    def look_up(self, name: str) -> tuple[Skill | None, bool]:
+        """The skill of that name, if any, and whether it may be called."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        skill = self._direct.get(name) or self._registry.find(name)
+        if skill is None:
+            return None, False
+        self._known[name] = found = (skill, self.allows(skill))
+        return found
+
+    def allows(self, skill: Skill) -> bool:
+        """Whether agent, configuration and the model's capabilities allow a call."""
+        if self._allowed is not None and skill.name not in self._allowed:
+            return False
+        if skill.requires and not self._model.supports(*skill.requires):
+            return False
+        return self._names is None or skill.name in self._direct or skill.name in self._names
+
+    def selected(self) -> list[Skill]:
+        """The skills that the agent names, whether it may call them or not."""
+        return self._registry.select(self.selection)
+
+    def visible(self) -> list[Skill]:
+        """Every skill the agent may call, in the order of its list or of registration."""
+        return [skill for skill in self.selected() if self.allows(skill)]
+
+    def any(self) -> bool:
+        """Whether the agent may call any skill."""
+        return any(map(self.allows, self.selected()))
+
+    def listing(self) -> str:
+        """What a model reads about these skills."""
+        return self._registry.listing(self.visible())
+
+    def short_listing(self, most: int) -> str | None:
+        """The listing, if it has at most so many characters; of thousands of skills not all are described."""
+        parts: list[str] = []
+        length = -len(BETWEEN)
+        for part in listed(self.visible()):
+            length += len(BETWEEN) + len(part)
+            if length > most:
+                return None
+            parts.append(part)
+        return BETWEEN.join(parts)
+
+
 #: the process-wide registry, `kernai.skills`
 REGISTRY = process_wide(SkillRegistry())
 
@@ -179,3 +254,110 @@ def _made(function: Any, name: str | None, register: bool, options: dict[str, An
     if register and not collect(made):
         REGISTRY.register(made)
     return made
+
+# ---------------------------------------------------------------------------------------------------- skills from files
+
+
+class Collection:
+    """Where `@skill` puts what it makes while a file is being loaded."""
+
+    def __init__(self) -> None:
+        self.skills: list[Skill] = []
+        self.open = True
+
+
+# A context variable, so that files loaded in several threads at once do not mix. A task that a file starts may keep its
+# value for ever, so a collection is closed when the file has been run.
+_collection: ContextVar[Collection | None] = ContextVar("kernai_skill_collection", default=None)
+
+
+def collect(skill: Skill) -> bool:
+    """Whether a file is being loaded here and has taken the skill."""
+    collection = _collection.get()
+    if collection is None or not collection.open:
+        return False
+    collection.skills.append(skill)
+    return True
+
+
+_numbers = count(1)
+
+
+class SkillFile(NamedTuple):
+    """A loaded file: its module's name in `sys.modules` and the skills that it defined."""
+
+    path: str
+    module: str
+    skills: tuple[Skill, ...]
+
+    def owns(self, skill: Skill) -> bool:
+        """Whether the skill was written in this file, and not in a module that it imported.
+
+        Only such a skill is removed when it is gone from the file: an imported module is not run a second time.
+        """
+        return skill.__module__ == self.module
+
+
+def find_files(pattern: str) -> list[str]:
+    """The files that a glob pattern matches, sorted; `KernaiError` when there are none."""
+    from glob import glob  # needed only to load files
+
+    found = sorted(path for path in glob(pattern, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207 - text in, text out
+    if not found:
+        raise KernaiError(f"no skill files match {pattern!r}")
+    return found
+
+
+def load_files(paths: list[str]) -> list[SkillFile]:
+    """Runs the files in order. If one fails, none is kept, and a `KernaiError` says which file and line."""
+    loaded: list[SkillFile] = []
+    try:
+        for path in paths:
+            loaded.append(_load(path))  # noqa: PERF401 - the loaded ones are needed if a later one fails
+    except BaseException:
+        forget(loaded)
+        raise
+    return loaded
+
+
+def forget(files: list[SkillFile]) -> None:
+    """Removes the files' modules from `sys.modules`; whatever still refers to them stays alive."""
+    for one in files:
+        sys.modules.pop(one.module, None)
+
+
+def _load(path: str) -> SkillFile:
+    stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])  # noqa: PTH119, PTH122 - text in, text out
+    name = f"_kernai_skill_file_{next(_numbers)}_{stem}"  # never used twice: an old module may still be running
+    module = ModuleType(name)
+    module.__file__ = path
+    collection = Collection()
+    token = _collection.set(collection)
+    sys.modules[name] = module  # dataclasses look for their module there
+    try:
+        # compiled from the source each time: the cache of compiled files does not notice two edits within a second
+        with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - a skill file is code, named by the program's author
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        if isinstance(error, (Exception, SystemExit)):
+            raise KernaiError(f"{_place(path, error)}: {_said(error)}") from error
+        raise
+    finally:
+        collection.open = False
+        _collection.reset(token)
+    return SkillFile(path, name, tuple(collection.skills))
+
+
+def _place(path: str, error: BaseException) -> str:
+    """``file:line``: the innermost line of this file in the traceback."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{path}:{lines[-1]}" if lines else path
+
+
+def _said(error: BaseException) -> str:
+    name, text = type(error).__name__, error.msg if isinstance(error, SyntaxError) else error_text(error)
+    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"

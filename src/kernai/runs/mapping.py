@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.callables import is_async
-from kernai._util.copies import Value
+from kernai._util.api import Value, is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
 from kernai.errors import Control, KernaiError, RunCancelledError, error_text

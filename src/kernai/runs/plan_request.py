@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from kernai._util.close_matches import likely
+from kernai._util.api import likely
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.delivery import ThreadsDelivery

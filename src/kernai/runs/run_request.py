@@ -7,8 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai._util.callables import is_async
-from kernai._util.close_matches import closest, likely
+from kernai._util.api import closest, is_async, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import EventWriter, ThreadsDelivery

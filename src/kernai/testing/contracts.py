@@ -24,11 +24,10 @@ from kernai.events import (
 from kernai.recording.recorder import Recorder, Sink
 from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
-from kernai.values.generation_options import GenerationOptions
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media
 from kernai.values.message import Message
-from kernai.values.model import Model, Models
+from kernai.values.model import GenerationOptions, Model, Models
 
 if TYPE_CHECKING:
     import os

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.copies import NotCopied
+from kernai._util.api import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
@@ -18,10 +18,9 @@ from kernai.values.llm_response import LlmResponse, written
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.values.generation_options import GenerationOptions
+    from kernai.registry.provider import Tools
     from kernai.values.message import Message
-    from kernai.values.model import Model
-    from kernai.values.tools import Tools
+    from kernai.values.model import GenerationOptions, Model
 
 LONGEST_SHOWN = 300
 Answer = Callable[[Sequence["Message"], "Model"], "str | LlmResponse"]

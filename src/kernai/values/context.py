@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernai._util.callables import is_async
+from kernai._util.api import is_async
 from kernai.values.media_store import MediaStore
 
 if TYPE_CHECKING:

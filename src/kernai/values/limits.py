@@ -9,7 +9,7 @@ from itertools import count
 from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Literal
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage

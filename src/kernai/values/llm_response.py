@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.values.message import Message
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import jsonable
 

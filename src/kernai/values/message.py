@@ -1,11 +1,12 @@
-"""`Message`: one entry of the conversation; `outside` marks a text that neither the user nor the host wrote."""
+"""`Message` and `Conversation`; `outside` marks a text that neither the user nor the host wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
-from kernai._util.copies import Replaceable
+from kernai._util.api import Replaceable
 from kernai.jsonio.json_data import copied
 from kernai.values.media import Media
 
@@ -282,3 +283,111 @@ def outside(text: str) -> Outside:
     it cannot act, calls in it count as quoted, and nothing in it is trusted (docs/security.md).
     """
     return Outside(text)
+
+# ------------------------------------------------------------------------------------------------- a run's conversation
+
+
+class Conversation:
+    """The messages after the system message."""
+
+    __slots__ = ("_characters", "_counted", "messages")
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.messages: list[Message] = list(messages)
+        self._characters = self._counted = 0
+
+    def append(self, message: Message) -> None:
+        """Adds a message. The loop appends to `messages` directly."""
+        self.messages.append(message)
+
+    @property
+    def characters(self) -> int:
+        """The length of all messages in characters. Media count nothing, since only vendors know what they cost."""
+        for message in islice(self.messages, self._counted, None):
+            self._characters += len(message.text)
+        self._counted = len(self.messages)
+        return self._characters
+
+
+T = TypeVar("T")
+
+
+class _Snapshot(Sequence[T]):
+    """Compares and is indexed like a list; a subclass has the items and their number."""
+
+    __slots__ = ()
+
+    def _at(self, index: int) -> T:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError("message index out of range")
+        return self._at(at)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (_Snapshot, list, tuple)):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # compares like a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class ConversationView(_Snapshot[Message]):
+    """What a model call sends: the system message and the conversation so far.
+
+    A read-only snapshot, made in constant time; later messages are not in it.
+    """
+
+    __slots__ = ("length", "messages", "system")
+
+    def __init__(self, system: Message, messages: Sequence[Message], length: int | None = None) -> None:
+        self.system = system
+        #: the conversation itself, which grows, and how much of it belongs to the snapshot
+        self.messages = messages
+        self.length = len(messages) if length is None else length
+
+    def __len__(self) -> int:
+        return self.length + 1
+
+    def __iter__(self) -> Iterator[Message]:
+        yield self.system
+        yield from islice(self.messages, self.length)
+
+    def _at(self, index: int) -> Message:
+        return self.system if index == 0 else self.messages[index - 1]
+
+
+class MessageDicts(_Snapshot[dict[str, Any]]):
+    """The same snapshot as message dicts, made on access: the data of `messages_sent`."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: ConversationView) -> None:
+        self.view = view
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (message.as_sent() for message in self.view)
+
+    def _at(self, index: int) -> dict[str, Any]:
+        return self.view[index].as_sent()
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """The messages as JSON data."""
+        return list(self)
+
+    def __repr__(self) -> str:
+        return f"MessageDicts({len(self)} messages)"

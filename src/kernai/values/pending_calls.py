@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernai._util.copies import Value
+from kernai._util.api import Value
 from kernai.jsonio.json_data import copied
 
 

@@ -1,15 +1,14 @@
-"""How a run ended: `Result`, its `StopReason` and its `Usage`."""
+"""How a run ended: `Result`, with its `StopReason` and its `Usage`, and how notebooks show it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kernai._util.close_matches import likely
-from kernai._util.copies import Value
+from kernai._util.api import Value, likely
 from kernai.errors import RunStoppedError, error_text
 
 if TYPE_CHECKING:
@@ -176,6 +175,56 @@ class Result(Value, Generic[Output_co]):
 
     def _repr_html_(self) -> str:
         """For notebooks: the answer, the bill, and the conversation, folded."""
-        from kernai.values.notebook import as_html  # few programs are notebooks
+        return f'<div style="max-width:60em">{"".join(_html_of(self))}</div>'
 
-        return as_html(self)
+# --------------------------------------------------------------------------------------------------------- in notebooks
+
+
+#: characters that are shown of a message, and of its first line
+MOST, MOST_OF_LINE = 20_000, 100
+_TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;margin:0.3em 0 0.3em 1em"
+
+
+def _html_of(result: Result[Any]) -> Iterator[str]:
+    if result.text is not None:
+        yield f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{_shown(result.text)}</div>'
+    if result.error is not None:
+        yield f"<div><b>{type(result.error).__name__}</b>: {_shown(error_text(result.error))}</div>"
+    for call in result.pending:
+        yield f"<div>waits for a decision: <b>{_shown(str(call.call_id))}</b> {_shown(call.skill or 'the model')}</div>"
+    yield f"<div><small>{_shown(', '.join(_facts(result)))}</small></div>"
+    inside = "".join(map(_html_of_message, result.messages))
+    yield f"<details><summary>{_number(len(result.messages), 'message')}</summary>{inside}</details>"
+
+
+def _facts(result: Result[Any]) -> Iterator[str]:
+    yield f"{result.stop_reason}{', cut off' if result.truncated else ''}"
+    yield _number(result.steps, "step")
+    if result.usage.total_tokens is not None:
+        yield _number(result.usage.total_tokens, "token")
+    if result.usage.cost is not None:
+        yield f"${result.usage.cost:.4f}"
+    yield f"run {result.run_id}"
+
+
+def _html_of_message(message: Message) -> str:
+    text = message.text
+    first = text.strip().partition("\n")[0]
+    line = first if len(first) <= MOST_OF_LINE else f"{first[:MOST_OF_LINE]}…"
+    who = message.role if message.by in (None, message.role) else f"{message.role} ({message.by})"
+    return (
+        f'<details style="margin-left:1em"><summary><b>{who}</b> <code>{_shown(line)}</code></summary>'
+        f'<div style="{_TEXT}">{_shown(text)}</div></details>'
+    )
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _shown(text: str) -> str:
+    """Escaped, since a model's answer is data; cut; and without lone surrogates, which no notebook can store."""
+    from html import escape  # few programs are notebooks
+
+    cut = f"\n… {_number(len(text) - MOST, 'more character')}" if len(text) > MOST else ""
+    return escape(text[:MOST].encode("utf-8", "replace").decode() + cut)

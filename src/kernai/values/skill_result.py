@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
-from kernai._util.copies import Replaceable
+from kernai._util.api import Replaceable
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import MAX_DEPTH, Conversion
 from kernai.values.media import Media

@@ -1,4 +1,4 @@
-"""Reads a function's signature: its inputs, the parameter for the context, how to call it."""
+"""What a skill declares: the signature of its function, with inputs and context; its `Credential`s and `Setting`s."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernai._util.api import Value
+from kernai.errors import KernaiError
 from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
+from kernai.inputs.schema import NO_VALUE
 from kernai.inputs.table import REQUIRED, Input, InputTable
+from kernai.inputs.types import Validation, dotted
+from kernai.jsonio.json_data import loads
 from kernai.registry.skill_context import SkillContext
 
 if TYPE_CHECKING:
     from inspect import Parameter, Signature
+
+    from kernai.inputs.types import InputType
 
 # An annotation whose names exist for the type checker alone cannot be resolved, but this much can be read.
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
@@ -130,3 +139,57 @@ def _is_context(annotation: Any) -> bool:
         return any(_is_context(one) for one in typing.get_args(annotation))
     kind = origin or annotation
     return isinstance(kind, type) and issubclass(kind, SkillContext)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Credential(Value):
+    """A secret that a skill reads with ``ctx.credential(key)``.
+
+    Reading one without a value is a `CredentialMissingError` if it is required, else its `default`. The value never
+    shows in a listing, an event, a log line or an error.
+    """
+
+    required: bool = True
+    description: str = ""
+    default: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.required, bool):
+            raise TypeError(f"required must be True or False, got {type(self.required).__name__}")
+        if self.default is not None and not isinstance(self.default, str):
+            raise TypeError(f"the default of a Credential must be text or None, got {type(self.default).__name__}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Setting(Value):
+    """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
+
+    `type` is any type that an input may have. Text becomes a number or boolean if it is exactly that, else what the
+    type makes of text; lists and objects are given as JSON. The default is used unchanged. An unknown type is a
+    `TypeError`.
+    """
+
+    type: Any = str
+    default: Any = None
+    description: str = ""
+    _kind: InputType = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
+
+    def convert(self, value: object, where: str) -> Any:
+        """`value` as `type`; a `KernaiError` says `where` it is, what was expected and what was received."""
+        validation = Validation()
+        kind = self._kind
+        if isinstance(value, str):
+            literal = kind.from_text(value)
+            if literal is not NO_VALUE:
+                return literal
+            if str not in kind.natural:
+                with suppress(ValueError):
+                    value = loads(value, unique_keys=True)
+        made = kind.convert(value, validation)
+        if validation.faults:
+            faults = "; ".join(f"{dotted(path)} {message}".strip() for path, message in validation.faults)
+            raise KernaiError(f"{where}: {faults}")
+        return made

@@ -1,0 +1,177 @@
+"""What the public API shares: bases of its classes, facts about callables, suggestions for misspelled names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+    from typing import Self
+
+
+class Replaceable:
+    """Supports `copy.replace`. `_FIELDS` are the parameters of `__init__`, and attributes."""
+
+    __slots__ = ()
+    _FIELDS: ClassVar[tuple[str, ...]] = ()
+
+    def __replace__(self, /, **changes: Any) -> Self:
+        return type(self)(**{**{name: getattr(self, name) for name in self._FIELDS}, **changes})
+
+
+class NotCopied:
+    """Neither copied nor pickled: `_HOLDS` says why, and what to do instead."""
+
+    __slots__ = ()
+    _HOLDS: ClassVar[str] = "a lock"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} can be neither copied nor pickled: it holds {self._HOLDS}")
+
+
+class Value:
+    """A dataclass of which values are equal when they are of one class and have equal fields.
+
+    `dataclass` generates and compiles these methods for each class, which is half of the class's cost at import. So
+    value classes inherit them: ``@dataclass(frozen=True, slots=True, eq=False, repr=False)``.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, self.__class__) or not isinstance(self, other.__class__):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((self.__class__, *self._values()))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in self._fields() if one.repr)
+        return f"{self.__class__.__qualname__}({shown})"
+
+    def _values(self) -> list[Any]:
+        return [getattr(self, one.name) for one in self._fields() if one.compare]
+
+    def _fields(self) -> Iterable[Field[Any]]:
+        fields: dict[str, Field[Any]] = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses have it
+        return fields.values()
+
+
+# ----------------------------------------------------------------------------------------------------------- callables
+# known without `inspect`, which is slow to import; only docstrings need it
+
+_COROUTINE = 0x80  # inspect.CO_COROUTINE
+_GENERATOR = 0x20 | 0x200  # inspect.CO_GENERATOR and CO_ASYNC_GENERATOR
+#: what inspect.markcoroutinefunction and asyncio set on what only looks like a plain function
+_MARKS = frozenset({"_is_coroutine_marker", "_is_coroutine"})
+
+
+def is_async(function: Any) -> bool:
+    """Whether a call returns a coroutine: a function, a method, a partial of one, an object with `__call__`."""
+    function = _inside_partials(function)
+    return bool(_flags(function) & _COROUTINE) or not _MARKS.isdisjoint(getattr(function, "__dict__", ()))
+
+
+def is_generator(function: Any) -> bool:
+    """Whether a call returns a generator, sync or async."""
+    return bool(_flags(_inside_partials(function)) & _GENERATOR)
+
+
+def _inside_partials(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _flags(function: Any) -> int:
+    """The flags of the code that a call runs; 0 if it is not Python code."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        called = getattr(type(function), "__call__", None)  # noqa: B004 - of an object that is callable, the method
+        code = getattr(called, "__code__", None)
+    return 0 if code is None else int(code.co_flags)
+
+
+def first_paragraph(function: Any) -> str:
+    """The first paragraph of a docstring, on one line; empty if there is none."""
+    import inspect
+
+    text = inspect.getdoc(_inside_partials(function)) or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
+
+
+# ------------------------------------------------------------------------------------------------------- similar names
+
+#: names that are longer are not compared, nor are more of them
+_LONGEST = 200
+_MOST = 5_000
+#: comparing two names takes quadratic time, so only the most promising are compared
+_MOST_COMPARED = 20
+_LEAST_SIMILAR = 0.6
+#: other libraries' words, and ours
+_ELSEWHERE = {
+    "answer": "text", "as_tool": "as_skill", "callback": "on_event", "callbacks": "on_event", "checkpointer": "store",
+    "content": "text", "conversation_id": "run_id", "deps": "context", "desc": "description",
+    "final_output": "output", "functions": "skills", "guardrails": "middleware", "hooks": "middleware",
+    "input_tokens": "prompt_tokens", "llm": "provider", "max_iterations": "max_steps", "max_retries": "middleware",
+    "max_tokens": "generation", "max_turns": "max_steps", "mcp_servers": "protocols", "message_history": "history",
+    "messages": "history", "model_settings": "generation", "needs_approval": "approval", "output_text": "text",
+    "output_tokens": "completion_tokens", "output_type": "output", "parallel_tools": "parallel_skills",
+    "prompt": "instructions", "require_approval": "approval", "requires_approval": "approval",
+    "response_format": "output", "result_type": "output", "retries": "middleware", "seed": "generation",
+    "session_id": "run_id", "should_cancel": "cancel", "stop": "generation", "stopped_reason": "stop_reason",
+    "system": "instructions", "system_prompt": "instructions", "temperature": "generation", "thinking": "generation",
+    "thread_id": "run_id", "tool": "skills", "tools": "skills", "toolsets": "skills", "top_k": "generation",
+    "top_p": "generation", "usage_limits": "limits",
+}
+
+
+def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """The names in `known` closest to `name`, at most `most`; none if none is close. Ignores case, "-" and "_"."""
+    from difflib import SequenceMatcher
+    from heapq import nlargest
+
+    def plain(one: str) -> str:
+        return one.lower().replace("-", "_")
+
+    wanted = plain(name)
+    if len(wanted) > _LONGEST:
+        return []
+    by_plain = {plain(one): one for one, _ in zip(known, range(_MOST), strict=False)}
+    if wanted in by_plain:
+        return [by_plain[wanted]]
+    matcher = SequenceMatcher(b=wanted)
+    bounds: list[tuple[float, str]] = []
+    for other in by_plain:
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() >= _LEAST_SIMILAR and (bound := matcher.quick_ratio()) >= _LEAST_SIMILAR:
+            bounds.append((bound, other))
+    close: list[tuple[float, str]] = []
+    for _, other in nlargest(_MOST_COMPARED, bounds):
+        matcher.set_seq1(other)
+        if (similarity := matcher.ratio()) >= _LEAST_SIMILAR:
+            close.append((similarity, other))
+    return [by_plain[one] for _, one in nlargest(most, close)]
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The one in `known` that `name` is another library's word for, or a misspelling of."""
+    known = list(known)
+    if name in _ELSEWHERE:  # then no name that merely looks like it is meant
+        return _ELSEWHERE[name] if _ELSEWHERE[name] in known else None
+    return next(iter(close_matches(name, known)), None)
+
+
+def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """``; did you mean 'x'?`` if the name is close to one of `known` or is another library's word.
+
+    Otherwise ``; it has`` and all known names, if `otherwise` is such a phrase, else nothing.
+    """
+    known = list(known)
+    close = closest(name, known)
+    if close is not None:
+        return f"; did you mean {close!r}?"
+    return f"; {otherwise} {', '.join(known)}" if otherwise else ""
