@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from kernai.blocks.stream_parser import StreamParser
     from kernai.drivers.run_stream import RunStream
     from kernai.durable.approvals import Decision
-    from kernai.durable.forking import fork
-    from kernai.durable.memory_store import MemoryStore
+    from kernai.durable.history import fork
+    from kernai.durable.run_head import MemoryStore
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import RunInfo, RunStore, Store
     from kernai.inputs.trusted import Trusted
@@ -200,7 +200,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
     _LAZY = {
         "Credential": "registry.declarations",
         "Decision": "durable.approvals",
-        "MemoryStore": "durable.memory_store",
+        "MemoryStore": "durable.run_head",
         "MockProvider": "testing.mock_provider",
         "PendingCall": "values.pending_calls",
         "Plan": "blocks.plan",
@@ -221,7 +221,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Tools": "registry.provider",
         "Trusted": "inputs.trusted",
         "UntrustedValue": "values.pending_calls",
-        "fork": "durable.forking",
+        "fork": "durable.history",
     }
 
     def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ from kernai import (
     SkillContext,
     SkillResult,
 )
-from kernai.durable.memory_store import MemoryStore
+from kernai.durable.run_head import MemoryStore
 from kernai.durable.store import Entry
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))

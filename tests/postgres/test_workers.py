@@ -18,7 +18,7 @@ import pytest
 
 from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext
 from kernai.postgres import PostgresStore, RunHandle, Workers, workers
-from kernai.postgres.jobs import submit_again
+from kernai.postgres.workers import submit_again
 from kernai.testing.contracts import at_once
 from tests.durable.durable_cases import command, provider
 from tests.postgres.server import Server

@@ -21,11 +21,11 @@ from kernai.durable.approvals import (
     decided,
     edited,
 )
-from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of
+from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
 from kernai.errors import (
     InFlightError,

@@ -3,21 +3,34 @@
 A run that was stopped has written rows because of that: that the model failed, that a call was broken off, that tasks
 ended with the run. Those rows carry the stop, and `truncated` leaves them out. It keeps the real outcomes of calls, so
 that nothing is done twice. `run_resumed` records what a resume left out, so every later reader leaves out the same.
+
+`fork` copies a run up to a step, to continue differently from there.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.recorded_run import Recorded, RecordedRun, model_call, reading
-from kernai.errors import INTERRUPTED, ReplayDivergenceError
-from kernai.events import CallBegunRow, CallEndedRow, InputAddedRow, MessagesSentRow, ResultRow, TaskErrorRow
+from kernai.durable.store import check_store
+from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError
+from kernai.events import (
+    CallBegunRow,
+    CallEndedRow,
+    InputAddedRow,
+    MessagesSentRow,
+    ResultRow,
+    RunStartRow,
+    TaskErrorRow,
+)
 from kernai.loop.effects import task_scope
 from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
+    from kernai.durable.store import Entry, Store
     from kernai.events import ApprovalGivenRow, ContextSavedRow, Row
     from kernai.values.pending_calls import PendingCall
 
@@ -146,3 +159,35 @@ class History:
         until = None if then is None else then.seq  # otherwise a resume has left out the end of the scope
         undone = self._undone.get(scope, ())
         return any(outcome.seq < ended and (until is None or ended < until) for ended in undone)
+
+
+def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
+    """Copies a run up to where its step `at_step` begins, to the new `run_id`, and returns that id; then `resume` it.
+
+    Steps count from 0; at step 0 only the input is kept. `KernaiError` for a run that the store does not have,
+    `ValueError` for a step that the run did not reach, `RunConflictError` if the new id is taken.
+    """
+    check_store(store)
+    entries = store.load(source)
+    if not entries:
+        raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
+    recorded = RecordedRun(source, entries)
+    begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, MessagesSentRow)}
+    if type(at_step) is not int or at_step not in begins:
+        known = ", ".join(map(str, begins)) or "none"
+        raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
+    # including rows that a resume left out: they were paid for, and `run_resumed` has their numbers
+    copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
+    start = copies[0]["data"]
+    start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
+    text = json.dumps(copies, default=str)
+    store.append(run_id, 0, copies, [one for one in store.load_media(source) if one.id in text])
+    return run_id
+
+
+def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
+    """The entry as the other run's."""
+    copy = {**entry, "run_id": run_id}
+    if entry["event"] == RunStartRow.type:
+        copy["data"] = {**entry["data"], "run_id": run_id}
+    return copy

@@ -1,4 +1,5 @@
 """`Head`: what a store keeps of a run beside its entries. `LeasedStore`: all that can be decided from it.
+`MemoryStore`: no more than that, in memory.
 
 The built-in stores differ in where they keep heads and entries. Who may write, what a decision does, when a run may be
 deleted is the same everywhere, so it is written down once, here: a store passes a head in, within one of its
@@ -8,14 +9,16 @@ transactions, and stores the changed one.
 from __future__ import annotations
 
 import json
+import threading
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from operator import attrgetter
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from kernai._util.api import NotCopied
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
@@ -31,9 +34,13 @@ from kernai.durable.store import (
     RunInfo,
     RunPage,
     RunStore,
+    Terms,
+    check_append,
     check_next,
     check_run_id,
+    first_read,
     kept,
+    newest_first,
     utc,
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
@@ -52,6 +59,8 @@ T = TypeVar("T")
 #: how often `watch` looks where the store says nothing, in seconds
 POLL = 0.2
 LONGEST_WAIT = 60.0
+#: from the process's monotonic clock, which never jumps, to the time of day when it began
+_SINCE = time() - monotonic()
 
 
 @dataclass(slots=True)
@@ -380,6 +389,90 @@ class OpenedStore(LeasedStore):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class MemoryStore(LeasedStore):
+    """Keeps runs for as long as the process lives: for tests, and for pauses that a person answers soon.
+
+    Entries are kept as JSON text, so that what comes back is what another store would give.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._runs: dict[tuple[str, str], _Run] = {}
+
+    def append(
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
+    ) -> Lease | None:
+        check_append(run_id, entries)
+        texts = list(map(dumps_data, entries))
+        brought = [kept(one) for one in media]
+        with self._lock:
+            run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
+            run.head.now = self._now()
+            if run.head.append(first_seq, entries, **terms):
+                run.texts += texts
+                for one in brought:
+                    run.media[one.id] = first_read(run.media.get(one.id), one)
+                self._runs[self._tenant, run_id] = run
+                self._news.notify_all()
+            return run.head.lease_after(**terms)
+
+    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
+        check_run_id(run_id)
+        with self._lock:
+            run = self._runs.get((self._tenant, run_id))
+            texts = run.texts[from_seq:] if run else []
+        return [json.loads(text) for text in texts]
+
+    def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
+        check_run_id(run_id)
+        wanted = None if ids is None else set(ids)
+        with self._lock:
+            run = self._runs.get((self._tenant, run_id))
+            found = list(run.media.values()) if run else []
+        return [one for one in found if wanted is None or one.id in wanted]
+
+    def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
+        del writes
+        with self._lock:
+            run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
+            run.head.now = self._now()
+            made = change(run.head)
+            if run.head.entries == 0:
+                run.texts, run.media = [], {}
+            return made
+
+    def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
+        with self._lock:
+            now = self._now()
+            heads = [run.head for (tenant, _), run in self._runs.items() if tenant == self._tenant and run.head.entries]
+            for head in heads:
+                head.now = now
+            found = [info for info in (head.shown() for head in heads) if wanted.matches(info)]
+        ordered = newest_first(found if after is None else [info for info in found if info.is_behind(after)])
+        return list(islice(ordered, limit))
+
+    def _now(self) -> float:
+        return monotonic() + _SINCE
+
+    @contextmanager
+    def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
+        def wait(from_seq: int, seconds: float) -> None:
+            with self._news:
+                run = self._runs.get((self._tenant, run_id))
+                if run is None or len(run.texts) <= from_seq:
+                    self._news.wait(seconds)
+
+        yield wait
+
+
+class _Run:
+    def __init__(self, run_id: str) -> None:
+        self.head = Head(RunInfo(run_id))
+        self.texts: list[str] = []
+        self.media: dict[str, Media] = {}
 
 
 def _there(head: Head) -> Head:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
 from kernai.durable.approvals import Call, CallRefusedError, decided, pending_call
-from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
-from kernai.durable.replay_cursor import ReplayCursor
+from kernai.durable.replay_cursor import Comparison, ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.events import (
     ApprovalRequestedRow,

@@ -14,7 +14,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -30,10 +30,7 @@ from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, Ru
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.connections import AGAIN, LOOKS, PATIENCE, Connection, Server
-from kernai.postgres.jobs import enqueue
-from kernai.postgres.rows import COLUMNS, IS_DUE, LISTED, NOW, SELECTED, head_of, listed, row_of, tagged
-from kernai.postgres.schema import OLDEST_SERVER, check_schema, migrate
+from kernai.postgres.server import AGAIN, LOOKS, OLDEST_SERVER, PATIENCE, Connection, Server, check_schema, migrate
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -43,7 +40,16 @@ T = TypeVar("T")
 
 #: for how many seconds those who watch a run are notified
 WATCHED = 60.0
+#: Procrastinate's name for the only task there is
+TASK = "kernai"
 
+NOW = "extract(epoch FROM clock_timestamp())::float8"
+IS_DUE = """due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
+_HEAD = ("entries", "token", "holder", "seconds", "since", "until", "number", "writer", "cancel")
+LISTED = ("status", "updated_at", "agent", "parent", "due", "tags", "waiting", "info")
+COLUMNS = ("decisions", *_HEAD, *LISTED)
+#: what `head_of` reads
+SELECTED = f"info, decisions, {', '.join(_HEAD)}, {NOW}"
 _ONE = f"SELECT {SELECTED} FROM runs WHERE tenant = %s AND run_id = %s"
 _UPDATE = f"""
 UPDATE runs SET {', '.join(f'{one} = %({one})s' for one in COLUMNS)}
@@ -71,6 +77,9 @@ WITH head AS (
     RETURNING cancel, watched > {NOW} AS watched),
 written AS ({_ENTRIES}, head)
 SELECT cancel, CASE WHEN watched THEN pg_notify(%(channel)s, %(note)s) END FROM head"""
+_QUEUE = "SELECT queue, lock FROM runs WHERE tenant = %s AND run_id = %s"
+_DEFER = f"""
+SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, '{TASK}', 0, %s, %s, %s, NULL)::procrastinate_job_to_defer_v1])"""
 _MEDIA = """
 SELECT about, payload FROM media LEFT JOIN payloads USING (digest)
 WHERE tenant = %s AND run_id = %s AND (%s::text[] IS NULL OR id = ANY(%s::text[])) ORDER BY place"""
@@ -353,6 +362,47 @@ class PostgresStore(OpenedStore):
         hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
         why = self._server.why_none() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")
+
+
+def head_of(info: str, decisions: str, *rest: Any) -> Head:
+    """The head of a row."""
+    *values, now = rest
+    head = Head(RunInfo.from_dict(json.loads(info)), now=now, decisions=json.loads(decisions))
+    for name, value in zip(_HEAD, values, strict=True):
+        setattr(head, name, value)
+    return head
+
+
+def row_of(head: Head) -> dict[str, Any]:
+    """The columns of a head."""
+    row = {name: getattr(head, name) for name in _HEAD} | listed(head.info)
+    row["decisions"] = json.dumps(head.decisions)
+    return row if head.entries else {**row, "status": ""}
+
+
+def listed(info: RunInfo) -> dict[str, Any]:
+    """The columns by which a run is found, and what is shown of it."""
+    return {
+        "status": info.status, "updated_at": info.updated_at, "agent": dumps_data(info.agent),
+        "parent": dumps_data(info.parent), "due": info.due_at(), "tags": tagged(info.tags.items()),
+        "waiting": [dumps_data(one.skill) for one in info.pending], "info": dumps_data(info.to_dict()),
+    }
+
+
+def tagged(tags: Iterable[tuple[str, str]]) -> list[str]:
+    """Tags as they are stored."""
+    return [json.dumps([name, value]) for name, value in tags]
+
+
+def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
+    """Submits a job for a run that `Workers` continue, unless one is waiting already. Whether there is one."""
+    row = connection.execute(_QUEUE, (tenant, run_id)).fetchone()
+    if row is None or row[0] is None:
+        return False
+    job = (*row, f"{tenant}/{run_id}", json.dumps({"tenant": tenant, "run_id": run_id}))
+    with suppress(errors.UniqueViolation), connection.transaction():
+        connection.execute(_DEFER, job)
+    return True
 
 
 _HINTS: dict[type[psycopg.Error], str] = {

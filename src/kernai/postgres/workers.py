@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,8 @@ from kernai.durable.lease import end_run
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunInfo
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
-from kernai.postgres.connections import RECONNECT
-from kernai.postgres.jobs import TASK, submit, submit_again
-from kernai.postgres.store import PostgresStore
+from kernai.postgres.server import RECONNECT
+from kernai.postgres.store import IS_DUE, SELECTED, TASK, PostgresStore, enqueue, head_of
 from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
@@ -50,6 +50,27 @@ _OPEN = frozenset({ABANDONED, QUEUED, RUNNING, WAITING, BLOCKED})
 #: lock is free again
 ROUND, POLL = 2.0, 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_SET_QUEUE = "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s"
+_LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
+#: jobs whose worker may be dead, and those that failed or were broken off, with the run's row where it has not ended
+_JOBS = f"""
+SELECT job.args->>'tenant', job.args->>'run_id', job.id, job.status::text,
+    coalesce(worker.last_heartbeat < now() - make_interval(secs => %s), true),
+    coalesce((SELECT extract(epoch FROM max(at))::float8 FROM procrastinate_events
+        WHERE job_id = job.id AND type = 'started'), 0), {SELECTED}
+FROM procrastinate_jobs AS job LEFT JOIN procrastinate_workers AS worker ON worker.id = job.worker_id
+LEFT JOIN runs ON tenant = job.args->>'tenant' AND run_id = job.args->>'run_id'
+    AND runs.status IN ('queued', 'running', 'waiting', 'blocked')
+WHERE job.queue_name = %s AND job.task_name = '{TASK}' AND job.status IN ('doing', 'failed', 'aborted')"""
+#: runs that may be without a job: somebody worked on them outside of `Workers`, or they have waited long enough
+_FORGOTTEN = f"""
+SELECT tenant, run_id, {SELECTED} FROM runs
+WHERE queue = %s AND (status = 'running' OR (status = 'waiting' AND {IS_DUE}))
+    AND NOT EXISTS (SELECT FROM procrastinate_jobs
+        WHERE queueing_lock = tenant || '/' || run_id AND procrastinate_jobs.status = 'todo')
+    AND NOT EXISTS (SELECT FROM procrastinate_jobs
+        WHERE queueing_lock = tenant || '/' || run_id AND procrastinate_jobs.status = 'doing')"""
 
 
 class Workers:
@@ -103,8 +124,13 @@ class Workers:
             "run_id": run_id or os.urandom(12).hex(), "metadata": metadata, "history": history, "store": store,
         })
         entry, media = request.first_entry()
-        submit(store, entry["run_id"], entry, media, queue=self._queue, lock=lock)
-        return RunHandle(store, entry["run_id"], self.agents)
+        run_id = entry["run_id"]
+        info = replace(RunInfo(run_id).after([entry]), status=QUEUED)
+        with store.transaction() as connection:
+            store.append(run_id, 0, [entry], media, info=info)
+            connection.execute(_SET_QUEUE, (self._queue, lock, tenant, run_id))
+            store.enqueue(run_id)
+        return RunHandle(store, run_id, self.agents)
 
     def handle(self, run_id: str, *, tenant: str = "") -> RunHandle:
         """The handle of a run that was submitted before, by whomever."""
@@ -229,6 +255,34 @@ class Workers:
                 _LOG.warning("the reaper: %s", error_text(error))
             if done.wait(ROUND):
                 return
+
+
+def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
+    """For runs of this queue that have not ended, whose worker died or failed, or whose time to wake has come: ends
+    the old job, and submits another. Gives how many.
+
+    A job's worker is dead if it was silent for so many seconds, and the run's lease is over. Only one caller at a time
+    does something.
+    """
+    with store.transaction() as connection:
+        if connection.execute(_LOCK, (f"kernai reaper {store.schema} {queue}",)).fetchone() == (False,):
+            return 0
+        found: set[tuple[str, str]] = set()
+        for tenant, run_id, job, status, is_silent, began, *rest in connection.execute(_JOBS, (silent, queue)):
+            head = head_of(*rest) if rest[0] is not None else None
+            if status == "doing" and head is not None and (
+                head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since))
+            ):
+                continue
+            connection.execute("DELETE FROM procrastinate_jobs WHERE id = %s", (job,))
+            if head is not None:
+                found.add((tenant, run_id))
+        for tenant, run_id, *rest in connection.execute(_FORGOTTEN, (queue,)):
+            if not head_of(*rest).is_busy():
+                found.add((tenant, run_id))
+        for tenant, run_id in sorted(found):
+            enqueue(connection, tenant, run_id)
+        return len(found)
 
 
 def _cancel_once(task: asyncio.Task[None]) -> None:

@@ -15,11 +15,11 @@ from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import WOKEN, Decision, DecisionError
-from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.recorded_run import RecordedRun, reading
+from kernai.durable.replay_cursor import divergence
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
 from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, RunBusyError, SkillInputError
 from kernai.events import Event, RunStartRow

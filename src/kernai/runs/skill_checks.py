@@ -12,9 +12,9 @@ from typing import Any
 
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.durable.approvals import Decision, decided
-from kernai.durable.comparison import shown
 from kernai.durable.history import History
 from kernai.durable.recorded_run import Recorded
+from kernai.durable.replay_cursor import shown
 from kernai.errors import Control, KernaiError, ReplayDivergenceError, error_text
 from kernai.events import SkillErrorRow, SkillResultRow
 from kernai.loop.calls import recorded_result
