@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kernai as package
@@ -295,9 +295,11 @@ def test_of_very_many_lines_the_same_stretch_is_one() -> None:
         "   ... (4,992 lines that are the same)"]
 
 
-WORDS = st.lists(st.sampled_from("abcdefgh"), max_size=30)
+WORDS = st.lists(st.sampled_from("abc"), max_size=20)
 
 
+@example(["c", "c"], ["x", "c"], 4)  # only the last item has a match
+@example(["x", "c"], ["c", "c"], 4)
 @given(WORDS, WORDS, st.sampled_from([0, 4, diff_command.MOST_MATCHED]))
 def test_stretches_lead_from_the_start_to_the_end_of_both_and_those_called_the_same_are(
     ours: list[str], theirs: list[str], most: int

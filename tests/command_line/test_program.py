@@ -337,6 +337,20 @@ def test_colour_is_for_terminals_that_want_it(
     assert output.styled("x", "red", terminal) == ("\x1b[31mx\x1b[0m" if coloured else "x")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("has_stdout", [True, False])
+def test_what_is_printed_beside_the_answer_goes_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], has_stdout: bool
+) -> None:
+    if not has_stdout:  # as after `>&-`
+        monkeypatch.setattr(sys, "__stdout__", None)
+    with output.stdout_is_stderr() as out:
+        print("printed")
+        if has_stdout:
+            os.write(1, b"by a program\n")
+        out.write("the answer\n")
+    assert capfd.readouterr() == ("the answer\n", "printed\nby a program\n" if has_stdout else "printed\n")
+
+
 def test_a_stream_that_is_closed_is_no_terminal() -> None:
     with open(os.devnull, encoding="utf-8") as stream:
         pass

@@ -76,7 +76,9 @@ def test_a_run_that_waits_says_for_what_and_how_to_continue(here: Here, tmp_path
     write(tmp_path, "clerk.py", CLERK)
     done = here(*START, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.splitlines()[-2:] == [
+    summary, *rest = done.stderr.splitlines()[-3:]
+    assert summary.startswith("waiting: 2 steps, 2 model calls, ")
+    assert rest == [
         'waits for a decision: 1.0 refund {"number": 42, "amount": 30}',
         "hint: kernai resume clerk.py runs.db r42 --approve 1.0, or --refuse 1.0=WHY",
     ]
@@ -273,7 +275,11 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an age without a unit": (("runs", "runs.db", "--older-than", "90"), "such as 90d, got '90'", "--help"),
     "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
     "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables", "postgresql://"),
-    "a status that no run has": (("runs", "runs.db", "--status", "wating"), "invalid choice: 'wating'", "--help"),
+    "a status with a typo": (("runs", "runs.db", "--status", "wating"), "no status 'wating'; did you mean waiting?", "--help"),
+    "the stop reason of a run that waits": (("runs", "runs.db", "--status", "interrupt"), "did you mean waiting?", "--help"),
+    "a status like no other": (
+        ("runs", "runs.db", "--status", "zzz"), "there are running, abandoned, queued, waiting, blocked and the stop", "--help",
+    ),
     "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
     "a replay of no recording": (("replay", "clerk.py", "clerk.py"), "neither JSON nor JSON lines", "--record FILE"),

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from kernai import events
 from kernai.command_line import output
+from kernai.durable.store import WAITING
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line, printable
 from kernai.values.result import Result, StopReason, Usage
@@ -215,8 +216,9 @@ class PipedTurn(Narrator):
 
 
 def summary(result: Result[Any], seconds: float) -> str:
-    """How a run ended and what it used, on one line."""
-    return f"{result.stop_reason}: {_count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
+    """How a run ended and what it used, on one line. A run that waits has the status that `kernai runs` gives it."""
+    ended = WAITING if result.pending else result.stop_reason
+    return f"{ended}: {_count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
 
 
 def used(usage: Usage) -> str:

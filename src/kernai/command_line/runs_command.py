@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kernai._util.close_matches import closest
 from kernai.command_line import output
 from kernai.command_line.agents import agents_in
 from kernai.command_line.options import Command, add_by_argument, add_run_arguments, add_store_argument, number
@@ -28,8 +29,10 @@ from kernai.events import RunStartRow, row_of
 from kernai.terminal_text import one_line
 from kernai.values.result import StopReason
 
-#: those of runs that have not ended, and the stop reasons
-STATUSES = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED, *(one.value for one in StopReason if one != "interrupt"))
+#: of runs that have not ended
+UNFINISHED = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED)
+#: a run whose stop reason is `interrupt` waits, and has not ended
+STATUSES = (*UNFINISHED, *(one.value for one in StopReason if one is not StopReason.INTERRUPT))
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
@@ -38,7 +41,9 @@ _LEAST_INPUT = 20
 
 def _add_runs_arguments(parser: ArgumentParser) -> None:
     add_store_argument(parser)
-    parser.add_argument("--status", metavar="STATUS", choices=STATUSES, help="only runs with this status")
+    parser.add_argument(
+        "--status", type=_status, choices=STATUSES, metavar="STATUS", help="only runs with this status, such as waiting"
+    )
     parser.add_argument("--agent", metavar="NAME", help="only runs of this agent")
     parser.add_argument(
         "--older-than", type=_age, metavar="AGE", help="only runs unchanged for this long: 90d, 12h, 5m"
@@ -46,6 +51,15 @@ def _add_runs_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=number(int, 1), metavar="N", help="only the first N")
     parser.add_argument("--delete", action="store_true", help="delete these runs; needs --older-than or --status")
     parser.add_argument("--json", action="store_true", help="the list as JSON on stdout")
+
+
+def _status(text: str) -> str:
+    """An argparse type. The list of all choices, argparse's answer to a wrong one, is too long to be read."""
+    if text not in STATUSES:
+        close = "waiting" if text == StopReason.INTERRUPT else closest(text, STATUSES)
+        known = f"did you mean {close}?" if close else f"there are {', '.join(UNFINISHED)} and the stop reasons, such as final"
+        raise ArgumentTypeError(f"no status {text!r}; {known}")
+    return text
 
 
 def _age(text: str) -> datetime:
