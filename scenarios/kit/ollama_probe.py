@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import kernai
-from kernai.command_line.doctor_command import models_of, ollama_at
+from kernai.command_line.setup_command import models_of, ollama_at
 from kernai_providers import OllamaProvider, capabilities_of
 from kernai_providers.transport import TransportError
 from kit.model_tables import DEFAULT_MODELS

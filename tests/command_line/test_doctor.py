@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import kernai as package
-from kernai.command_line import doctor_command, main
-from kernai.command_line.doctor_command import EXTRAS, check_programs, shown_url
+from kernai.command_line import main, setup_command
+from kernai.command_line.setup_command import EXTRAS, check_programs, shown_url
 from tests.command_line.conftest import Here
 from tests.command_line.support import SRC, as_json, environment, kernai, write
 from wire_server import Reply, WireServer, plain
@@ -33,7 +33,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.upper().endswith(("_KEY", "_TOKEN", "_PROXY", "_BASE_URL", "_BEDROCK")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr(doctor_command, "USUAL", ())  # whatever runs on this machine
+    monkeypatch.setattr(setup_command, "USUAL", ())  # whatever runs on this machine
 
 
 @pytest.mark.process
@@ -96,7 +96,7 @@ def test_usual_ports_are_asked_and_shown_only_where_something_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
-        monkeypatch.setattr(doctor_command, "USUAL", (("vllm", f"{local.url}/v1"), ("lmstudio", "http://127.0.0.1:9/v1")))
+        monkeypatch.setattr(setup_command, "USUAL", (("vllm", f"{local.url}/v1"), ("lmstudio", "http://127.0.0.1:9/v1")))
         assert main(["doctor"]) == 1  # OLLAMA_HOST does not answer
     shown = capsys.readouterr().out
     assert f"ok  vllm           {local.url}/v1 answers: qwen\n" in shown
@@ -186,7 +186,7 @@ def test_an_extra_that_is_partly_installed_must_be_fixed(
             raise PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr(doctor_command, "version", version)
+    monkeypatch.setattr(setup_command, "version", version)
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert '--  httpx          not installed; pip install "kernai[httpx]"\n' in shown

@@ -2,34 +2,104 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import re
 import sys
-import traceback
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.options import AGENT_FORMS
-from kernai.command_line.output import DEBUG_HINT, NO, CommandError, described, failing
+from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
+from kernai.command_line.program import number
+from kernai.command_line.skills_command import add_capabilities_argument, fault_of, import_from_here, skills_in
 from kernai.errors import KernaiError, error_text
 from kernai.registry.configuration import config
-from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import SkillFile, find_files, forget, load_files
 from kernai.values.limits import Limits
 from kernai.values.media import Media
 from kernai.values.model import MEDIA_INPUTS, Model
 
+AGENT_FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 USUAL_NAME = "agent"
 INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
 NAME_ONE = f"name one as {AGENT_FORMS}, or make one: --system TEXT, --skills FILE"
 A_MODEL = "give one, such as --model anthropic/claude-sonnet-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
 WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --base-url URL is a server like OpenAI's"
+
+
+# ------------------------------------------------------------------------------------------------------ arguments
+
+
+def add_agent_arguments(parser: ArgumentParser) -> None:
+    """AGENT, or ``--system`` and ``--skills``, which make one."""
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; the code is executed")
+    parser.add_argument("--system", metavar="TEXT", help="instructions for an ad-hoc agent, instead of AGENT")
+    parser.add_argument(
+        "--skills", metavar="FILE", action="append", default=[],
+        help="a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable",
+    )
+
+
+def add_model_arguments(parser: ArgumentParser) -> None:
+    """``--model`` and its details, ``--max-steps``, and the limits of `Limits`."""
+    parser.add_argument("--model", metavar="VENDOR/NAME", help="use this model instead of the agent's own")
+    parser.add_argument(
+        "--base-url", metavar="URL", help="address of the --model's server, if it is not the vendor's own"
+    )
+    add_capabilities_argument(parser, "capabilities of the --model, such as text,vision, if kernai does not know them")
+    parser.add_argument(
+        "--price", type=_price, metavar="IN,OUT",
+        help="prices of the --model in dollars per million tokens, for --max-cost",
+    )
+    group = parser.add_argument_group("limits", "for the whole run, including sub-runs")
+    group.add_argument("--max-steps", type=number(int, 1), metavar="N", help="model calls (default: the agent's limit)")
+    group.add_argument("--max-tokens", type=number(int, 0), metavar="N", help="prompt and completion tokens together")
+    group.add_argument(
+        "--max-cost", type=number(float, 0), metavar="DOLLARS", help="total cost; needs the model's price"
+    )
+    group.add_argument("--max-calls", type=number(int, 0), metavar="N", help="model, skill and protocol calls together")
+    group.add_argument("--timeout", type=number(float, 0), metavar="SECONDS", help="total duration of the run")
+
+
+def _price(text: str) -> tuple[float, ...]:
+    parts = text.split(",")
+    if len(parts) != 2:  # noqa: PLR2004 - a pair
+        raise argparse.ArgumentTypeError(f"must be two prices such as 3,15, got {text!r}")
+    return tuple(map(number(float, 0), parts))
+
+
+def media_at(given: str) -> Media:
+    """An argparse type: a file, or a URL."""
+    if given.lower().startswith(("https://", "http://", "data:")):
+        return Media.from_url(given)
+    hint = "give a file, or a URL that begins with https://"
+    try:
+        found = Media.from_file(given)
+    except ValueError as error:
+        raise CommandError(str(error), hint) from error
+    with failing(f"cannot read {given}", hint), open(given, "rb"):
+        return found
+
+
+_AGENT_OPTIONS = ("system", "skills", "model", "base_url", "model_capabilities", "price")
+
+
+def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tuple[str, ...]:
+    """The words of a command line that describe the same agent, with the options `names`."""
+    words = [] if options.agent is None else [options.agent]
+    for name in names:
+        given = getattr(options, name)
+        for value in given if isinstance(given, list) else [] if given is None else [given]:
+            words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(map(str, value))]
+    return tuple(words)
+
+
+# ------------------------------------------------------------------------------------------------------ the agent
 
 
 @contextmanager
@@ -148,12 +218,12 @@ def _load_file(path: str) -> ModuleType:
     except BaseException as error:  # the file may raise anything
         has_dots = type(error) is ImportError and error.name is None
         hint = _package_hint(whole) if has_dots else DEBUG_HINT
-        raise CommandError(str(_fault(error, path, whole)), hint, NO) from error
+        raise CommandError(str(fault_of(error, path, whole)), hint, NO) from error
     return module
 
 
 def _import(name: str) -> ModuleType:
-    _import_from_here()
+    import_from_here()
     try:
         return importlib.import_module(name)
     except KeyboardInterrupt:
@@ -162,14 +232,7 @@ def _import(name: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
             raise CommandError(f"no module {name!r}", hint) from error
-        raise CommandError(str(_fault(error, name)), DEBUG_HINT, NO) from error
-
-
-def _import_from_here() -> None:
-    """Puts the working directory on the path, as `python -m` does and an installed program does not."""
-    here = os.getcwd()
-    if not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
+        raise CommandError(str(fault_of(error, name)), DEBUG_HINT, NO) from error
 
 
 def _package_hint(path: str) -> str:
@@ -215,93 +278,3 @@ def _only(module: ModuleType, path: str) -> Agent[Any]:
     if USUAL_NAME not in agents and any(one is not first for one in agents.values()):
         raise CommandError(f"{path} holds several agents: {', '.join(agents)}", f"say which: {path}:{name}")
     return found
-
-
-# ------------------------------------------------------------------------------------------------ files of skills
-
-
-class Fault(NamedTuple):
-    """Why a file cannot be loaded, and its last line that was involved."""
-
-    file: str
-    line: int | None
-    reason: str
-    error: BaseException
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.reason}" if self.line is None else f"{self.file}:{self.line}: {self.reason}"
-
-
-def _fault(error: BaseException, shown: str, path: str | None = None) -> Fault:
-    """The fault of the file at `path`, which messages call `shown`; without a path, of the file that raised."""
-    if isinstance(error, SyntaxError):
-        return Fault(error.filename or shown, error.lineno, f"{type(error).__name__}: {error.msg}", error)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame for frame in frames
-        if (frame.filename == path if path else not frame.filename.startswith("<") and frame.filename != __file__)
-    ]
-    line = own[-1].lineno if own else None
-    return Fault(own[-1].filename if own and not path else shown, line, described(error), error)
-
-
-class FoundSkill(NamedTuple):
-    """A skill, its file, and whether the file registers it."""
-
-    skill: Skill
-    file: str
-    registered: bool
-
-
-class FoundSkills:
-    """What files hold: skills by name, and the faults."""
-
-    def __init__(self) -> None:
-        self.skills: dict[str, FoundSkill] = {}
-        self.faults: list[Fault] = []
-        self.loaded: list[SkillFile] = []
-
-    def load(self, path: str) -> None:
-        """Runs a file and adds its skills, or its fault."""
-        try:
-            with output.stdout_is_stderr():  # what the file prints is no part of the listing
-                [loaded] = load_files([path])
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the file may raise anything
-            cause = error.__cause__ if isinstance(error, KernaiError) else None
-            self.faults.append(_fault(cause or error, path, path))
-            return
-        self.loaded.append(loaded)
-        values = [one for one in vars(sys.modules[loaded.module]).values() if isinstance(one, Skill)]
-        for skill in dict.fromkeys([*loaded.skills, *values]):
-            earlier = self.skills.get(skill.name)
-            if skill in loaded.skills or not any(skill is one.skill for one in self.skills.values()):
-                if earlier is not None:
-                    output.note(f"note: {skill.name!r} of {path} replaces the one in {earlier.file}", "yellow")
-                self.skills[skill.name] = FoundSkill(skill, path, skill in loaded.skills)
-
-
-@contextmanager
-def skills_in(files: list[str]) -> Iterator[FoundSkills]:
-    """What these files and patterns hold; their modules last for the block."""
-    found = FoundSkills()
-    _import_from_here()
-    try:
-        for path in dict.fromkeys(path for one in files for path in _matching(one)):
-            found.load(path)
-        yield found
-    finally:
-        forget(found.loaded)
-
-
-def _matching(given: str) -> list[str]:
-    if os.path.isfile(given):
-        return [given]
-    try:
-        return find_files(given)
-    except KernaiError as error:
-        hint = "name a Python file, or a pattern in quotes, such as 'skills/*.py'"
-        if os.path.isdir(given):
-            hint = f"name the files in the folder: '{given.rstrip('/')}/*.py'"
-        raise CommandError(f"no file {given!r}", hint) from error

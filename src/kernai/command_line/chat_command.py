@@ -13,14 +13,30 @@ from typing import Any, Literal
 
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
-from kernai.command_line import options as shared
 from kernai.command_line import output
-from kernai.command_line.agents import note_unseen, prepared
-from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, summary
+from kernai.command_line.agents import (
+    AGENT_FORMS,
+    add_agent_arguments,
+    add_model_arguments,
+    media_at,
+    note_unseen,
+    prepared,
+    same_agent,
+)
+from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, add_loudness_arguments, failure_of, summary
 from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, described, failing
+from kernai.command_line.program import Command
 from kernai.command_line.recording import recording_of
-from kernai.command_line.run_command import failure_of
-from kernai.command_line.stores import RunStore, call_line, check_id, command, continuing, login_name, new_run_id
+from kernai.command_line.stores import (
+    RunStore,
+    add_store_arguments,
+    call_line,
+    check_id,
+    command,
+    continuing,
+    login_name,
+    new_run_id,
+)
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
@@ -39,7 +55,7 @@ from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
 
 DESCRIPTION = f"""\
-Chat with an agent that remembers the conversation. AGENT is {shared.AGENT_FORMS}; without it you talk to a plain agent,
+Chat with an agent that remembers the conversation. AGENT is {AGENT_FORMS}; without it you talk to a plain agent,
 which you can configure with --system and --skills.
 Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed twice in a row it quits.
 If input is piped in, each line is a turn, and Ctrl-C quits.
@@ -54,12 +70,11 @@ printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    shared.add_agent_arguments(parser)
-    shared.add_model_arguments(parser)
+    add_agent_arguments(parser)
+    add_model_arguments(parser)
     parser.add_argument("--record", metavar="FILE", help="write a recording of all turns: .json or .jsonl")
-    shared.add_store_arguments(parser)
-    shared.add_loudness_arguments(parser)
-    shared.add_limit_arguments(parser)
+    add_store_arguments(parser)
+    add_loudness_arguments(parser)
 
 
 def run(options: Namespace) -> int:
@@ -97,7 +112,7 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
         yield None
         return
     with RunStore(options.store, make=True) as store:
-        yield KeptConversation(store, options.run_id, shared.same_agent(options))
+        yield KeptConversation(store, options.run_id, same_agent(options))
 
 
 def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> int:
@@ -312,7 +327,7 @@ class ChatSession:
     def _attach(self, given: str) -> None:
         if not given:
             raise CommandError("/attach needs a file or a URL", "/attach photo.png")
-        media = shared.media(given)
+        media = media_at(given)
         note_unseen([media], self.agent.model)
         self._attached.append(media)
         output.note(f"({media.kind} {media.mime_type} goes with the next line)")
@@ -402,4 +417,4 @@ def _result(events: RunStream) -> Result[Any] | None:
         return None
 
 
-COMMANDS = {"chat": shared.Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+COMMANDS = {"chat": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from kernai import events
 from kernai.command_line import output
-from kernai.command_line.options import Command
 from kernai.command_line.output import NO, OK, CommandError
+from kernai.command_line.program import Command
 from kernai.command_line.recording import FORMS, Source, sources
 from kernai.terminal_text import one_line
 

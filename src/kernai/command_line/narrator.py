@@ -1,14 +1,23 @@
-"""What a person sees of a run while it happens: the model's words on stdout, a line for each other event on stderr."""
+"""What a person sees of a run: while it happens, and how it ended.
+
+The model's words go to stdout, a line for each other event to stderr.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from kernai import events
 from kernai.command_line import output
+from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError
+from kernai.command_line.recording import Recording
+from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
+from kernai.errors import ProviderError, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line, printable
 from kernai.values.result import Result, StopReason, Usage
@@ -254,3 +263,73 @@ def _why(decision: Any) -> object:
 def _answered(row: Any) -> str:
     tokens = "" if row.total_tokens is None else f", {_count(row.total_tokens, 'token')}"
     return f"the model answered in {row.latency_ms / 1000:.1f} s{tokens}"
+
+
+# ------------------------------------------------------------------------------------------------------ the outcome
+
+VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
+_LIMITS = {
+    StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_CALLS, StopReason.TIMEOUT
+}
+
+
+def failure_of(result: Result[Any], recording: Recording | None = None, again: str | None = None) -> CommandError:
+    """The error for a run that gave no answer; its message includes a faulty recording.
+
+    `again` is the command line that continues the run, if it is kept.
+    """
+    error = result.error
+    message = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
+    if recording is not None and recording.failure is not None:
+        message = f"{message}; and {recording.failure}"
+    hint, status = DEBUG_HINT, NO
+    if result.stop_reason in _LIMITS:
+        hint = f"--{result.stop_reason.replace('_', '-')} allows more"
+    elif isinstance(error, ProviderError):
+        hint, status = VENDOR_HINT, PROVIDER
+    return CommandError(message, hint if again is None else f"`{again}` continues it; {hint}", status)
+
+
+def carried_out(
+    start: Callable[[Narrator], Result], options: Namespace, *, recording: Recording | None = None,
+    again: str | None = None, replay: str = "",
+) -> int:
+    """Starts a run, shows it, and returns the exit status; `CommandError` for a run with no answer that does not wait.
+
+    Progress goes to stderr, also what skills print; the answer goes to stdout, as it comes if that is a terminal.
+    `again` and `replay` are the command lines that continue and replay the run, if it is kept.
+    """
+    started = time.monotonic()
+    with continuing(again, replay), output.stdout_is_stderr() as out:
+        kind = TurnView if output.is_terminal(out) and not options.json else Narrator
+        view = kind(out, steps=True, verbose=options.verbose, quiet=options.quiet)
+        try:
+            result = start(view)
+        finally:
+            view.end_line()
+    if recording is not None:
+        recording.close()
+    if not options.quiet:
+        output.note(summary(result, time.monotonic() - started))
+    if options.json:
+        output.write_json(result.to_dict())
+    elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # else it was shown as it came
+        output.write_answer(result.text or "")
+    if not result.ok and not result.pending:
+        raise failure_of(result, recording, again) from result.error
+    if recording is not None:
+        recording.check()
+    if not result.pending:
+        return OK
+    for call in result.pending:
+        output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
+    first = result.pending[0].call_id
+    output.note(f"hint: {again} --approve {first}, or --refuse {first}=WHY", None)
+    return output.WAITING
+
+
+def add_loudness_arguments(parser: ArgumentParser) -> None:
+    """``--quiet`` and ``--verbose``."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--quiet", "-q", action="store_true", help="show only answers and errors")
+    group.add_argument("--verbose", "-v", action="store_true", help="show more detail")

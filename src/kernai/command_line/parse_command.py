@@ -12,8 +12,8 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parts_of
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
-from kernai.command_line.options import Command
 from kernai.command_line.output import NO, OK
+from kernai.command_line.program import Command
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.decision import (
     FORGED,

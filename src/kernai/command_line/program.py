@@ -1,4 +1,4 @@
-"""The program itself: which command to run, and how to report what went wrong.
+"""The program itself: its commands, how their arguments are parsed, and how it reports what went wrong.
 
 A command raises; exceptions are caught only here. So every error reads the same: one line and a hint, after the
 traceback with ``--debug``.
@@ -6,15 +6,19 @@ traceback with ``--debug``.
 
 from __future__ import annotations
 
+import argparse
+import math
 import os
 import signal
 import sys
+import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import NamedTuple, NoReturn
 
 from kernai._util.api import closest
 from kernai.command_line import output
@@ -32,9 +36,6 @@ from kernai.command_line.output import (
 )
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
 from kernai.interrupts import INTERRUPTS
-
-if TYPE_CHECKING:
-    from kernai.command_line.options import Command, Parser
 
 #: each is in a module of this package, by default `run_command` for `run`
 SUMMARIES = {
@@ -54,7 +55,10 @@ SUMMARIES = {
     "doctor": "check Python, extras, keys and local servers",
     "completion": "print a completion script for your shell",
 }
-_MODULES = {"resume": "run", "approve": "runs", "cancel": "runs", "worker": "runs", "store": "runs"}
+_MODULES = {
+    "resume": "run", "replay": "run", "approve": "runs", "cancel": "runs", "worker": "runs", "store": "runs",
+    "doctor": "setup", "completion": "setup",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,8 +140,6 @@ def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
 
 def command_of(name: str) -> tuple[Command, Parser]:
     """A command, and the parser of its arguments."""
-    from kernai.command_line.options import Parser  # `kernai --help` needs no parser
-
     module = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command")
     command: Command = module.COMMANDS[name]
     parser = Parser(f"kernai {name}", command.description, command.examples)
@@ -208,3 +210,67 @@ examples:
   kernai run agent.py "Take stock." --record run.jsonl && kernai view run.jsonl --open
   kernai run agent.py "Refund order 42" --store runs.db --run-id refund-42
   echo '<final>42</final>' | kernai parse -"""
+
+
+# --------------------------------------------------------------------------------------- a command and its arguments
+
+
+class Command(NamedTuple):
+    """A command. Its module has it in `COMMANDS`, by its name."""
+
+    #: Declares its arguments, besides ``--help`` and ``--debug``. Positional arguments and options may be mixed on the
+    #: command line, so no subparsers and no `REMAINDER`.
+    add_arguments: Callable[[ArgumentParser], None]
+    #: Runs it and returns the exit status, one of `STATUSES`. Writes with `output`. Raises `CommandError` for what the
+    #: user should fix; `program` also reports a `KernaiError`, an `OSError`, Ctrl-C and a closed pipe.
+    run: Callable[[Namespace], int]
+    #: what it does, for its ``--help``: a sentence or a few
+    description: str
+    #: command lines that work, one a line, for the end of its ``--help``
+    examples: str
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `CommandError`. Options cannot be abbreviated: a new option could change what an abbreviation means."""
+
+    def __init__(self, prog: str, description: str, examples: str) -> None:
+        super().__init__(
+            prog=prog,
+            description="\n\n".join(textwrap.fill(part, output.columns()) for part in description.split("\n\n")),
+            epilog="examples:\n" + textwrap.indent(examples.strip(), "  "),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse(self, arguments: list[str]) -> Namespace:
+        """The options; misspelled ones are reported first, with a suggestion."""
+        known = {option.lstrip("-").replace("-", "_"): option for option in self._option_string_actions}
+        for word in arguments[: arguments.index("--") if "--" in arguments else None]:
+            option = word.partition("=")[0]
+            if option.startswith("--") and " " not in word and option not in self._option_string_actions:
+                close = closest(option.lstrip("-").replace("-", "_"), known)
+                hint = f"did you mean {known[close]}? " if close else ""
+                raise CommandError(f"unknown option {option}", f"{hint}`{self.prog} --help` lists the options")
+        return self.parse_intermixed_args(arguments)
+
+    def error(self, message: str) -> NoReturn:
+        """`CommandError`, instead of usage and exit."""
+        raise CommandError(message, f"`{self.prog} --help` lists the arguments")
+
+
+def number(kind: Callable[[str], float], least: float, most: float = math.inf) -> Callable[[str], float]:
+    """An argparse type: an `int` or a `float` from `least` to `most`."""
+    wanted = ("a whole number" if kind is int else "a number") + (
+        f" of at least {least}" if most == math.inf else f" from {least} to {most}"
+    )
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most or value == math.inf:
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+        return value
+
+    return read

@@ -1,30 +1,37 @@
-"""`kernai run` and `kernai resume`: one run of an agent, and how its outcome is reported.
-
-The answer goes to stdout, progress to stderr.
-"""
+"""`kernai run`, `resume` and `replay`: runs an agent, continues its run, or compares it with a recording."""
 
 from __future__ import annotations
 
 import sys
-import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
-from kernai.command_line import options as shared
 from kernai.command_line import output
-from kernai.command_line.agents import INSTRUCTIONS, NAME_ONE, is_made, note_unseen, prepared
-from kernai.command_line.narrator import Narrator, TurnView, summary
-from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, WAITING, CommandError
-from kernai.command_line.recording import Recording, recording_of
+from kernai.command_line.agents import (
+    AGENT_FORMS,
+    INSTRUCTIONS,
+    NAME_ONE,
+    add_agent_arguments,
+    add_model_arguments,
+    agent_of,
+    is_made,
+    media_at,
+    note_unseen,
+    prepared,
+    same_agent,
+)
+from kernai.command_line.narrator import Narrator, add_loudness_arguments, carried_out
+from kernai.command_line.output import NO, OK, CommandError
+from kernai.command_line.program import Command
+from kernai.command_line.recording import FORMS, Source, recording_of, source
 from kernai.command_line.stores import (
     RunStore,
-    call_line,
+    add_by_argument,
+    add_store_arguments,
     call_lines,
     command,
-    continuing,
     login_name,
     new_run_id,
     not_waiting,
@@ -32,31 +39,31 @@ from kernai.command_line.stores import (
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
-from kernai.errors import ProviderError, error_text
+from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, error_text
+from kernai.runs.resume_request import Replay
 from kernai.runs.run_request import UserInput
-from kernai.runs.running import execute, resume
-from kernai.terminal_text import printable
+from kernai.runs.running import execute, replay, resume
 from kernai.values.context import Context
 from kernai.values.limits import Limits
+from kernai.values.model import Model
 from kernai.values.pending_calls import PendingCall
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Result
 
 
 def _add_run_arguments(parser: ArgumentParser) -> None:
-    shared.add_agent_arguments(parser)
+    add_agent_arguments(parser)
     parser.add_argument("input", metavar="INPUT", nargs="?", help="the question or task; - reads stdin")
-    shared.add_model_arguments(parser)
+    add_model_arguments(parser)
     parser.add_argument(
-        "--media", metavar="FILE|URL", action="append", default=[], type=shared.media,
+        "--media", metavar="FILE|URL", action="append", default=[], type=media_at,
         help="an image or other media to send after the input; repeatable",
     )
     parser.add_argument(
         "--record", metavar="FILE", help="write a recording: .json at the end, or .jsonl as the run goes"
     )
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
-    shared.add_loudness_arguments(parser)
-    shared.add_store_arguments(parser)
-    shared.add_limit_arguments(parser)
+    add_loudness_arguments(parser)
+    add_store_arguments(parser)
 
 
 def _run(options: Namespace) -> int:
@@ -65,7 +72,7 @@ def _run(options: Namespace) -> int:
     elif options.agent is None and not is_made(options):
         raise CommandError("there is no agent", NAME_ONE)
     elif options.input is None and " " in options.agent and ".py" not in options.agent:
-        hint = f"a question comes after the agent ({shared.AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
+        hint = f"a question comes after the agent ({AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
         raise CommandError(f"no agent at {options.agent!r}", hint)
     with prepared(options, "run") as (agent, limits):
         return _execute(agent, limits, options)
@@ -87,7 +94,7 @@ def _execute(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
                 store=None if store is None else store.store,
             ),
             options, recording=recording,
-            again=None if store is None else store.again(shared.same_agent(options), run_id),
+            again=None if store is None else store.again(same_agent(options), run_id),
         )
 
 
@@ -98,7 +105,7 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | 
     store = RunStore(options.store, make=True)
     if store.info(run_id) is not None:
         store.store.close()
-        again = store.again(shared.same_agent(options), run_id)
+        again = store.again(same_agent(options), run_id)
         hint = f"`{again}` continues it; or choose another --run-id"
         raise CommandError(f"{options.store} already has a run {run_id!r}", hint)
     if options.run_id is None and not options.quiet:
@@ -127,7 +134,7 @@ def _input(options: Namespace) -> UserInput:
 
 
 def _add_resume_arguments(parser: ArgumentParser) -> None:
-    shared.add_agent_arguments(parser)
+    add_agent_arguments(parser)
     parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
     group = parser.add_argument_group("decisions", "on waiting calls")
@@ -136,16 +143,15 @@ def _add_resume_arguments(parser: ArgumentParser) -> None:
         "--refuse", metavar="CALL[=WHY]", action="append", default=[],
         help="refuse this call, and give the model the reason WHY; repeatable",
     )
-    shared.add_by_argument(group)
+    add_by_argument(group)
     parser.add_argument("--input", metavar="TEXT", help="the user's next message; - reads stdin")
     parser.add_argument(
         "--in-flight", choices=IN_FLIGHT, default="fail",
         help="what to do with calls that were interrupted (default: fail)",
     )
-    shared.add_model_arguments(parser)
+    add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
-    shared.add_loudness_arguments(parser)
-    shared.add_limit_arguments(parser)
+    add_loudness_arguments(parser)
 
 
 def _resume(options: Namespace) -> int:
@@ -173,11 +179,11 @@ def _resume(options: Namespace) -> int:
 
 
 def _continue(agent: Agent, limits: Limits, options: Namespace, store: RunStore, given: dict[str, Any]) -> int:
-    again = store.again(shared.same_agent(options), options.run)
+    again = store.again(same_agent(options), options.run)
     # a replay has no agent by default
-    words = shared.same_agent(options, ("system", "skills")) or ("--system", INSTRUCTIONS)
+    words = same_agent(options, ("system", "skills")) or ("--system", INSTRUCTIONS)
     model = () if options.model is None else ("--model", options.model)
-    replay = command("replay", *words, *model, store.path, options.run)
+    compared = command("replay", *words, *model, store.path, options.run)
 
     def start(view: Narrator) -> Result:
         try:
@@ -186,7 +192,7 @@ def _continue(agent: Agent, limits: Limits, options: Namespace, store: RunStore,
             _decisions(options, _waiting(options, store))  # somebody else may have decided in the meantime
             raise
 
-    return carried_out(start, options, again=again, replay=replay)
+    return carried_out(start, options, again=again, replay=compared)
 
 
 def _waiting(options: Namespace, store: RunStore) -> dict[str, PendingCall]:
@@ -208,72 +214,112 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
     return decisions
 
 
-# ------------------------------------------------------------------------------------------------------ the outcome
-
-VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
-_LIMITS = {
-    StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_CALLS, StopReason.TIMEOUT
-}
+# ---------------------------------------------------------------------------------------------------------- replay
 
 
-def failure_of(result: Result[Any], recording: Recording | None = None, again: str | None = None) -> CommandError:
-    """The error for a run that gave no answer; its message includes a faulty recording.
-
-    `again` is the command line that continues the run, if it is kept.
-    """
-    error = result.error
-    message = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
-    if recording is not None and recording.failure is not None:
-        message = f"{message}; and {recording.failure}"
-    hint, status = DEBUG_HINT, NO
-    if result.stop_reason in _LIMITS:
-        hint = f"--{result.stop_reason.replace('_', '-')} allows more"
-    elif isinstance(error, ProviderError):
-        hint, status = VENDOR_HINT, PROVIDER
-    return CommandError(message, hint if again is None else f"`{again}` continues it; {hint}", status)
+def _add_replay_arguments(parser: ArgumentParser) -> None:
+    add_agent_arguments(parser)
+    parser.add_argument("words", metavar="RECORDING | STORE RUN", nargs="*", help=FORMS)
+    parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
+    parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording has several")
+    parser.add_argument("--model", metavar="VENDOR/NAME", help="the model of the recorded run, if not the agent's own")
+    parser.add_argument(
+        "--accept", metavar="KEY", action="append", default=[], help="accept the loss of this protection; repeatable"
+    )
+    parser.add_argument("--strict", action="store_true", help="treat any change to the agent as a difference")
+    parser.add_argument("--run-skills", action="store_true", help="call the skills and compare their results")
+    parser.add_argument("--json", action="store_true", help="the difference as JSON on stdout")
 
 
-def carried_out(
-    start: Callable[[Narrator], Result], options: Namespace, *, recording: Recording | None = None,
-    again: str | None = None, replay: str = "",
-) -> int:
-    """Starts a run, shows it, and returns the exit status; `CommandError` for a run with no answer that does not wait.
-
-    Progress goes to stderr, also what skills print; the answer goes to stdout, as it comes if that is a terminal.
-    `again` and `replay` are the command lines that continue and replay the run, if it is kept.
-    """
-    started = time.monotonic()
-    with continuing(again, replay), output.stdout_is_stderr() as out:
-        kind = TurnView if output.is_terminal(out) and not options.json else Narrator
-        view = kind(out, steps=True, verbose=options.verbose, quiet=options.quiet)
-        try:
-            result = start(view)
-        finally:
-            view.end_line()
-    if recording is not None:
-        recording.close()
-    if not options.quiet:
-        output.note(summary(result, time.monotonic() - started))
+def _replay(options: Namespace) -> int:
+    recording = _recording(options)
+    found: Replay[Any] | ReplayDivergenceError
+    try:
+        found = _replayed(options, recording)
+    except ReplayDivergenceError as divergence:
+        found = divergence
+    is_same = isinstance(found, Replay) and not (options.strict and found.changes)
     if options.json:
-        output.write_json(result.to_dict())
-    elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # else it was shown as it came
-        output.write_answer(result.text or "")
-    if not result.ok and not result.pending:
-        raise failure_of(result, recording, again) from result.error
-    if recording is not None:
-        recording.check()
-    if not result.pending:
-        return OK
-    for call in result.pending:
-        output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
-    first = result.pending[0].call_id
-    output.note(f"hint: {again} --approve {first}, or --refuse {first}=WHY", None)
-    return WAITING
+        output.write_json({"same": is_same, **_differences(found)})
+    elif isinstance(found, Replay):
+        output.write("the same" if found.result is not None else "the same, as far as the recording goes")
+        for change in found.changes:
+            output.write(f"changed: {change}", "red" if options.strict else "dim")
+    elif isinstance(found, ReplayLoosenedError):
+        output.write("the agent decides the same, but has lost protections since the recording:", "bold")
+        for key, lost in found.loosened.items():
+            output.write(f"- {lost}", "red")
+            output.write(f"  to accept it: --accept {key}")
+    else:
+        output.write(f"--- {recording}", "bold")
+        agent = command(*same_agent(options, ("system", "skills"))).removeprefix("kernai ")
+        output.write(f"+++ {agent}, now", "bold")
+        output.write(f"@@ event {found.seq}: {found.event} @@", "cyan")
+        for sign, text, style in (("-", found.expected, "red"), ("+", found.got, "green")):
+            for line in text.splitlines():
+                output.write(f"{sign}{line}", style)
+    return OK if is_same else NO
+
+
+def _recording(options: Namespace) -> Source:
+    """The run to compare with. Without an agent in a file, the first word is part of it."""
+    words = options.words
+    if is_made(options) and options.agent is not None:
+        options.agent, words = None, [options.agent, *words]
+    if not words and options.agent is not None and ".py" in options.agent:
+        raise CommandError(f"there is no recording after {options.agent!r}", f"name {FORMS}")
+    if not words:
+        raise CommandError(f"there is no agent before {options.agent or 'the recording'!r}", NAME_ONE)
+    recording = source(words if options.store is None else [options.store, *words])
+    if recording.run_id is not None and options.run_id is not None:
+        raise CommandError("--run-id is for a recording with several runs", "leave it out")
+    return recording
+
+
+def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
+    with nullcontext() if recording.run_id is None else RunStore(recording.path) as store:
+        if store is None:
+            given: dict[str, Any] = {"recording": recording.events()}
+        else:
+            store.entries(recording.run_id or "")  # says what is wrong with the id
+            given = {"store": store.store}
+        if options.run_skills:
+            given["skills"] = "run"
+        run_id = options.run_id if store is None else recording.run_id
+        with agent_of(options, "run") as agent, output.stdout_is_stderr():
+            try:
+                return replay(agent, run_id, model=_model_of_replay(options.model), accept=options.accept, **given)
+            except ReplayDivergenceError:
+                raise
+            except KernaiError as error:
+                hint = "--run-id says which run of a recording with several"
+                raise CommandError(error_text(error), hint) from error
+
+
+def _differences(found: Replay[Any] | ReplayDivergenceError) -> dict[str, Any]:
+    """What is found, for JSON."""
+    data: dict[str, Any] = {"divergence": None, "loosened": {}, "changes": []}
+    if isinstance(found, Replay):
+        data["changes"] = list(found.changes)
+    elif isinstance(found, ReplayLoosenedError):
+        data["loosened"] = found.loosened
+    else:
+        data["divergence"] = {"seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got}
+    return data
+
+
+def _model_of_replay(name: str | None) -> Model | None:
+    if name is None:
+        return None
+    from kernai_providers.vendors import capabilities_of
+
+    plain = name.partition("/")[2] or name
+    return Model(plain, capabilities_of(plain))
 
 
 COMMANDS = {
-    "run": shared.Command(_add_run_arguments, _run, f"""\
-Run an agent once. AGENT is {shared.AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
+    "run": Command(_add_run_arguments, _run, f"""\
+Run an agent once. AGENT is {AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
 `agent` runs. For an ad-hoc agent, pass --system or --skills instead of AGENT; the first argument is then the input.
 Pass - as the input, or pipe it in without one, to read it from stdin.
 The answer goes to stdout, progress to stderr.
@@ -287,10 +333,10 @@ kernai run agent.py - --json < question.txt
 kernai run "How many lamps do we have?" --skills stock.py --model ollama/llama3.1
 kernai run "Which sea is this?" --system "Answer in one word." --model local/qwen3 --base-url http://127.0.0.1:8080/v1
 kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""),
-    "resume": shared.Command(_add_resume_arguments, _resume, f"""\
+    "resume": Command(_add_resume_arguments, _resume, f"""\
 Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a waiting
 call, or with the user's next message. Completed calls are not repeated. If the run has finished, its answer is printed.
-AGENT must be the agent that started the run: {shared.AGENT_FORMS}.
+AGENT must be the agent that started the run: {AGENT_FORMS}.
 
 A call that was running when the process died may have taken effect, so by default resuming fails and lists such calls.
 `--in-flight skip` informs the model that the outcome is unknown; `--in-flight retry` makes the call again. Skills
@@ -299,4 +345,16 @@ kernai resume clerk.py runs.db refund-42
 kernai resume clerk.py runs.db refund-42 --approve 1.0
 kernai resume clerk.py runs.db refund-42 --refuse 1.0="order 42 was never paid" --by ann
 kernai resume clerk.py runs.db refund-42 --input "And order 43?\""""),
+    "replay": Command(_add_replay_arguments, _replay, f"""\
+Run an agent against a recording and compare every decision: which calls it makes, what it sends the model, and how it
+ends. No model, skill or network is called, so any recorded run can serve as a test. AGENT is {AGENT_FORMS}.
+
+An agent that decides the same but has lost a protection, such as an approval, counts as different too; use --accept for
+a loss that you have reviewed. Other changes to the agent are listed, and count as differences with --strict.
+
+The recording is a file, or a run in a store. Exit status: 0 the same, 1 different, 2 no recording.""", """\
+kernai replay agent.py run.jsonl
+kernai replay clerk.py runs.db refund-42
+kernai replay clerk.py runs.db refund-42 --accept refund.approval --strict
+kernai replay agent.py talk.jsonl --run-id 4f0c2a91b7de"""),
 }

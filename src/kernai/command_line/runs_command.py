@@ -7,13 +7,16 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kernai._util.close_matches import closest
+from kernai._util.api import closest
 from kernai.command_line import output
 from kernai.command_line.agents import agents_in
-from kernai.command_line.options import Command, add_by_argument, add_run_arguments, add_store_argument, number
 from kernai.command_line.output import OK, CommandError
+from kernai.command_line.program import Command, number
 from kernai.command_line.stores import (
     RunStore,
+    add_by_argument,
+    add_run_arguments,
+    add_store_argument,
     call_line,
     command,
     is_address,
@@ -57,8 +60,8 @@ def _status(text: str) -> str:
     """An argparse type. The list of all choices, argparse's answer to a wrong one, is too long to be read."""
     if text not in STATUSES:
         close = "waiting" if text == StopReason.INTERRUPT else closest(text, STATUSES)
-        known = f"did you mean {close}?" if close else f"there are {', '.join(UNFINISHED)} and the stop reasons, such as final"
-        raise ArgumentTypeError(f"no status {text!r}; {known}")
+        known = f"there are {', '.join(UNFINISHED)} and the stop reasons, such as final"
+        raise ArgumentTypeError(f"no status {text!r}; {f'did you mean {close}?' if close else known}")
     return text
 
 

@@ -1,17 +1,116 @@
-"""`kernai skills`: what files of skills hold, as a model would read it, and which file is at fault."""
+"""Files of skills: what they hold and which one is at fault; `kernai skills` shows it as a model would read it."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from typing import Any
+import os
+import sys
+import traceback
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from kernai.command_line import output
-from kernai.command_line.agents import FoundSkills, skills_in
-from kernai.command_line.options import Command, add_capabilities_argument
-from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, described
+from kernai.command_line.program import Command
+from kernai.errors import KernaiError
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import SkillRegistry
-from kernai.values.model import Model
+from kernai.registry.skill_registry import SkillFile, SkillRegistry, find_files, forget, load_files
+from kernai.values.model import CAPABILITIES, Model
+
+
+class Fault(NamedTuple):
+    """Why a file cannot be loaded, and its last line that was involved."""
+
+    file: str
+    line: int | None
+    reason: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}" if self.line is None else f"{self.file}:{self.line}: {self.reason}"
+
+
+def fault_of(error: BaseException, shown: str, path: str | None = None) -> Fault:
+    """The fault of the file at `path`, which messages call `shown`; without a path, of the file that raised."""
+    if isinstance(error, SyntaxError):
+        return Fault(error.filename or shown, error.lineno, f"{type(error).__name__}: {error.msg}", error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if (one.filename == path if path else not one.filename.startswith("<"))]
+    line = own[-1].lineno if own else None
+    return Fault(own[-1].filename if own and not path else shown, line, described(error), error)
+
+
+class FoundSkill(NamedTuple):
+    """A skill, its file, and whether the file registers it."""
+
+    skill: Skill
+    file: str
+    registered: bool
+
+
+class FoundSkills:
+    """What files hold: skills by name, and the faults."""
+
+    def __init__(self) -> None:
+        self.skills: dict[str, FoundSkill] = {}
+        self.faults: list[Fault] = []
+        self.loaded: list[SkillFile] = []
+
+    def load(self, path: str) -> None:
+        """Runs a file and adds its skills, or its fault."""
+        try:
+            with output.stdout_is_stderr():  # what the file prints is no part of the listing
+                [loaded] = load_files([path])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the file may raise anything
+            cause = error.__cause__ if isinstance(error, KernaiError) else None
+            self.faults.append(fault_of(cause or error, path, path))
+            return
+        self.loaded.append(loaded)
+        values = [one for one in vars(sys.modules[loaded.module]).values() if isinstance(one, Skill)]
+        for skill in dict.fromkeys([*loaded.skills, *values]):
+            earlier = self.skills.get(skill.name)
+            if skill in loaded.skills or not any(skill is one.skill for one in self.skills.values()):
+                if earlier is not None:
+                    output.note(f"note: {skill.name!r} of {path} replaces the one in {earlier.file}", "yellow")
+                self.skills[skill.name] = FoundSkill(skill, path, skill in loaded.skills)
+
+
+@contextmanager
+def skills_in(files: list[str]) -> Iterator[FoundSkills]:
+    """What these files and patterns hold; their modules last for the block."""
+    found = FoundSkills()
+    import_from_here()
+    try:
+        for path in dict.fromkeys(path for one in files for path in _matching(one)):
+            found.load(path)
+        yield found
+    finally:
+        forget(found.loaded)
+
+
+def _matching(given: str) -> list[str]:
+    if os.path.isfile(given):
+        return [given]
+    try:
+        return find_files(given)
+    except KernaiError as error:
+        hint = "name a Python file, or a pattern in quotes, such as 'skills/*.py'"
+        if os.path.isdir(given):
+            hint = f"name the files in the folder: '{given.rstrip('/')}/*.py'"
+        raise CommandError(f"no file {given!r}", hint) from error
+
+
+def import_from_here() -> None:
+    """Puts the working directory on the path, as `python -m` does and an installed program does not."""
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
+
+
+# -------------------------------------------------------------------------------------------------------- the command
 
 DESCRIPTION = """\
 Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with
@@ -21,6 +120,20 @@ EXAMPLES = """\
 kernai skills skills.py
 kernai skills 'skills/**/*.py' --model-capabilities text,vision
 kernai skills skills.py --json"""
+
+
+def _capabilities(text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    unknown = [word for word in words if word not in CAPABILITIES]
+    if unknown or not words:
+        wrong = f"no capability {unknown[0]!r}" if unknown else "no capability at all"
+        raise ArgumentTypeError(f"{wrong}; there are {', '.join(CAPABILITIES)}")
+    return words
+
+
+def add_capabilities_argument(parser: ArgumentParser, help: str) -> None:
+    """``--model-capabilities``."""
+    parser.add_argument("--model-capabilities", type=_capabilities, metavar="LIST", help=help)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

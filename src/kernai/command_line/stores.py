@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import os
 import re
 import shlex
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -182,3 +184,32 @@ def continuing(
             in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
             output.note(f"The run is kept; to continue it: {again}{in_flight}")
         raise
+
+
+# -------------------------------------------------------------------------------------------------------- arguments
+
+
+def add_store_arguments(parser: ArgumentParser) -> None:
+    """``--store`` and ``--run-id``, for a run that is kept."""
+    parser.add_argument(
+        "--store", metavar="STORE", help="save the run in this file, to resume it later; created if it does not exist"
+    )
+    parser.add_argument("--run-id", metavar="RUN", help="the run's id (default: a random one)")
+
+
+def add_run_arguments(parser: ArgumentParser) -> None:
+    """STORE and RUN, for a run in a store."""
+    add_store_argument(parser)
+    parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
+
+
+def add_store_argument(parser: ArgumentParser) -> None:
+    """STORE."""
+    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
+
+
+def add_by_argument(parser: argparse._ActionsContainer) -> None:
+    """``--by``."""
+    parser.add_argument(
+        "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"
+    )

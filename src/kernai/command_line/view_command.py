@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernai.command_line import output
-from kernai.command_line.options import Command, number
 from kernai.command_line.output import OK, CommandError, failing
+from kernai.command_line.program import Command, number
 from kernai.command_line.recording import FORMS, Source, source
 from kernai.command_line.stores import is_address
 from kernai.errors import KernaiError

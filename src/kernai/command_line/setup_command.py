@@ -1,4 +1,7 @@
-"""`kernai doctor`: what this machine, its settings and its model servers can do."""
+"""Setting up a machine: `kernai doctor` shows what it can do; `kernai completion` prints a script for its shell.
+
+That script is written from the parsers of all commands. Whatever it does not know is completed as a file name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -21,8 +24,8 @@ from urllib.parse import urlsplit
 
 from kernai import __version__
 from kernai.command_line import output
-from kernai.command_line.options import Command
 from kernai.command_line.output import NO, OK
+from kernai.command_line.program import SUMMARIES, Command, command_of
 from kernai.errors import KernaiError
 from kernai.terminal_text import one_line
 from kernai_providers.http_transport import HttpTransport
@@ -31,15 +34,6 @@ from kernai_providers.openai import OpenAIProvider
 from kernai_providers.request_checks import checked_base_url
 from kernai_providers.transport import Request, Timeouts, TransportError
 from kernai_providers.vendors import VENDORS
-
-DESCRIPTION = """\
-Check what kernai needs: Python, installed extras, keys in the environment (their names, never their
-values), model servers running on this machine, and the programs that start MCP servers. The exit status is 1 if
-something must be fixed or no model can be reached."""
-EXAMPLES = """\
-kernai doctor
-kernai doctor --json
-OLLAMA_HOST=gpu-box:11434 kernai doctor"""
 
 #: the packages behind each extra of pyproject.toml; a test compares the two
 EXTRAS = {
@@ -75,11 +69,11 @@ class Finding(NamedTuple):
     problem: str | None = None
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_doctor_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
-def run(options: Namespace) -> int:
+def _doctor(options: Namespace) -> int:
     findings = [
         Finding("python", "Python", f"{platform.python_version()} at {sys.executable}", good=True),
         Finding("python", "kernai", __version__, good=True),
@@ -266,4 +260,124 @@ def models_of(server: Server) -> list[str] | None:
     return [name for name in names if isinstance(name, str) and name.strip()]
 
 
-COMMANDS = {"doctor": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+# ------------------------------------------------------------------------------------------------------- completion
+
+
+class _Argument(NamedTuple):
+    """An option (`flags`) or a positional argument of a command, and the values it can have, where they are known."""
+
+    command: str
+    flags: tuple[str, ...]
+    help: str
+    has_value: bool
+    values: tuple[str, ...]
+
+
+def _add_completion_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=sorted(_SHELLS), help="your shell")
+
+
+def _complete(options: Namespace) -> int:
+    arguments = list(_arguments())
+    output.write("\n".join(_SHELLS[options.shell](arguments)))
+    return OK
+
+
+def _arguments() -> Iterator[_Argument]:
+    vendors = tuple(f"{vendor.name}/" for vendor in VENDORS)
+    for command in SUMMARIES:
+        for action in command_of(command)[1]._actions:  # noqa: SLF001 - argparse lists them nowhere else
+            if action.help != SUPPRESS:
+                values = vendors if action.metavar == "VENDOR/NAME" else tuple(action.choices or ())
+                flags = tuple(action.option_strings)
+                yield _Argument(command, flags, action.help or "", action.nargs != 0, values)
+
+
+def _bash(arguments: list[_Argument]) -> Iterator[str]:
+    yield "_kernai() {"
+    yield "  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words="
+    yield "  case $COMP_CWORD:${COMP_WORDS[1]}:$before in"
+    yield f'    1:*) words="{" ".join(SUMMARIES)} help --help --version" ;;'
+    for command in SUMMARIES:
+        own = [one for one in arguments if one.command == command]
+        for one in own:
+            if one.flags and one.has_value:
+                patterns = "|".join(f"*:{command}:{flag}" for flag in one.flags)
+                yield f'    {patterns}) words="{" ".join(one.values)}" ;;'
+        flags = [flag for one in own for flag in one.flags]
+        yield f'    *:{command}:*) words="{_positional(own)}"; [[ $current == -* ]] && words="{" ".join(flags)}" ;;'
+    yield "  esac"
+    yield '  COMPREPLY=($(compgen -W "$words" -- "$current"))'
+    yield "  [[ ${COMPREPLY[0]} == */ ]] && compopt -o nospace"
+    yield "}"
+    yield "complete -o default -F _kernai kernai"
+
+
+def _zsh(arguments: list[_Argument]) -> Iterator[str]:
+    yield "#compdef kernai"
+    yield "_kernai() {"
+    yield "  local -a commands=("
+    yield from (f"    {_quoted(f'{name}:{what}')}" for name, what in SUMMARIES.items())
+    yield "  )"
+    yield "  if (( CURRENT == 2 )); then _describe command commands; return; fi"
+    yield "  local command=$words[2]"
+    yield "  shift words; (( CURRENT-- ))"
+    yield "  case $command in"
+    for command in SUMMARIES:
+        own = [one for one in arguments if one.command == command]
+        yield f"    {command}) _arguments '*:argument:{_zsh_values(_positional(own))}' \\"
+        for one in own:
+            help = one.help.replace("[", "(").replace("]", ")").replace(":", "\\:")
+            value = f":value:{_zsh_values(' '.join(one.values))}" if one.has_value else ""
+            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.flags)
+        yield "      ;;"
+    yield "  esac"
+    yield "}"
+    yield '[[ $funcstack[1] == _kernai ]] && _kernai "$@" || compdef _kernai kernai'
+
+
+def _zsh_values(values: str) -> str:
+    if values.endswith("/"):  # no space after it: more must be typed
+        return f'compadd -S "" - {values}'
+    return f"({values})" if values else "_files"
+
+
+def _fish(arguments: list[_Argument]) -> Iterator[str]:
+    for name, what in SUMMARIES.items():
+        yield f"complete -c kernai -n __fish_use_subcommand -f -a {name} -d {_quoted(what)}"
+    for one in arguments:
+        flags = "".join(f" -{'l' if flag.startswith('--') else 's'} {flag.lstrip('-')}" for flag in one.flags)
+        value = " -r" if one.has_value and one.flags else ""
+        values = f" -f -a {_quoted(' '.join(one.values))}" if one.values else ""
+        if flags or values:
+            condition = _quoted(f"__fish_seen_subcommand_from {one.command}")
+            yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(one.help)}"
+
+
+def _positional(arguments: list[_Argument]) -> str:
+    """The values of a command's positional arguments, where they are known."""
+    return " ".join(value for one in arguments if not one.flags for value in one.values)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+_SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+
+
+COMMANDS = {
+    "doctor": Command(_add_doctor_arguments, _doctor, """\
+Check what kernai needs: Python, installed extras, keys in the environment (their names, never their
+values), model servers running on this machine, and the programs that start MCP servers. The exit status is 1 if
+something must be fixed or no model can be reached.""", """\
+kernai doctor
+kernai doctor --json
+OLLAMA_HOST=gpu-box:11434 kernai doctor"""),
+    "completion": Command(_add_completion_arguments, _complete, """\
+Print a script with which bash, zsh or fish completes the commands of kernai, their options, and the vendors of --model.
+Add the line below to your shell's start-up file and open a new shell.""", """\
+kernai completion bash  # ~/.bashrc: eval "$(kernai completion bash)"
+kernai completion zsh   # ~/.zshrc, after compinit: eval "$(kernai completion zsh)"
+kernai completion fish  # ~/.config/fish/config.fish: kernai completion fish | source"""),
+}
