@@ -10,6 +10,8 @@ from itertools import accumulate
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
+
 import kernai
 from kernai import (
     Agent,
@@ -65,6 +67,10 @@ def share_of(way: Way, rows: Sequence[Row]) -> Sequence[Row]:
 
 def way_id(way: Way) -> str:
     return ("async" if way.is_async else "sync") + (", listening" if way.listens else "")
+
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+AT_ONCE = pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
 
 
 def command(name: str, content: str = "") -> str:

@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import date
 from math import inf
 from pathlib import Path
@@ -34,13 +34,11 @@ from kernai import (
     Stop,
 )
 from kernai.loop.run_state import Run
-from tests.durable.durable_cases import WAYS, Appends, Performed, Way, command, cut, provider, way_id
-from tests.warm_python import WarmPython
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Way, command, cut, provider
 
 pytestmark = pytest.mark.slow
 
 Ctx = SkillContext[Context]
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 
 PAY = command("pay", '{"amount": 5}')
 LOOK = command("look")
@@ -68,7 +66,6 @@ PLACES: dict[str, tuple[dict[str, list[str]], str]] = {
 }
 EACH_PLACE = pytest.mark.parametrize("place", PLACES)
 ASKS = ("skill", "approve", "itself")
-AT_ONCE = pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
 
 
 def agent(performed: Performed, at_once: bool = False, asks: str = "skill", **changes: Any) -> Agent:
@@ -608,56 +605,7 @@ def test_what_was_read_as_a_credential_is_not_in_the_reason_of_a_pause(way: Way)
             way.execute(it, "go", **options)
 
 
-# ----------------------------------------------------------------------------------- many processes, nothing left
-
-
-WORKER = """
-import sys, kernai
-from kernai import MockProvider, RunConflictError, Skill, Agent, SqliteStore
-def pay() -> str:
-    with open({effects!r}, "a") as file:
-        file.write("paid\\n")
-    return "paid"
-provider = MockProvider().on_call(lambda messages, model: "<final>done</final>")
-agent = Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)])
-store = SqliteStore({db!r})
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print(kernai.resume(agent, "r", store=store, provider=provider, approvals={{"0.0": True}}).stop_reason)
-except (RunConflictError, kernai.InFlightError, ValueError) as error:
-    print(type(error).__name__)
-"""
-
-
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-def test_of_eight_processes_that_resume_one_paused_run_exactly_one_continues(python: WarmPython, tmp_path: Path) -> None:
-    database, effects = tmp_path / "runs.db", tmp_path / "effects"
-    store = SqliteStore(database)
-    skills = [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
-    kernai.execute(
-        Agent(instructions="x", skills=skills), "go", provider=provider({"go": [command("pay")]}), store=store, run_id="r"
-    )
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER.format(db=str(database), effects=str(effects)))
-    with ExitStack() as stack:
-        workers = [stack.enter_context(python.run(script)) for _ in range(8)]
-        for worker in workers:
-            assert worker.stdout.readline() == "ready\n"
-        for worker in workers:
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        ended = [worker.communicate() for worker in workers]
-        said = [out.strip() or errors for out, errors in ended]
-    print(f"eight processes: {said}")
-    assert said.count("final") >= 1
-    assert set(said) <= {"final", "RunBusyError", "RunConflictError", "ValueError"}
-    assert effects.read_text() == "paid\n"
-    types = [entry["event"] for entry in store.load("r")]
-    assert types.count("approval_given") == types.count("skill_result") == 1
-    store.close()
+# ------------------------------------------------------------------------------------------------ nothing left
 
 
 def runs_left() -> int:

@@ -11,7 +11,7 @@ import pytest
 import kernai
 from kernai import Agent, KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError, Skill, SqliteStore
 from tests.durable.durable_cases import (
-    WAYS,
+    EACH_WAY,
     Performed,
     Way,
     agent,
@@ -21,12 +21,10 @@ from tests.durable.durable_cases import (
     provider,
     replayed,
     share_of,
-    way_id,
 )
 from tests.durable.format_1.world import RUN, Segment, store_of
 from tests.durable.test_format_1 import cases
 
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 PAYING = {"go": [command("pay"), "<final>paid</final>"], "and now": ["<final>nothing</final>"]}
 
 

@@ -34,9 +34,7 @@ from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
 from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
 from kernai.values.media_store import MediaStore
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
-
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, provider
 
 #: events that say what came of something: the loop takes that from them, so there is nothing to compare them with
 RUNTIME_TEXT = {

@@ -16,9 +16,8 @@ import pytest
 import kernai
 from kernai import Agent, Context, Event, KernaiError, MemoryStore, Skill, SkillContext, Stop
 from kernai.durable import host_state
-from tests.durable.durable_cases import WAYS, Appends, Way, command, cut, provider, share_of, way_id
+from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Way, command, cut, provider, share_of
 
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 PATIENCE = 20.0
 RING: list[object] = []
 RING.append(RING)
@@ -196,7 +195,7 @@ def test_a_fork_has_the_state_that_the_step_before_it_left(way: Way) -> None:
 
 # -------------------------------------------------------------------------------------------------------- tasks at once
 
-AT_ONCE = (
+BOTH = (
     '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task-a", "parallel": true}, '
     '{"id": "b", "input": "task-b", "parallel": true}]}</plan>'
 )
@@ -343,7 +342,7 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
             assert taken.wait(PATIENCE)  # so that the root hears of the end behind that
 
     it = Agent(instructions="x", skills=[Skill("put", execute=put, inputs={}), Skill("take", execute=take, inputs={})])
-    scripts = {"go": [AT_ONCE], "task-a": [command("put"), "<final>a</final>"], "task-b": [command("take"), "<final>b</final>"]}
+    scripts = {"go": [BOTH], "task-a": [command("put"), "<final>a</final>"], "task-b": [command("take"), "<final>b</final>"]}
     store, context = MemoryStore(), Cart()
     result = kernai.execute(
         it, "go", store=store, run_id="r", context=context, provider=provider(scripts), on_event=listen)
@@ -355,7 +354,7 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
 def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_continues() -> None:
     waits = threading.Event()
     scripts = {
-        "go": [AT_ONCE, command("put", "r"), "<final>done</final>"],
+        "go": [BOTH, command("put", "r"), "<final>done</final>"],
         "task-a": [command("put", "a1"), command("pay"), command("put", "a2"), "<final>a</final>"],
         "task-b": [command("wait"), command("put", "b1"), "<final>b</final>"],
     }
@@ -401,7 +400,7 @@ def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_ta
 
     it = Agent(instructions="x", skills=[Skill("put", execute=put)])
     scripts = {
-        "go": [command("put", "x"), AT_ONCE, "<final>done</final>"], "task-a": ["<final>a</final>"],
+        "go": [command("put", "x"), BOTH, "<final>done</final>"], "task-a": ["<final>a</final>"],
         "task-b": ["<final>b</final>"],
     }
     store, context = MemoryStore(), Rows()

@@ -13,9 +13,19 @@ import kernai
 from kernai import Agent, Context, InFlightError, MemoryStore, PendingCall, Skill, SkillContext
 from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
-from tests.durable.durable_cases import WAYS, Appends, Performed, Way, agent, command, cut, provider, share_of, way_id
+from tests.durable.durable_cases import (
+    EACH_WAY,
+    WAYS,
+    Appends,
+    Performed,
+    Way,
+    agent,
+    command,
+    cut,
+    provider,
+    share_of,
+)
 
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
 
 

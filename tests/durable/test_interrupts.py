@@ -32,10 +32,19 @@ from kernai import (
 )
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
-from tests.durable.durable_cases import WAYS, Appends, Performed, Way, agent, command, cut, provider, way_id
+from tests.durable.durable_cases import (
+    AT_ONCE,
+    EACH_WAY,
+    Appends,
+    Performed,
+    Way,
+    agent,
+    command,
+    cut,
+    provider,
+)
 from tests.ways import LIVE_ONLY
 
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -539,7 +548,7 @@ def test_every_call_is_recorded_before_it_is_made(way: Way) -> None:
 SECRET = 'k-"geheim"/ä&123'
 
 
-@pytest.mark.parametrize("at_once", [False, True])
+@AT_ONCE
 @EACH_WAY
 def test_no_credential_is_in_a_store(at_once: bool, way: Way, tmp_path: Path) -> None:
     kernai.configure(credential_resolver=MappingResolver({"KERNAI_SKILL_LEAK_KEY": SECRET}))

@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,9 @@ from kernai import Agent, MemoryStore, MockProvider, RunBusyError, RunConflictEr
 from kernai.durable import lease as leases
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.middleware import retry
-from tests.durable.durable_cases import WAYS, Appends, Way, command, provider, way_id
-from tests.durable.eight_resumers import RESUMED, check_eight_resumers
+from tests.durable.durable_cases import EACH_WAY, Appends, Way, command, provider
 from tests.durable.test_store_rules import Plain
-from tests.warm_python import WarmPython
 
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 PATIENCE = 20.0
 SCRIPT = {"go": [command("act"), command("act"), "<final>done</final>"]}
 
@@ -252,14 +248,6 @@ def test_a_process_that_is_gone_is_dead_and_nobody_else() -> None:
     assert not is_dead("a worker of a user's own: 7")
     assert shown_worker(gone).startswith("process ")
     assert shown_worker("somebody") == "somebody"
-
-
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-@pytest.mark.parametrize("case", RESUMED)
-def test_of_eight_that_resume_at_once_one_calls_the_model(python: WarmPython, tmp_path: Path, case: str) -> None:
-    check_eight_resumers(python, tmp_path, f"SqliteStore({str(tmp_path / 'runs.db')!r}, durability='process')", case)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

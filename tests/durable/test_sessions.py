@@ -29,8 +29,8 @@ from kernai import (
 )
 from kernai.recording.recorder import expand
 from tests.durable.durable_cases import (
+    EACH_WAY,
     PNG,
-    WAYS,
     Performed,
     Way,
     agent,
@@ -39,10 +39,8 @@ from tests.durable.durable_cases import (
     provider,
     replayed,
     share_of,
-    way_id,
 )
 
-EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
 
 

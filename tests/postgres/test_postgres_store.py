@@ -1,15 +1,19 @@
-"""`PostgresStore` on a real server: the rules for all stores, and what only a server does."""
+"""`PostgresStore` on a real server: the rules for all stores, and processes that are killed or resume one run at once."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernai.postgres import PostgresStore
 from kernai.testing import RunStoreRules, StoreRules
+from tests.durable.test_processes import RESUMED, check_eight_resumers, check_harness
 from tests.postgres.server import Server
+from tests.warm_python import WarmPython
 
 
 class _Stores:
@@ -39,3 +43,22 @@ class TestRules(_Stores, StoreRules):
 
 class TestRunStoreRules(_Stores, RunStoreRules):
     processes = True
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+@pytest.mark.parametrize("case", RESUMED)
+def test_of_eight_that_resume_at_once_one_calls_the_model(
+    server: Server, schema: str, python: WarmPython, tmp_path: Path, case: str
+) -> None:
+    PostgresStore(server.dsn, schema=schema, create=True).close()
+    opened = f"PostgresStore({server.dsn!r}, schema={schema!r})"
+    check_eight_resumers(python, tmp_path, opened, case, "from kernai.postgres import PostgresStore")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.usefixtures("server")
+def test_runs_whose_workers_and_server_are_killed_end_and_nothing_is_lost_or_doubled() -> None:
+    check_harness(Path(__file__).with_name("chaos.py"), "--runs", "40", "--workers", "2", "--every", "1", "--lease", "4")

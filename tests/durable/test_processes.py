@@ -1,4 +1,6 @@
-"""`SqliteStore` between processes: they take turns, they die, they fork, their disk is full."""
+"""Processes that share runs in an `SqliteStore`: they take turns, they die, they fork, their disk is full, they resume one
+run at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -66,20 +69,19 @@ def finished(*programs: WarmProcess) -> list[list[str]]:
     return lines
 
 
-def all_at_once(started: Start, code: str, *arguments: object) -> list[list[str]]:
-    """Lets eight processes begin when all of them are there; each has its number as its last argument."""
-    programs = [started(f"say('ready'); input(){code}", *arguments, number) for number in range(PROCESSES)]
+def released(programs: Sequence[WarmProcess]) -> None:
+    """Lets programs that wait for it continue, when all of them are there."""
     for program in programs:
         assert program.stdout.readline() == "ready\n"
     for program in programs:
         program.stdin.write("go\n")
         program.stdin.flush()
-    return finished(*programs)
 
 
 @pytest.mark.slow
 def test_eight_processes_append_to_one_new_file_and_nothing_is_lost(started: Start, tmp_path: Path) -> None:
-    all_at_once(started, """
+    code = """
+say("ready"); input()
 path, number = sys.argv[1:]
 with SqliteStore(path) as store:
     for seq in range(0, 40, 2):
@@ -91,32 +93,16 @@ with SqliteStore(path) as store:
                 break
             except RunConflictError:
                 pass
-""", tmp_path / "runs.db")
+"""
+    programs = [started(code, tmp_path / "runs.db", number) for number in range(PROCESSES)]
+    released(programs)
+    finished(*programs)
     with SqliteStore(tmp_path / "runs.db") as store:
         for number in range(PROCESSES):
             assert [one["data"] for one in store.load(f"own-{number}")] == list(range(40))
         shared = [one["data"] for one in store.load("shared")]
         assert sorted(shared) == sorted([str(number), seq] for number in range(PROCESSES) for seq in range(0, 40, 2))
         assert len(list(store.runs())) == PROCESSES + 1
-
-
-@pytest.mark.slow
-def test_of_eight_processes_that_append_the_same_entry_exactly_one_wins(started: Start, tmp_path: Path) -> None:
-    lines = all_at_once(started, """
-path, number = sys.argv[1:]
-with SqliteStore(path, durability="process") as store:
-    for seq in range(80):
-        try:
-            store.append("r", seq, [entry(number)], [])
-            say(seq)
-        except RunConflictError:
-            pass
-""", tmp_path / "runs.db")
-    winners = {int(seq): str(number) for number, won in enumerate(lines) for seq in won}
-    assert sorted(int(seq) for won in lines for seq in won) == list(range(len(winners)))
-    with SqliteStore(tmp_path / "runs.db") as store:
-        assert [one["data"] for one in store.load("r")] == [winners[seq] for seq in range(len(winners))]
-    assert len(winners) == 80
 
 
 @pytest.mark.slow
@@ -337,3 +323,99 @@ with SqliteStore(sys.argv[1], "process") as store:
     assert program.stdout.readline() == "there\n"
     program.send_signal(signal.SIGINT)
     assert finished(program) == [["0"]]
+
+
+# --------------------------------------------------------------------------------------------- resuming at once
+
+#: what became of the first worker, and how the eight resume the run
+RESUMED = {
+    "a run that is alive": "{}", "a run that was killed": "{}", "chat turns": "{'input': 'and this?'}",
+    "a run that waits": "{'approvals': {'0.0': True}}",
+}
+WORKER = """
+import sys, kernai
+from kernai import Agent, MockProvider, Skill, SqliteStore
+{imports}
+given = eval(sys.argv[2])
+def note(what):
+    with open({calls!r}, "a") as file:
+        file.write(what + "\\n")
+def answer(messages, model):
+    note("call")
+    if sys.argv[1] == "first":
+        print("calling", flush=True)
+        sys.stdin.readline()
+    pays = "approvals" in given and messages[-1].text == "go"
+    return '<block type="command" name="pay"></block>' if pays else "<final>done</final>"
+pay = Skill("pay", execute=lambda: note("paid"), inputs={{}}, approval=True)
+agent = Agent(instructions="x", skills=[pay], provider=MockProvider().on_call(answer))
+store = {store}
+if sys.argv[1] == "first" and kernai.execute(agent, "go", store=store, run_id="r").pending:
+    sys.exit()
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(kernai.resume(agent, "r", store=store, **given).text)
+except (kernai.RunConflictError, ValueError) as error:
+    print(type(error).__name__)
+"""
+
+
+def check_eight_resumers(python: WarmPython, folder: Path, store: str, case: str, imports: str = "") -> None:
+    """Of eight processes one pays for the model call. `store` is the Python that opens it, which needs the `imports`."""
+    calls, script, given = folder / "calls", folder / "worker.py", RESUMED[case]
+    script.write_text(WORKER.format(store=store, imports=imports, calls=str(calls)))
+    with ExitStack() as stack:
+        first = stack.enter_context(python.run(script, "first", given))
+        assert first.stdout.readline() == "calling\n"
+        if case == "a run that was killed":
+            first.send_signal(signal.SIGKILL)  # within its model call
+            first.wait()
+        elif case != "a run that is alive":
+            first.communicate("go\ngo\n")
+            calls.write_text("call\n")  # what it asked when it resumed itself aside
+        workers = [stack.enter_context(python.run(script, "resumes", given)) for _ in range(PROCESSES)]
+        released(workers)
+        said = [worker.communicate()[0].strip() for worker in workers]
+        if case == "a run that is alive":
+            first.communicate("go\ngo\n")
+    noted = calls.read_text().split()
+    made = noted.count("call")
+    print(f"eight resumers of {case}: {said}, {made} model calls")
+    if case == "a run that is alive":
+        assert set(said) == {"RunBusyError"}
+        assert made == 1
+    else:
+        assert set(said) <= {"done", "RunBusyError", "RunConflictError", *(["ValueError"] if "approvals" in given else [])}
+        # a turn that begins when another has ended is one more turn; otherwise the later ones only get the result
+        assert made == 1 + (said.count("done") if case == "chat turns" else 1)
+        assert noted.count("paid") == (case == "a run that waits")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", RESUMED)
+def test_of_eight_that_resume_at_once_one_calls_the_model(python: WarmPython, tmp_path: Path, case: str) -> None:
+    check_eight_resumers(python, tmp_path, f"SqliteStore({str(tmp_path / 'runs.db')!r}, durability='process')", case)
+
+
+# ---------------------------------------------------------------------------------------------- kills and interrupts
+
+
+def check_harness(path: Path, *arguments: str) -> str:
+    """Runs a short form of `dev.py kills`, `interrupts` or `chaos`. Gives what it has complained of."""
+    command = [sys.executable, str(path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    print(done.stdout)
+    assert (done.stdout.splitlines()[-1:], done.returncode) == (["faults: 0"], 0), done.stdout + done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_runs_whose_processes_are_killed_end_the_same_and_nothing_is_lost_or_doubled() -> None:
+    assert check_harness(Path(__file__).with_name("kills.py"), "--times", "10", "--step", "9") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("presses", [["--times", "500"], ["--times", "100", "--twice"]], ids=["once", "twice"])
+def test_ctrl_c_at_any_moment_reaches_the_caller_and_leaves_what_can_be_resumed_and_no_thread(presses: list[str]) -> None:
+    assert check_harness(Path(__file__).with_name("interrupts.py"), *presses) == ""
