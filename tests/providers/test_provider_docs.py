@@ -346,7 +346,7 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
                    for turn in turns]
         replies += [RARE[page]] if page in RARE else []
         found = {key for reply in replies for key in metadata_of(page, reply)}
-        (documented,) = re.findall(r"`metadata`\s+may\s+hold\s+([^.]*)\.", vendor_page(page))
+        (documented,) = re.findall(r"`metadata`\s+may\s+contain\s+([^.]*)\.", vendor_page(page))
         elsewhere = {"finish_reason", "refusal", "request_id"}  # said in other places of the pages
         assert found - elsewhere == set(codes(documented)) - elsewhere, page
         given |= found
@@ -355,8 +355,8 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
 
 
 @pytest.mark.parametrize("page, ours", [("gemini", "generationConfig"), ("ollama", "options")])
-def test_an_object_in_extra_is_laid_over_key_by_key_as_the_pages_say(page: str, ours: str) -> None:
-    assert re.search(rf"`{ours}` in it\s+is\s+laid over ours key by key", vendor_page(page))
+def test_an_object_in_extra_is_merged_key_by_key_as_the_pages_say(page: str, ours: str) -> None:
+    assert re.search(rf"`{ours}` in\s+it\s+is\s+merged\s+with\s+ours\s+key\s+by\s+key", vendor_page(page))
     transport = MemoryTransport(MemoryReply(400))
     provider = of(page, transport=transport, max_retries=0)
     options = GenerationOptions(temperature=0.5, extra={ours: {"seed": 7}})
