@@ -25,8 +25,7 @@ from mcp_types import (
 )
 
 from kernai.mcp import Adapter, McpError, setup
-from kernai.mcp.rendering import error_text, tool_answer
-from kernai.mcp.requests import METHODS, read_request
+from kernai.mcp.language import METHODS, error_text, read_request, tool_answer
 from tests.mcp.support import Answer, ask, call, raw
 
 

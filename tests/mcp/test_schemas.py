@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcp_types import Tool
 
 from kernai._util.api import close_matches
-from kernai.mcp.rendering import tool_line
+from kernai.mcp.language import tool_line
 from kernai.mcp.schemas import example, faults, type_of
 from tests.properties import json_data
 

@@ -80,7 +80,7 @@ def impatient(environment: dict[str, str]) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def python(environment: dict[str, str]) -> Iterator[WarmPython]:
     """A Python that has loaded all that serving takes."""
-    with WarmPython("kernai.mcp.serving_stdio", "kernai.mcp.serving_http", environment=environment) as python:
+    with WarmPython("kernai.mcp.serving", environment=environment) as python:
         yield python
 
 

@@ -258,10 +258,10 @@ OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "
                            "max_workers": 64}
 
 if __name__ == "__main__":
-    from kernai.mcp import serve, serving, serving_loop, serving_stdio
+    from kernai.mcp import serve, serving, serving_transports
 
     if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds for what takes no notice of its end, which a test waits for
-        for module in (serving, serving_loop, serving_stdio):
+        for module in (serving, serving_transports):
             vars(module)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 
     transport: Any = sys.argv[1] if len(sys.argv) > 1 else "stdio"

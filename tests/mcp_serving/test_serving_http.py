@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
-from kernai.mcp import serving, serving_http, serving_loop
+from kernai.mcp import serving, serving_transports
 from kernai.mcp.serving import Server, serve
 
 TOKEN = "t0ken-of-the-host"
@@ -153,7 +153,7 @@ def ping(url: str, session: str) -> int:
 
 
 def test_no_more_sessions_are_opened_than_fit(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_http, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(serving_transports, "MAX_SESSIONS", 2)
     with Server(served.SKILLS, port=0) as server:
         first, second = open_session(server.url), open_session(server.url)
         assert post(server.url)[0] == 503
@@ -164,7 +164,7 @@ def test_no_more_sessions_are_opened_than_fit(served: Any, monkeypatch: pytest.M
 
 
 def test_a_session_that_nobody_uses_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_http, "MAX_IDLE", 0.05)
+    monkeypatch.setattr(serving_transports, "MAX_IDLE", 0.05)
     with Server(served.SKILLS, port=0) as server:
         session = open_session(server.url)
         while session in server._tools.app.session_manager._server_instances:  # a request would keep it alive
@@ -256,7 +256,7 @@ async def test_stopping_cancels_the_calls_under_way(
     """Also those that take no notice, and while the client's streams are open."""
     if tool == "stuck_later":  # which is waited for
         monkeypatch.setattr(serving, "GRACE", 0.5)
-        monkeypatch.setattr(serving_loop, "GRACE", 0.1)
+        monkeypatch.setattr(serving_transports, "GRACE", 0.1)
     started = asyncio.Event()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kernai import Agent, Credential, MockProvider, Model, Skill, SkillContext, SkillRegistry, configure, skill
 from kernai.mcp.serving import Server
-from kernai.mcp.serving_calls import MAX_WAITING, Progress
-from kernai.mcp.serving_tools import Toolbox
+from kernai.mcp.serving_tools import MAX_WAITING, Progress, Toolbox
 
 
 def named(name: str, **options: Any) -> Skill:

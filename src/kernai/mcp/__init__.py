@@ -2,10 +2,10 @@
 
 An optional adapter on the official SDK, never imported by the core: ``pip install "kernai[mcp]"``. See docs/mcp.md.
 
-`configuration` reads a configuration. `background` is the thread in which all clients live; `connection`, `session` and
-`transports` are one server in it, and `guard` the process beside a stdio server. `requests` reads a block and
-`dispatch` answers it, with `lookup`, `schemas` and `rendering`. `tool_skills` turns
-tools into skills. `adapter` puts it together. `serving` is the other direction: skills as an MCP server.
+`configuration` reads a configuration. `session` is the thread in which all clients live, and one client in it;
+`connection` is one server, over `transports`, and `guard` the process beside a stdio server. `dispatch` answers a block
+in the words of `language`, with `interaction` and `schemas`. `tool_skills` turns tools into skills. `adapter` puts it
+together. `serving` is the other direction: skills as an MCP server.
 """
 
 from __future__ import annotations

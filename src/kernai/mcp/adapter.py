@@ -20,15 +20,13 @@ from mcp.server.mcpserver import MCPServer
 import kernai
 from kernai._util.api import is_async
 from kernai.blocks.block import Block
-from kernai.mcp.background import Background
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection
 from kernai.mcp.dispatch import Turn
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.interaction import TasksExtension
-from kernai.mcp.rendering import Returned
-from kernai.mcp.requests import documentation
-from kernai.mcp.session import Session
+from kernai.mcp.language import Returned, documentation
+from kernai.mcp.session import Background, Session
 from kernai.mcp.tool_skills import tool_skill
 from kernai.mcp.transports import transport_of, watched
 from kernai.registry.protocol_registry import REGISTRY, Protocol

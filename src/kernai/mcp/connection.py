@@ -16,10 +16,9 @@ from mcp import Client
 from mcp_types import Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.session import MakeClient, Session, reason_of, retrieve
+from kernai.mcp.session import Emit, MakeClient, Session, reason_of, retrieve
 from kernai.mcp.transports import hiding, refusals
 
 Answer = TypeVar("Answer")

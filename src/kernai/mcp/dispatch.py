@@ -1,32 +1,44 @@
-"""`Turn`: answers one block, method by method."""
+"""`Turn`: answers one block, method by method.
+
+It runs in the thread of the protocol's handler; the servers live on the event loop. Every `McpError` about a name
+contains the request that was probably meant, so that a small model can correct its own in one turn.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from mcp import Client, MCPError
-from mcp_types import HEADER_MISMATCH, Tool
+from mcp_types import HEADER_MISMATCH, Prompt, Tool
 
-from kernai.mcp import rendering
-from kernai.mcp.background import Background
-from kernai.mcp.connection import Attempt, Connection, every_page
-from kernai.mcp.errors import McpError
+from kernai._util.api import close_matches
+from kernai.mcp import language
+from kernai.mcp.connection import Attempt, Connection, Exchange, Listing, every_page
+from kernai.mcp.errors import McpError, McpUnavailableError
 from kernai.mcp.interaction import Interaction
-from kernai.mcp.lookup import Servers, call
-from kernai.mcp.rendering import Returned
-from kernai.mcp.requests import Request, read_request, written
+from kernai.mcp.language import METHODS, Request, Returned, one_line, read_request, written
 from kernai.mcp.schemas import example, faults, first_error
+from kernai.mcp.session import Background, Emit
 from kernai.registry.skill_context import SkillContext
 
+MAX_NAMES = 1000
+
+Answer = TypeVar("Answer")
+Failures = dict[Connection, McpError]
 #: sends a request, with the options that carry the answers to what the server has asked for
 Send = Callable[[Client, Attempt, dict[str, Any]], Awaitable[Any]]
 
 
 class Turn:
-    """What the model reads for a block. A `McpError` becomes the error block."""
+    """What the model reads for a block. A `McpError` becomes the error block.
+
+    Events of the servers go to the call's `SkillContext`, and its cancellation cancels what they are asked. `guarded`
+    has the tools that can be called only as skills, by server and name, and those skills' names.
+    """
 
     def __init__(
         self,
@@ -37,57 +49,42 @@ class Turn:
         *,
         pauses: bool = False,
     ) -> None:
+        self._servers = servers
+        self._background = background
+        self._context = context
+        self._guarded = guarded
         self._pauses = pauses
-        self._servers = Servers(servers, background, context, guarded)
+        #: the server that the request names; it is asked even if it has failed lately
+        self._named: object = None
+        self._restarted: set[str] = set()
+
+    # ---------------------------------------------------------------------------------------------------- answering
 
     def answer(self, text: str) -> Returned:
         request = read_request(text)
-        self._servers.named = request.params.get("server")
+        self._named = request.params.get("server")
         match request.method:
             case "servers/list":
-                return json.dumps([one.about() for one in self._servers.all.values()], ensure_ascii=False)
+                return json.dumps([one.about() for one in self._servers.values()], ensure_ascii=False)
             case "tools/describe":
-                connection, tool = self._servers.tool(request)
-                self._servers.emit_changes(connection, [tool.name])
-                return rendering.tool_in_full(connection.name, tool)
+                connection, tool = self._tool(request)
+                self._emit_changes(connection, [tool.name])
+                return language.tool_in_full(connection.name, tool)
             case "tools/call":
                 return self._call_tool(request)
             case "resources/read":
                 return self._read_resource(request)
             case "prompts/get":
                 return self._get_prompt(request)
-            case method if method in rendering.LISTINGS:
-                return self._list(request, *rendering.LISTINGS[method])
-        raise self._servers.unknown_method(request)
-
-    def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
-        """What each server has, or why that is not known."""
-        servers = self._servers.of(request)
-        found, failures = self._servers.lists(servers, kind)
-        for connection in found if kind == "tools" else ():
-            self._servers.emit_changes(connection, connection.catalogue.tools)
-        return "\n\n".join(
-            rendering.section(one.name, what, map(line, found[one]), is_cut=found[one].is_cut)
-            if one in found else str(failures[one]) for one in servers
-        )
-
-    def _call_tool(self, request: Request) -> Returned:
-        connection, tool = self._servers.tool(request)
-        arguments = request.arguments
-        wrong = faults(tool.input_schema, arguments)
-        if wrong:
-            found = "\n".join(f"- {one}" for one in wrong)
-            raise McpError(
-                f"these arguments do not fit the tool {tool.name!r} of server {connection.name!r}, so it was not "
-                f"called:\n{found}\nWrite: {call(connection, tool, example(tool.input_schema, arguments))}"
-            )
-        return self._perform(connection, tool, arguments)
+            case method if method in language.LISTINGS:
+                return self._list(request, *language.LISTINGS[method])
+        raise self._unknown_method(request)
 
     def tools_of(self, server: str) -> dict[str, Tool]:
         """The tools of a configured server that may be called, by name; `McpError` if it cannot be asked."""
-        self._servers.named = server
-        connection = self._servers.all[server]
-        failures = self._servers.list_tools([connection])
+        self._named = server
+        connection = self._servers[server]
+        failures = self._list_tools([connection])
         if failures:
             raise failures[connection]
         return connection.catalogue.tools
@@ -97,10 +94,34 @@ class Turn:
         tool = self.tools_of(server).get(name)
         if tool is None:
             raise McpError(f"server {server!r} has no tool {name!r} any more")
-        return self._perform(self._servers.all[server], tool, arguments)
+        return self._perform(self._servers[server], tool, arguments)
+
+    def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
+        """What each server has, or why that is not known."""
+        servers = self._meant(request)
+        found, failures = self._lists(servers, kind)
+        for connection in found if kind == "tools" else ():
+            self._emit_changes(connection, connection.catalogue.tools)
+        return "\n\n".join(
+            language.section(one.name, what, map(line, found[one]), is_cut=found[one].is_cut)
+            if one in found else str(failures[one]) for one in servers
+        )
+
+    def _call_tool(self, request: Request) -> Returned:
+        connection, tool = self._tool(request)
+        arguments = request.arguments
+        wrong = faults(tool.input_schema, arguments)
+        if wrong:
+            found = "\n".join(f"- {one}" for one in wrong)
+            right = language.tool_call(connection.name, tool, example(tool.input_schema, arguments))
+            raise McpError(
+                f"these arguments do not fit the tool {tool.name!r} of server {connection.name!r}, so it was not "
+                f"called:\n{found}\nWrite: {right}"
+            )
+        return self._perform(connection, tool, arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
-        self._servers.emit_changes(connection, [tool.name])
+        self._emit_changes(connection, [tool.name])
 
         async def send(client: Client, attempt: Attempt, options: dict[str, Any]) -> Any:
             async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -123,7 +144,7 @@ class Turn:
 
         result = self._result(connection, f"tools/call of {tool.name!r}", send, repeatable=is_repeatable(tool))
         if result.is_error:
-            raise McpError(connection.redactor.text(rendering.error_text(result)))
+            raise McpError(connection.redactor.text(language.error_text(result)))
         if tool.output_schema is not None:
             # here, and not on the event loop, where the SDK would do it and all servers would have to wait
             given = "structured_content" in result.model_fields_set
@@ -132,23 +153,23 @@ class Turn:
                 raise McpError(
                     f"server {connection.name!r} called the tool {tool.name!r}, but the structured content of the "
                     f"result does not fit the schema that it declares: "
-                    f"{rendering.one_line(connection.redactor.text(wrong), 300)}"
+                    f"{one_line(connection.redactor.text(wrong), 300)}"
                 )
-        return rendering.tool_answer(result)
+        return language.tool_answer(result)
 
     def _read_resource(self, request: Request) -> Returned:
         uri = str(request.params["uri"])
-        connection = self._servers.server_of_resource(request, uri)
+        connection = self._server_of_resource(request, uri)
 
         async def send(client: Client, _: Attempt, options: dict[str, Any]) -> Any:
             if client.server_capabilities.resources is None:
                 raise McpError(f"server {connection.name!r} has no resources")
             return await client.session.read_resource(uri, **options)
 
-        return rendering.resource_answer(self._result(connection, f"resources/read of {uri!r}", send, repeatable=True))
+        return language.resource_answer(self._result(connection, f"resources/read of {uri!r}", send, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
-        connection, prompt = self._servers.prompt(request)
+        connection, prompt = self._prompt(request)
         # the protocol knows texts only
         arguments = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -164,18 +185,190 @@ class Turn:
             return await client.session.get_prompt(prompt.name, arguments, **options)
 
         what = f"prompts/get of {prompt.name!r}"
-        return rendering.prompt_answer(self._result(connection, what, send, repeatable=True))
+        return language.prompt_answer(self._result(connection, what, send, repeatable=True))
+
+    # ------------------------------------------------------------------------------------------------------- asking
 
     def _result(self, connection: Connection, what: str, send: Send, *, repeatable: bool) -> Any:
-        """The server's final result: what it needs before is asked for."""
-        interaction = Interaction(connection, what, pauses=self._pauses, approval=self._servers.skill_context.approval)
+        """The server's final result, after it has been given what it needs for it; `McpError` if there is none."""
+        interaction = Interaction(connection, what, pauses=self._pauses, approval=self._context.approval)
 
         async def ask(client: Client, attempt: Attempt) -> Any:
             return await interaction.result(client, attempt, lambda responses, state: send(client, attempt, {
                 "input_responses": responses, "request_state": state, "allow_input_required": True,
             }))
 
-        return self._servers.ask(connection, ask, what, repeatable=repeatable)
+        return self._run(lambda exchange: connection.use(exchange, ask, what=what, repeatable=repeatable))
+
+    def _lists(self, servers: Sequence[Connection], kind: str) -> tuple[dict[Connection, Listing], Failures]:
+        """What the servers have of one kind, and why some could not be asked; `McpError` if none could."""
+        found, failures = self._each(servers, lambda connection, exchange: connection.list(exchange, kind))
+        if not found:
+            raise _joined(failures.values())
+        return found, failures
+
+    def _list_tools(self, servers: Sequence[Connection], *, again: bool = False) -> Failures:
+        """Lists the tools of those whose catalogue is not up to date, or of all; the errors of those that cannot."""
+        old = [one for one in servers if again or not (one.is_open and one.catalogue.is_fresh)]
+        return self._each(old, lambda connection, exchange: connection.refresh(exchange, force=again))[1]
+
+    def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
+        """An event for each of the tools that is not what it was when it was first listed."""
+        for name in tools:
+            change = connection.catalogue.change(name)
+            if change is not None:
+                self._context.emit(connection.redactor.data(change))
+
+    def _each(
+        self, servers: Sequence[Connection], ask: Callable[[Connection, Exchange], Awaitable[Answer]]
+    ) -> tuple[dict[Connection, Answer], Failures]:
+        """Asks several at once; one that fails does not cost the others' answers.
+
+        One that is not named and has failed lately is not asked again: it could hang until its timeout.
+        """
+        answers: dict[Connection, Answer] = {}
+        failures: Failures = {}
+
+        async def one(connection: Connection, exchange: Exchange) -> None:
+            is_meant = connection.name == self._named or len(self._servers) == 1
+            failure = None if is_meant else connection.recent_failure()
+            try:
+                if failure is not None:
+                    raise failure
+                answers[connection] = await ask(connection, exchange)
+                connection.remember(None)
+            except McpError as error:
+                failures[connection] = error
+                if isinstance(error, McpUnavailableError):
+                    connection.remember(error)
+
+        async def each(exchange: Exchange) -> None:
+            await asyncio.gather(*(one(connection, exchange) for connection in servers))
+
+        if servers:
+            self._run(each)
+        return {one: answers[one] for one in servers if one in answers}, failures
+
+    def _run(self, work: Callable[[Exchange], Awaitable[Answer]]) -> Answer:
+        async def run(emit: Emit) -> Answer:
+            return await work(Exchange(emit, self._restarted))
+
+        return self._background.run(run, self._context.emit, lambda: self._context.cancelled)
+
+    # ------------------------------------------------------------------------------------------------------ finding
+
+    def _meant(self, request: Request) -> list[Connection]:
+        """The one server that is named, or all that there are."""
+        if not self._servers:
+            raise McpError("no servers are configured")
+        name = request.server
+        if name is None:
+            return list(self._servers.values())
+        if name in self._servers:
+            return [self._servers[name]]
+        close = close_matches(name, self._servers)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self._servers)}.{hint}")
+
+    def _tool(self, request: Request) -> tuple[Connection, Tool]:
+        """The tool that is meant; `McpError` if there is none, or more than one."""
+        servers = self._meant(request)
+        failures = self._list_tools(servers)
+        if not any(one.catalogue.has(request.name) for one in servers):  # not every server reports a new tool
+            self._list_tools([one for one in servers if one.is_open], again=True)
+        if not any(request.name in one.catalogue.tools for one in servers):
+            asked = [one for one in servers if one not in failures]
+            raise _joined([*([self._no_tool(request, asked)] if asked else []), *failures.values()])
+        connection = _only(request, "tool", {one: one.catalogue.tools for one in servers})
+        tool = connection.catalogue.tools[request.name]
+        self._refuse_guarded(connection, tool)
+        return connection, tool
+
+    def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
+        """The prompt that is meant; `McpError` if there is none, or more than one."""
+        found, failures = self._lists(self._meant(request), "prompts")
+        known = {one: {prompt.name: prompt for prompt in prompts} for one, prompts in found.items()}
+        if not any(request.name in prompts for prompts in known.values()):
+            raise _joined([_no_such(request, "prompt", known), *failures.values()])
+        connection = _only(request, "prompt", known)
+        return connection, known[connection][request.name]
+
+    def _server_of_resource(self, request: Request, uri: str) -> Connection:
+        """The server that lists the resource, or the only one that has any."""
+        servers = self._meant(request)
+        if len(servers) == 1:
+            return servers[0]
+        found, failures = self._lists(servers, "resources")
+        having = [one for one, resources in found.items() if any(resource.uri == uri for resource in resources)]
+        able = having or [one for one in found if one.offers("resources")]
+        if len(able) == 1:
+            return able[0]
+        where = f"servers {_names(able)} could have it" if able else "no server has resources"
+        right = written("resources/read", {"server": able[0].name if able else "...", "uri": uri})
+        error = McpError(f"say which server {uri!r} is to be read from: {where}. Write: {right}")
+        raise _joined([error, *failures.values()])
+
+    def _unknown_method(self, request: Request) -> McpError:
+        """Shows the call that was meant if the method is the name of a tool, and the methods otherwise."""
+        known = f"there is no method {request.method!r}. The methods are: {', '.join(METHODS)}."
+        close = close_matches(request.method, METHODS)
+        if close and _bare(close[0]) == _bare(request.method):
+            return McpError(f"{known} Write: {written(close[0], request.params)}")
+        found = self._tool_called(request)
+        if found is not None:
+            connection, tool = found
+            self._refuse_guarded(connection, tool)
+            right = language.tool_call(connection.name, tool, _arguments_of(request, tool))
+            return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        general = written("tools/call", {"name": "TOOL", "arguments": {}})
+        return McpError(f"{known}{hint} A tool is called with {general}")
+
+    def _refuse_guarded(self, connection: Connection, tool: Tool) -> None:
+        skill = self._guarded.get((connection.name, tool.name))
+        if skill is not None:
+            raise McpError(
+                f"the tool {tool.name!r} of server {connection.name!r} cannot be called this way: use the skill "
+                f"{skill!r}, a command that takes the same arguments"
+            )
+
+    def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
+        """The tool whose name was written as the method, alone or after its server's name."""
+        method, named = request.method, self._servers.get(str(request.params.get("server")))
+        servers = list(self._servers.values()) if named is None else [named]
+        self._list_tools(servers)
+        for connection in servers:
+            for name, tool in connection.catalogue.tools.items():
+                follows_server = method.endswith(name) and connection.name in method
+                if method in (name, f"tools/{name}", f"tools/call/{name}") or follows_server:
+                    return connection, tool
+        return None
+
+    def _no_tool(self, request: Request, servers: Sequence[Connection]) -> McpError:
+        """Why none of these servers has the tool."""
+        name = request.name
+        barred = next((one for one in servers if one.catalogue.has(name)), None)
+        if barred is not None:
+            allowed = ", ".join(barred.catalogue.tools) or "none"
+            if barred.catalogue.needs_task(name):
+                return McpError(
+                    f"the tool {name!r} of server {barred.name!r} runs only as a task, in a form of tasks that is not "
+                    f"supported here; others are: {allowed}"
+                )
+            return McpError(f"the tool {name!r} of server {barred.name!r} is not allowed; allowed are: {allowed}")
+        others = [one for one in self._servers.values() if one not in servers]
+        self._list_tools(others)
+        elsewhere = [one for one in others if name in one.catalogue.tools]
+        if elsewhere:
+            right = request.with_params(server=elsewhere[0].name)
+            return McpError(
+                f"server {servers[0].name!r} has no tool {name!r}, but {_names(elsewhere)} has. Write: {right}"
+            )
+        cut = [
+            McpError(f"(the listing of server {one.name!r} was cut off, so it may have more)")
+            for one in servers if one.catalogue.listing.is_cut
+        ]
+        return _joined([_no_such(request, "tool", {one: one.catalogue.tools for one in servers}), *cut])
 
 
 def is_repeatable(tool: Tool) -> bool:
@@ -185,3 +378,53 @@ def is_repeatable(tool: Tool) -> bool:
     """
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+
+def _only(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> Connection:
+    """The one server that has it; `McpError` if several have it."""
+    having = [one for one, names in known.items() if request.name in names]
+    if len(having) > 1:
+        right = request.with_params(server=having[0].name)
+        raise McpError(
+            f"{len(having)} servers have a {what} {request.name!r}: {_names(having)}. Say which. Write: {right}"
+        )
+    return having[0]
+
+
+def _no_such(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> McpError:
+    """For a name that does not exist: the closest ones and the right request, or all there are."""
+    name = request.name
+    close = [(server, found) for server, names in known.items() for found in close_matches(name, names, 3)]
+    where = f"server {next(iter(known)).name!r} has" if len(known) == 1 else "the servers have"
+    if close:
+        server, found = close[0]
+        hint = " or ".join(repr(one) for _, one in close[:3])
+        right = request.with_params(server=server.name, name=found)
+        return McpError(f"{where} no {what} {name!r}; did you mean {hint}? Write: {right}")
+    everything = "; ".join(f"{server.name}: {', '.join(names) or 'none'}" for server, names in known.items())
+    return McpError(f"{where} no {what} {name!r}. There are: {one_line(everything, MAX_NAMES)}")
+
+
+def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
+    """The arguments in a request that used the tool's name as the method."""
+    known = tool.input_schema.get("properties")
+    known = known if isinstance(known, Mapping) else {}
+    given = {key: value for key, value in request.params.items() if key in known or key not in ("server", "name")}
+    inner = given.get("arguments")
+    if "arguments" not in known and isinstance(inner, Mapping):
+        del given["arguments"]
+        given = {**given, **inner}
+    return {**example(tool.input_schema, given), **given}
+
+
+def _joined(errors: Iterable[McpError]) -> McpError:
+    """One error for several, such as why servers that may have what was meant could not be asked."""
+    return McpError("\n".join(map(str, errors)))
+
+
+def _bare(method: str) -> str:
+    return "".join(char for char in method.lower() if char.isalnum())
+
+
+def _names(servers: Sequence[Connection]) -> str:
+    return ", ".join(repr(one.name) for one in servers)

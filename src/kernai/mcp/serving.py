@@ -1,7 +1,7 @@
 """`serve`: skills, or an agent, as an MCP server for any MCP client. See docs/mcp.md.
 
-`serving_tools` finds and describes the tools, `serving_calls` performs a call, `serving_stdio` and `serving_http` are
-the transports, and `serving_loop` runs either to its end. The protocol itself is the official SDK's.
+`serving_tools` finds and describes the tools and performs the calls; `serving_transports` has stdio and HTTP. The
+protocol itself is the official SDK's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 import kernai
 from kernai._util.api import close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE
-from kernai.mcp.serving_calls import Calls
-from kernai.mcp.serving_http import Address, serve_http
-from kernai.mcp.serving_loop import GRACE, run_to_end
-from kernai.mcp.serving_stdio import serve_stdio
-from kernai.mcp.serving_tools import AgentAs, Source, Toolbox
+from kernai.mcp.serving_tools import AgentAs, Calls, Source, Toolbox
+from kernai.mcp.serving_transports import GRACE, Address, run_to_end, serve_http, serve_stdio
 from kernai.values.context import Context
 
 if TYPE_CHECKING:

@@ -1,27 +1,50 @@
-"""The tools that are served: skills, found again for each request, so that a reloaded registry shows at once.
+"""The tools that are served, and their calls.
 
-A skill's `Media` is the id of a media in its run's store. An MCP client has no such store, so it sends the payload
-itself, in MCP's own form for an image or a sound: ``{"data": BASE64, "mimeType": "image/png"}``.
+Skills are found again for each request, so that a reloaded registry shows at once. A skill's `Media` is the id of a
+media in its run's store. An MCP client has no such store, so it sends the payload itself, in MCP's own form for an
+image or a sound: ``{"data": BASE64, "mimeType": "image/png"}``.
+
+A sync skill runs in a worker thread; an async one on the event loop, in an asyncio task of its own; an agent as an
+asyncio run. Every failure of a skill is a result, `sys.exit()` included. A cancelled call stops waiting at once, and
+`SkillContext.cancelled` is true from then on. An async skill gets its `CancelledError` once (the SDK would repeat it at
+every await, and the skill could not clean up). A sync skill that ignores the cancellation ends on its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
+import os
 import re
+import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeGuard
 
 from mcp import types
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
+from kernai.agents.agent_skill import AgentSkill
+from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
+from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.schema import WORDS
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType, Validation
 from kernai.registry.configuration import config
+from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY, SkillAccess, SkillRegistry
+from kernai.runs.running import arun
+from kernai.values.context import Context
 from kernai.values.media import Media
+from kernai.values.message import Part
+from kernai.values.skill_result import SkillResult, is_data, plain
 
 AgentAs = Literal["tool", "skills"]
 Source = Skill | Iterable[Skill] | SkillRegistry | Agent[Any]
@@ -158,3 +181,253 @@ def _check(skills: list[Skill]) -> None:
 def _allowed(skills: list[Skill]) -> list[Skill]:
     allowed = config.allowed_skills
     return skills if allowed is None else [one for one in skills if one.name in allowed]
+
+
+#: of a client that reads slowly
+MAX_WAITING = 1000
+_LARGEST = 1e300  # beyond it a float is nearly out of range, and no call makes that much progress
+
+#: sends progress, total and message
+Send = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class Calls:
+    """The calls of one server, on the running event loop; `new_context` makes the run context of each."""
+
+    def __init__(self, new_context: Callable[[], Context], max_workers: int) -> None:
+        self._new_context = new_context
+        self._pool = WorkerPool(max_workers)
+        self._tasks: set[asyncio.Task[types.CallToolResult]] = set()
+        self._ending: asyncio.Future[None] | None = None  # belongs to the loop, and so is made by the first call
+
+    async def perform(
+        self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None, *, only_objects: bool
+    ) -> types.CallToolResult:
+        """The result of one call, or its failure as a tool error. Raises only its own cancellation.
+
+        `only_objects`: the client takes nothing else as structured content.
+        """
+        progress = None if send is None else Progress(send)
+        call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
+        task = asyncio.create_task(call.outcome(arguments, self._new_context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._ending = self._ending or asyncio.get_running_loop().create_future()
+        either: list[asyncio.Future[Any]] = [task, self._ending]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and progress is not None:
+                await progress.finish()
+            return task.result() if task.done() else failure("the server is shutting down")
+        finally:
+            if not task.done():
+                call.cancellation.set()
+                task.cancel()
+            if progress is not None:
+                progress.abandon()
+
+    def cancel(self) -> None:
+        """Answers every call under way with an error, and cancels it."""
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
+
+    async def close(self, seconds: float) -> None:
+        """Waits at most `seconds` for cancelled calls that still clean up."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+
+class _Call:
+    def __init__(
+        self, served: ServedSkill, pool: WorkerPool, emit: Callable[[Any], object], only_objects: bool
+    ) -> None:
+        self.cancellation = threading.Event()
+        self._served = served
+        self._pool = pool
+        self._emit = emit
+        self._only_objects = only_objects
+        self._run_id = os.urandom(12).hex()
+        self._context: SkillContext[Any] | None = None
+
+    async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
+        """The result, or the failure as a tool error."""
+        try:
+            run_context = new_context()
+            if self._served.skill.wants_context:
+                self._context = SkillContext(
+                    self._served.skill, run_context, call_id="0.0", run_id=self._run_id, emit=self._emit,
+                    cancelled=self.cancellation.is_set,
+                )
+            bound = self._served.table.bind(arguments, run_context.media_store, repair=False)
+            return await self._performed(bound, run_context)
+        except asyncio.CancelledError as error:
+            if self.cancellation.is_set():
+                raise
+            text = error_text(as_failure(error))  # the skill awaited something that was cancelled
+        except (SystemExit, KeyboardInterrupt) as error:  # of the skill: a real Ctrl-C never gets here
+            text = f"{type(error).__name__}: {error}".rstrip(": ")
+        except SkillInputError as error:
+            text = self._for_clients(error)
+        except Exception as error:  # noqa: BLE001 - the client's model reads whatever a skill raises
+            text = error_text(error)
+        return failure(str(self._scrubbed(text)))
+
+    async def _performed(self, bound: dict[str, Any], run_context: Context) -> types.CallToolResult:
+        skill = self._served.skill
+        invoke = partial(skill.invoke, bound, self._context)
+        value: Any
+        if isinstance(skill, AgentSkill):
+            value = await arun(
+                skill.agent, str(bound["input"]), context=run_context, cancel=self.cancellation,
+                on_event=self._on_event, run_id=self._run_id,
+            )
+        else:
+            value = invoke() if skill.is_async else await in_worker(self._pool, partial(self._in_worker, invoke))
+        if hasattr(value, "__await__"):
+            value = await value
+        if isinstance(value, types.CallToolResult):
+            return value
+        result, data = self._result_of(value)
+        # writing media reads files
+        return await in_worker(self._pool, lambda: written(result, data)) if result.media else written(result, data)
+
+    def _in_worker(self, invoke: Callable[[], Any]) -> Any:
+        """The whole result of a sync skill; an awaitable is for the event loop."""
+        if self.cancellation.is_set():  # while it waited for a thread
+            raise RunCancelledError("the call was cancelled")
+        value = invoke()
+        return value if hasattr(value, "__await__") else written(*self._result_of(value))
+
+    def _result_of(self, value: object) -> tuple[SkillResult, Any]:
+        """A skill's value, and its structured content if it is data. `KernaiError` for what has no text, like bytes."""
+        value = self._scrubbed(value)
+        data = self._scrubbed(plain(value)) if is_data(value) else None
+        if self._only_objects and data is not None and not isinstance(data, dict):
+            data = {"result": data}
+        return self._scrubbed(SkillResult.of(value)), data
+
+    def _on_event(self, event: Event) -> None:
+        """Emits what the skills of an agent emit and which of them it calls, so that clients do not give up on a long
+        run. Parameters and results stay here.
+        """
+        row = event.row
+        if isinstance(row, ProgressRow):
+            self._emit(as_message(row.data_))  # its numbers belong to one skill, not to the run
+        elif isinstance(row, SkillExecuteRow):
+            self._emit(f"step {event.step}: {row.skill}")
+
+    def _for_clients(self, error: SkillInputError) -> str:
+        """The faults, and right arguments instead of the block that a model in kernai would write."""
+        table = self._served.table
+        faults, _, usage = str(error).rpartition("\nUsage: ")
+        if usage == table.usage():
+            return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
+        return faults or usage  # of another skill that this one called: its inputs mean nothing to the client
+
+    def _scrubbed(self, value: Any) -> Any:
+        return value if self._context is None else self._context.scrub(value)
+
+
+def written(result: SkillResult, data: Any) -> types.CallToolResult:
+    """A skill's result for MCP. `KernaiError` for a media file that cannot be read.
+
+    An image or a sound has its own kind of content, other media are embedded resources (as text where they are text),
+    and a URL is a link that is never fetched. The metadata of the result is for recordings and is not sent.
+    """
+    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=data)
+
+
+def failure(text: str) -> types.CallToolResult:
+    """A tool error: the client's model reads its text and can correct the call."""
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+
+def _content(part: Part) -> types.ContentBlock:
+    if isinstance(part, str):
+        return types.TextContent(text=part.encode("utf-8", "replace").decode())  # no UTF-8 line holds a lone surrogate
+    if part.is_url:
+        return types.ResourceLink(uri=str(part.data), name=part.id, mime_type=part.mime_type)
+    if part.kind == "image":
+        return types.ImageContent(data=part.to_base64(), mime_type=part.mime_type)
+    if part.kind == "audio":
+        return types.AudioContent(data=part.to_base64(), mime_type=part.mime_type)
+    return types.EmbeddedResource(resource=_resource(part))
+
+
+def _resource(media: Media) -> types.TextResourceContents | types.BlobResourceContents:
+    uri = f"kernai://media/{media.id}"
+    if media.mime_type.startswith("text/"):
+        with suppress(UnicodeDecodeError):
+            return types.TextResourceContents(uri=uri, mime_type=media.mime_type, text=media.read_bytes().decode())
+    return types.BlobResourceContents(uri=uri, mime_type=media.mime_type, blob=media.to_base64())
+
+
+class Progress:
+    """Sends what a skill emits as progress notifications, in the order in which it was emitted, before the result.
+
+    A client that reads slowly delays nothing else: beyond `MAX_WAITING` the oldest are dropped, because the newest says
+    how far the call is. Made on the running event loop.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Any] = deque(maxlen=MAX_WAITING)
+        self._ended = False
+        self._last: float | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    def add(self, data: Any) -> None:
+        """From any thread; `data` is JSON-ready."""
+        with suppress(RuntimeError):  # the event loop is closed: the call has outlived its server
+            self._loop.call_soon_threadsafe(self._append, data)
+
+    async def finish(self) -> None:
+        """Waits until everything added so far is sent."""
+        await asyncio.sleep(0)  # what a thread has just added is appended meanwhile
+        self._ended = True
+        if self._sending is not None:
+            await self._sending
+
+    def abandon(self) -> None:
+        """Sends no more."""
+        self._ended = True
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _append(self, data: Any) -> None:
+        if not self._ended:
+            self._waiting.append(data)
+            if self._sending is None or self._sending.done():
+                self._sending = asyncio.create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            with suppress(Exception):  # the client is gone or refuses them: the call itself continues
+                await self._send(*self._read(self._waiting.popleft()))
+
+    def _read(self, data: Any) -> tuple[float, float | None, str | None]:
+        """Emitted data as progress, total and message.
+
+        The specification wants a number that grows each time. A number, or ``{"progress": n, "total": m, "message":
+        text}``, is used as it is, or minimally more than the last if it is not larger. Anything else is a message.
+        """
+        fields = data if isinstance(data, Mapping) else {"progress": data}
+        number, total, message = fields.get("progress"), fields.get("total"), fields.get("message")
+        least = -math.inf if self._last is None else math.nextafter(self._last, math.inf)
+        if not _is_number(number):
+            self._last = 1.0 if self._last is None else max(math.floor(self._last) + 1.0, least)
+            return self._last, None, as_message(data)
+        self._last = max(float(number), least)
+        return self._last, float(total) if _is_number(total) else None, message if isinstance(message, str) else None
+
+
+def as_message(data: Any) -> str:
+    """Emitted data as a text: its message, if it has one, or its JSON."""
+    if isinstance(data, Mapping) and isinstance(data.get("message"), str):
+        return str(data["message"])
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST

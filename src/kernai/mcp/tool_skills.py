@@ -22,7 +22,7 @@ from kernai.inputs.types import Fault, InputType, Validation
 from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
-from kernai.mcp.rendering import Returned
+from kernai.mcp.language import Returned
 from kernai.mcp.schemas import found_faults, is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
