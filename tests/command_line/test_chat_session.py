@@ -1,4 +1,4 @@
-"""A conversation in this process: what a turn leaves behind, what is shown, and Ctrl-C wherever it may come."""
+"""A conversation in this process: what a turn leaves behind, what is shown of a run, and Ctrl-C wherever it may come."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import docs_tables
 from kernai import (
     Agent,
     Event,
@@ -30,11 +31,12 @@ from kernai import (
 )
 from kernai.command_line import main
 from kernai.command_line.chat_command import ChatSession, _result
-from kernai.command_line.narrator import PipedTurn, TurnView
+from kernai.command_line.narrator import Narrator, PipedTurn, TurnView
 from kernai.command_line.output import CommandError, interruptible
+from kernai.events import KINDS, Row
 from kernai.interrupts import INTERRUPTS
-from tests.command_line.support import ECHO, write
-from tests.command_line.terminal import PATIENCE
+from kernai.jsonio.json_data import loads
+from tests.command_line.support import ECHO, PATIENCE, write
 
 
 def session(agent: Agent, **options: Any) -> ChatSession:
@@ -282,3 +284,30 @@ def test_a_signal_that_did_not_interrupt_the_call_ends_it_once(no_thread_is_left
     assert len(calls) == 1
     assert signal.set_wakeup_fd(-1) == -1
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+
+
+# --------------------------------------------------------------------------------------------------- the lines of a run
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("verbose", [False, True])
+def test_an_event_of_any_kind_is_one_line_or_none(
+    kind: type[Row], verbose: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = Event(kind.type, loads(docs_tables.documented(kind)[1]))
+    assert type(event.row) is kind
+    Narrator(verbose=verbose)(event)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") <= 1
+
+
+def test_a_long_value_fills_the_line_of_a_terminal_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    Narrator()(Event("progress", {"data": "x"}))
+    Narrator()(Event("skill_execute", {"skill": "look", "params": {"text": "x" * 200}, "call_id": "0.0"}, 0))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("  call look ")
+    assert len(line) == 80

@@ -1,20 +1,29 @@
-"""Every scenario passes offline: as the matrix runs them, each in a process of its own."""
+"""All scenarios: each passes offline, runs the same in every way, and can be somebody's own in a folder of their own."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import functools
+import importlib
 import json
+import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kernai
+from kernai.loop import kernel
 from kit.scenario_files import find_scenarios
+from kit.tape import Tape
+from kit.tape_provider import TapeProvider
 from tests.scenarios.scenario_process import ENVIRONMENT, ROOT
-
-pytestmark = pytest.mark.process
+from tests.test_docs import code_blocks
 
 SCENARIOS = find_scenarios(ROOT / "scenarios")
 NAMES = {
@@ -41,11 +50,13 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.process
 def test_the_scenarios_that_the_project_promises_are_there_with_a_tape_and_a_description() -> None:
     assert {one.name for one in SCENARIOS} >= NAMES
     assert [one.name for one in SCENARIOS if not one.tape.is_file() or not one.description] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
 def test_a_scenario_passes_offline(matrix: dict[str, Any], name: str) -> None:
     (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == name)
@@ -53,6 +64,7 @@ def test_a_scenario_passes_offline(matrix: dict[str, Any], name: str) -> None:
     assert cell["tokens"] > 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
 def test_a_tape_is_asked_what_it_was_asked_when_it_was_made(matrix: dict[str, Any], name: str) -> None:
     log = run_log(matrix, name)
@@ -70,3 +82,171 @@ def run_log(matrix: dict[str, Any], name: str) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads(path.read_text())
     return loaded
+
+
+# ----------------------------- every way to run, from a provider that streams and from one that does not: one recording
+
+
+TAPES = Path(__file__).resolve().parents[2] / "scenarios" / "tapes"
+#: those without MCP servers, which are programs of others
+#: their runs are resumed from a store
+KEPT = {"approval_of_payments", "crash_and_resume", "fork_another_way"}
+PLAYED = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem and path.stem not in KEPT)
+#: what a clock has measured
+MEASURED = frozenset({"duration_ms", "latency_ms"})
+
+
+class Silent(TapeProvider):
+    """The same answers, in no pieces."""
+
+    def call(
+        self,
+        messages: Sequence[kernai.Message],
+        model: kernai.Model,
+        generation: kernai.GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> kernai.LlmResponse:
+        del on_chunk
+        return super().call(messages, model, generation, lambda _: None)
+
+
+class Native(TapeProvider):
+    """The same on the event loop."""
+
+    async def acall(self, *given: Any) -> kernai.LlmResponse:
+        await asyncio.sleep(0)
+        return self.call(*given)
+
+
+def by_execute(agent: kernai.Agent, content: Any, **options: Any) -> None:
+    kernai.execute(agent, content, **options)
+
+
+def by_stream(agent: kernai.Agent, content: Any, **options: Any) -> None:
+    for _ in kernai.stream(agent, content, **options):
+        pass
+
+
+def by_aexecute(agent: kernai.Agent, content: Any, **options: Any) -> None:
+    asyncio.run(kernai.aexecute(agent, content, **options))
+
+
+def by_astream(agent: kernai.Agent, content: Any, **options: Any) -> None:
+    async def consume() -> None:
+        async with kernai.astream(agent, content, **options) as events:
+            async for _ in events:
+                pass
+
+    asyncio.run(consume())
+
+
+WAYS = (by_execute, by_stream, by_aexecute, by_astream)
+
+
+def recording_of(name: str, way: Callable[..., None], kind: type[TapeProvider]) -> list[dict[str, Any]]:
+    definition = importlib.import_module(name).scenario.definition
+    provider, recorder = kind(Tape.load(TAPES / f"{name}.json", name)), kernai.Recorder()
+    for prepare in definition.preparations:
+        prepare()
+    with definition.agent(provider, kernai.Model("tape", definition.capabilities)) as agent:
+        way(agent, definition.input, recorder=recorder, limits=definition.limits, run_id="run-1")
+    assert provider.left == provider.unplayed == []
+    entries = json.loads(recorder.to_json())
+    for entry in entries:
+        del entry["timestamp"]
+        if isinstance(entry["data"], dict):
+            entry["data"] = {key: one for key, one in entry["data"].items() if key not in MEASURED}
+    return list(entries)
+
+
+def comparable(entries: list[dict[str, Any]]) -> list[Any]:
+    """Each scope's events in order; those of concurrent tasks have none."""
+    by_scope: dict[str, list[str]] = {}
+    for entry in entries:
+        text = json.dumps(entry, sort_keys=True)
+        by_scope.setdefault(f"tasks of {entry['scope']}" if "task_" in entry["event"] else entry["scope"], []).append(text)
+    return sorted((scope, sorted(events) if "tasks of" in scope else events) for scope, events in by_scope.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLAYED)
+def test_every_way_to_run_records_the_same(name: str) -> None:
+    first = comparable(recording_of(name, by_execute, TapeProvider))
+    for way in WAYS:
+        for kind in (TapeProvider, Silent, Native):
+            assert comparable(recording_of(name, way, kind)) == first, (way.__name__, kind.__name__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLAYED)
+def test_the_short_way_of_plain_calls_records_what_the_general_way_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = comparable(recording_of(name, by_execute, TapeProvider))
+    monkeypatch.setattr(kernel, "plain_call", lambda *_: None)
+    assert comparable(recording_of(name, by_execute, TapeProvider)) == short
+
+
+# ----------------------------------------------- the sample of the docs, run as a user runs it in a folder of their own
+
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "scenarios"
+NAME = "reading_room"
+#: as a user has it, to whom only kernai is installed
+INSTALLED = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The docs' sample and its tape, in the places that the docs name."""
+    blocks = [block.code for block in code_blocks(ROOT / "docs" / "scenarios.md") if block.language == "python"]
+    (sample,) = (code for code in blocks if f'Scenario("{NAME}"' in code)
+    (making,) = (code for code in blocks if code.startswith("import json\n\ntape = "))
+    literals = (node.value for node in ast.parse(making).body if isinstance(node, ast.Assign))
+    made = tmp_path / "50 % mine"
+    (made / "tapes").mkdir(parents=True)
+    (made / f"{NAME}.py").write_text(sample)
+    (made / "tapes" / f"{NAME}.json").write_text(json.dumps(ast.literal_eval(next(literals))))
+    return made
+
+
+def ran(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, env=INSTALLED | more, capture_output=True, encoding="utf-8",
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.process
+def test_the_matrix_runs_a_folder_whose_scenarios_find_the_harness_by_themselves(folder: Path) -> None:
+    done = ran(FOLDER / "run_matrix.py", "--folder", folder, "--offline", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert f"pass  {NAME}" in done.stdout
+
+
+@pytest.mark.process
+def test_a_scenario_elsewhere_takes_the_tape_beside_it_and_leaves_its_log_there(folder: Path) -> None:
+    before = set((FOLDER / "logs").glob("*"))
+    done = ran(f"{NAME}.py", "--offline", cwd=folder, PYTHONPATH=os.pathsep.join([INSTALLED["PYTHONPATH"], str(FOLDER)]))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert [json.loads(log.read_text())["passed"] for log in (folder / "logs").glob(f"*-{NAME}-*.json")] == [True]
+    assert set((FOLDER / "logs").glob("*")) == before
+
+
+def test_the_entry_runs_a_file_that_is_named_and_no_other_of_that_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = runpy.run_path(str(ROOT / "dev.py"))["scenario"]
+    inside = scenario.__globals__
+    monkeypatch.setitem(inside, "_install", lambda group: None)  # which may ask the network
+    monkeypatch.setitem(inside, "_python", lambda arguments: arguments)
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    monkeypatch.chdir(folder)
+    Path("inventory_lookup.py").touch()
+    assert scenario(["inventory_lookup", "--offline"]) == ["scenarios/inventory_lookup.py", "--offline"]
+    assert scenario(["scenarios/inventory_lookup.py"]) == ["scenarios/inventory_lookup.py"]
+    assert scenario([str(FOLDER / "inventory_lookup.py")]) == ["scenarios/inventory_lookup.py"]
+    assert os.environ["PYTHONPATH"] == "mine"
+    assert scenario(["inventory_lookup.py", "--offline"]) == [str(folder / "inventory_lookup.py"), "--offline"]
+    assert os.environ["PYTHONPATH"] == os.pathsep.join(["mine", str(FOLDER)])

@@ -1,4 +1,4 @@
-"""Five scenarios without workflows, pictures or servers: their good runs, and runs that look good and are not.
+"""The scenarios without workflows, pictures or servers: their good runs, and runs that look good and are not.
 
 A bad run is the good one's tape with a change; skills, data and judgement are the real ones.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -27,6 +28,7 @@ import simple_baseline
 from fixtures import make_incident, make_products
 from fixtures.fraud_investigation import make_payments
 from kernai.recording_file import read_recording
+from kit.kept import STORE
 from tests.scenarios.scenario_process import (
     ENVIRONMENT,
     SCENARIOS,
@@ -345,3 +347,56 @@ def test_working_days_are_counted_by_the_calendar() -> None:
     assert simple_baseline.count_working_days(monday, sunday, [monday, sunday]) == 4
     with pytest.raises(ValueError, match="must not be before"):
         simple_baseline.count_working_days(sunday, monday, [])
+
+
+# ------------------------------------------------------------------------------------------------- runs that survive
+
+KEPT = ("approval_of_payments", "crash_and_resume", "fork_another_way")
+
+
+def process(name: str, *arguments: str, python: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, str(SCENARIOS / f"{name}.py"), "--offline", "--no-log", *arguments]
+    return subprocess.run(
+        command, env={**ENVIRONMENT, **more}, capture_output=True, encoding="utf-8", timeout=120, check=False
+    )
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+def test_the_standard_library_alone_is_enough_and_nothing_is_left_behind(name: str, tmp_path: Path) -> None:
+    done = process(name, python=("-S",), TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, change, failure",
+    [
+        ("approval_of_payments", replaced("219.50", "129.50"), "only what was delivered is paid"),
+        ("approval_of_payments", replaced("R-18 is not:", "The other is not:"), "the answer names both"),
+        ("crash_and_resume", replaced('"amount": 60', '"amount": 66'), "every fee is booked once"),
+        ("fork_another_way", replaced("the regional trains", "the night train"), "each run chose what"),
+    ],
+)
+def test_a_run_that_is_not_good_says_what_does_not_hold(name: str, change: Change, failure: str, tmp_path: Path) -> None:
+    assert any(f"this does not hold: {failure}" in line for line in failures(name, change, tmp_path))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_store_that_is_none_is_wrong_usage() -> None:
+    done = process("crash_and_resume", KERNAI_SCENARIO_STORE="/no/such/folder")
+    assert done.returncode == 2
+    assert f"{STORE} is set, and /no/such/folder is no folder" in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_recording_of_a_run_that_was_killed_holds_both_processes(tmp_path: Path) -> None:
+    done = process("crash_and_resume", "--record", str(tmp_path / "run.jsonl"))
+    assert done.returncode == 0, done.stderr
+    types = [entry["event"] for entry in read_recording(tmp_path / "run.jsonl")]
+    assert (types[0], types[-1], types.count("skill_execute"), types.count("llm_response")) == ("run_start", "result", 4, 5)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Dialog, Locator, Page, ViewportSize, sync_playwright
 
 from kernai.viewer import render_page
 from tests.viewer.recordings import buying
@@ -141,3 +141,14 @@ def show(new_page: NewPage, tmp_path: Path) -> Callable[..., Page]:
         return new_page(file.as_uri() + at, **options)
 
     return open_entries
+
+
+def rows(page: Page) -> list[str]:
+    """The names in the tree, from above."""
+    return page.locator("#tree .row .name").all_inner_texts()
+
+
+def step_card(page: Page, number: int) -> Locator:
+    """The cards of the steps of that number."""
+    title = page.get_by_role("heading", name=f"Step {number}", exact=True)
+    return page.locator("#conversation .card.step").filter(has=title)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Locator, Page, expect
 
-from tests.viewer.cards import rows, step_card
-from tests.viewer.recordings import PNG, Script, small
+from tests.viewer.conftest import rows, step_card
+from tests.viewer.recordings import HOSTILE, PNG, Script, small
 
 Show = Callable[..., Page]
 
@@ -103,3 +104,147 @@ def test_pictures_beside_the_recording_are_thumbnails_and_the_others_say_why_not
     expect(page.get_by_role("dialog", name="Picture").locator("img")).to_be_visible()
     page.get_by_role("button", name="Close").click()
     expect(page.get_by_role("dialog", name="Picture")).to_be_hidden()
+
+
+# ------------------------------------------------------------------------------------------------------------- Markdown
+
+
+#: of each text, the markup of what it is rendered as
+RENDERED = {
+    "# One #\n\ntext\n### Two": "<h4>One</h4><p>text</p><h5>Two</h5>",
+    "**b** *i* ***both*** __b__ _i_ ~~gone~~ `c*o*de`":
+        "<p><strong>b</strong> <em>i</em> <strong><em>both</em></strong> <strong>b</strong> <em>i</em> <del>gone</del> <code>c*o*de</code></p>",
+    "**b *i*** 2 * 3 * 4 snake_case_name \\*no\\* **open": "<p><strong>b <em>i</em></strong> 2 * 3 * 4 snake_case_name *no* **open</p>",
+    "one\ntwo<br>three `` a`b ``": "<p>one\ntwo\nthree <code>a`b</code></p>",
+    "- a\n  - b\n    more\n- c\n\n\n- d": "<ul><li><p>a</p><ul><li><p>b\nmore</p></li></ul></li><li><p>c</p></li><li><p>d</p></li></ul>",
+    "3. a\n   - b\n4) c\n* d": '<ol start="3"><li><p>a</p><ul><li><p>b</p></li></ul></li><li><p>c</p></li></ol><ul><li><p>d</p></li></ul>',
+    "- a\n  ```py\n  if x:\n    <b>\n  ```\n~~~\n# not closed":
+        "<ul><li><p>a</p><pre><code>if x:\n  &lt;b&gt;</code></pre></li></ul><pre><code># not closed</code></pre>",
+    "> a\n> > b\n\n---": "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><hr>",
+    "Prices:\n| | *a* | b |\n|---|--:|:-:|\n| x | 1\\|2 |\n\n|no|table|":
+        '<p>Prices:</p><table><thead><tr><td></td><th class="right"><em>a</em></th><th class="middle">b</th></tr></thead>'
+        '<tbody><tr><td>x</td><td class="right">1|2</td><td class="middle"></td></tr></tbody></table><p>|no|table|</p>',
+}
+#: of each text, the addresses that it links to and how it reads
+LINKS = {
+    '[a *b*](https://x.example/y "title")': (["https://x.example/y"], "a b (https://x.example/y)"),
+    "see https://x.example/a_b_c). `https://no.example`": (["https://x.example/a_b_c"], "see https://x.example/a_b_c). https://no.example"),
+    "[x](mailto:a@x.example)": (["mailto:a@x.example"], "x (mailto:a@x.example)"),
+    "[[1]](HTTPS://x.example) [https://x.example](https://x.example)":
+        (["https://x.example/"] * 2, "[1] (https://x.example/) https://x.example"),
+    "[https://good.example](https://evil.example)": (["https://evil.example/"], "https://good.example (https://evil.example/)"),
+    "![a](https://x.example/a.png)": (["https://x.example/a.png"], "Image: a (https://x.example/a.png)"),
+    "[a](https://\u0440\u0430\u0443\u0440\u0430l.example/\u202e)": (["https://xn--l-7sba6dbr.example/%E2%80%AE"], "a (https://xn--l-7sba6dbr.example/%E2%80%AE)"),
+    **{f"[a]({address})": ([], f"[a]({address})") for address in (
+        "javascript:window.harmed=1", "JaVaScRiPt:window.harmed=1", "java\tscript:window.harmed=1", "data:text/html,x", "vbscript:x",
+        "file:///etc/passwd", "//evil.example", "#e1", "https://", "blob:https://x.example", " javascript:window.harmed=1",
+        "https://[", "&#106;avascript:window.harmed=1")},
+}
+WHAT_CAN_ACT = """() => [...document.querySelectorAll(".markdown *")].flatMap((one) => [...one.attributes]
+  .filter(({ name, value }) => !{ start: /^\\d+$/, class: /^(right|middle|address)$/, target: /^_blank$/,
+    rel: /^noopener noreferrer$/, href: /^(https?:\\/\\/|mailto:)/ }[name]?.test(value))
+  .map(({ name, value }) => `${one.tagName} ${name}=${value}`))"""
+ELEMENTS = "[...new Set([...document.querySelectorAll('.markdown *')].map((one) => one.localName))]"
+
+
+def finals(page: Page) -> list[Locator]:
+    """The events' cards, each rendered."""
+    page.keyboard.press("2")
+    expect(page.locator("#events .card").first).to_be_visible()
+    for button in page.get_by_role("button", name="Render Markdown").all()[::-1]:
+        button.evaluate("(one) => one.click()")
+    return page.locator("#events .card").all()
+
+
+def recorded(texts: list[str]) -> Script:
+    script = Script()
+    for text in texts:
+        script.add("final", text)
+    return script
+
+
+def test_the_usual_markdown_is_rendered(show: Show) -> None:
+    page = show(recorded(list(RENDERED)).entries)
+    shown = [card.locator(".markdown").evaluate("(one) => one.innerHTML") for card in finals(page)]
+    assert dict(zip(RENDERED, shown, strict=True)) == RENDERED
+
+
+def test_a_link_shows_where_it_leads_and_leads_to_the_web_or_to_mail(show: Show) -> None:
+    page = show(recorded([f"{text} **x**" for text in LINKS]).entries)
+    shown = []
+    for card in finals(page):
+        links = card.locator(".markdown a").evaluate_all("(all) => all.map((one) => one.getAttribute('href'))")
+        shown.append((links, (card.locator(".markdown").text_content() or "").removesuffix(" x")))
+    assert dict(zip(LINKS, shown, strict=True)) == LINKS
+    assert page.evaluate(WHAT_CAN_ACT) == []
+
+
+def test_a_text_is_shown_and_copied_as_it_is_recorded(show: Show) -> None:
+    text = "# Found\n\n- **north**"
+    page = show(Script().add("run_start", {"input": "x"}).add("result", {"text": text, "stop_reason": "final"}).entries)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    answer = page.locator(".outcome-first")
+    expect(answer.locator(".text")).to_have_text(text)
+    answer.get_by_role("button", name="Render Markdown").click()
+    expect(answer.get_by_role("heading", name="Found")).to_be_visible()
+    answer.get_by_role("button", name="Copy").click()
+    expect(answer.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == text
+    answer.get_by_role("button", name="As recorded").click()
+    expect(answer.locator(".text")).to_have_text(text)
+    expect(answer.locator(".markdown")).to_have_count(0)
+
+
+def test_what_the_search_finds_is_marked_in_rendered_text_too(show: Show) -> None:
+    page = show(recorded(["**north** is `open`"]).entries, at="#e1")
+    page.locator("#search").fill("open")
+    expect(page.locator("#e1 mark")).to_have_text("open")
+    page.get_by_role("button", name="Render Markdown").click()
+    expect(page.locator("#e1 .markdown code mark")).to_have_text("open")
+
+
+@pytest.mark.parametrize("text", ["Plain prose, no more.", "a - b * c", "x" * 200_001 + "\n# Too long"], ids=["prose", "marks", "too long"])
+def test_only_text_with_markdown_in_it_can_be_rendered(show: Show, text: str) -> None:
+    page = show(recorded([text]).entries, at="#e1")
+    expect(page.locator("#e1 .text")).to_be_visible()
+    expect(page.get_by_role("button", name="Render Markdown")).to_have_count(0)
+
+
+WRAPPED = ("{0}", "# {0}", "- {0}", "> {0}", "**{0}**", "`{0}`", "```{0}\n{0}\n```", "[{0}](https://x.example/{0})", "[x]({0})",
+           "![{0}]({0})", "<{0}>", "| {0} |\n|---|\n| {0} |", '[x](https://x.example "{0}")')
+
+
+def test_hostile_texts_stay_text_when_they_are_rendered(show: Show) -> None:
+    page = show(recorded([f"{wrap.format(text)}\n\n**x**" for text in HOSTILE for wrap in WRAPPED]).entries)
+    finals(page)  # those near the screen; then the others
+    for _ in range(3):
+        page.keyboard.press("G")
+        finals(page)
+        assert page.evaluate(WHAT_CAN_ACT) == []
+    expected = {"p", "strong", "h4", "ul", "li", "blockquote", "code", "pre", "a", "span", "table", "thead", "tbody", "tr", "th", "td"}
+    assert set(page.evaluate(ELEMENTS)) == expected
+
+
+LARGE = {
+    "quotes in quotes": ">", "lists in lists": "- ", "marks that close nothing": "*a **b _c ~~d [e `f ``g ", "brackets": "[", "links": "[a](",
+    "code": "`a ``b ```c ", "tables": "|a|b|\n|-|-|\n", "headings": "# a\n", "tabs": "# \t\t\t\t", "items": "- **a**\n", "words": "**a** ",
+}
+
+
+@pytest.mark.parametrize("unit", LARGE.values(), ids=LARGE)
+def test_markdown_of_any_make_is_rendered_in_a_moment(show: Show, unit: str) -> None:
+    """What takes time by the square of its length would take minutes."""
+    size = 60_000
+    page = show(recorded(["**x**\n\n" + (unit * size)[:size]]).entries, at="#e1")
+    page.get_by_role("button", name="Render Markdown").click()
+    expect(page.locator("#e1 .markdown")).to_be_visible()
+    page.keyboard.press("j")  # the page still answers
+    expect(page.locator("#e1")).to_be_focused()
+    deepest = "() => { let deep = 0; for (let at = document.querySelector('.markdown'); at; at = at.lastElementChild) deep++; return deep; }"
+    assert page.evaluate(deepest) < 30
+
+
+def test_a_megabyte_of_markdown_stays_as_it_is_recorded(show: Show) -> None:
+    page = show(recorded(["# a **b** [c](https://x.example)\n" * 32_000]).entries, at="#e1")
+    expect(page.get_by_role("button", name="Show all 1,056,000 characters")).to_be_visible()
+    expect(page.get_by_role("button", name="Render Markdown")).to_have_count(0)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 import kernai
 from kernai import Agent, Decision, Limits, MemoryStore, MockProvider, skill
 from kernai.recording.recorder import expand
-from tests.viewer.cards import rows, step_card
+from tests.viewer.conftest import rows, step_card
 
 Show = Callable[..., Page]
 

@@ -10,7 +10,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from kernai.events import KINDS
-from tests.viewer.cards import rows
+from tests.viewer.conftest import rows
 from tests.viewer.recordings import Script, long, small
 
 Show = Callable[..., Page]

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kernai.viewer import FollowServer
-from tests.viewer.cards import step_card
+from tests.viewer.conftest import step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, hostile, long, small
 
 NewPage = Callable[..., Page]

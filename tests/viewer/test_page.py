@@ -1,9 +1,11 @@
-"""The page as a text: what is in it, that nothing can end its data early, and that it grows with the run alone."""
+"""A page of the viewer as text: its data, the pictures beside a recording, and a file that is read while somebody writes it."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -17,9 +19,11 @@ from hypothesis import strategies as st
 import kernai
 from kernai.events import KINDS
 from kernai.viewer import page as page_module
-from kernai.viewer import render_page
+from kernai.viewer import render_page, thumbnails
+from kernai.viewer.feed import SHOWN, Tail
 from kernai.viewer.page import kinds
 from kernai.viewer.records import MOST_PARTS, Records, outline
+from kernai.viewer.thumbnails import Thumbnails, picture_type
 from tests.viewer.recordings import HOSTILE, hostile, small
 
 
@@ -219,3 +223,201 @@ def test_the_media_of_a_recording_are_in_its_page(tmp_path: Path) -> None:
     reference = {"id": "media_00000000000a", "kind": "image"}
     page = render_page([{"event": "skill_result", "data": {"result": [reference]}}], title="x", media_folder=tmp_path)
     assert Taken(page).data["media"] == {"media_00000000000a": {"uri": "data:image/gif;base64,R0lGODlhLi4u"}}
+
+
+# ------------------------------------------------------------------------------------------------------------- pictures
+
+
+ID = "media_00000000000a"
+GIF = b"GIF89a" + bytes(20)
+
+
+def found(folder: Path | str | None, *names: str) -> dict[str, dict[str, str]]:
+    return Thumbnails(folder).find(set(names or (ID,)))
+
+
+@pytest.mark.parametrize(
+    "data, kind",
+    [
+        (b"\x89PNG\r\n\x1a\nxx", "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF87a", "image/gif"),
+        (b"GIF89a", "image/gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"), (b"RIFF\0\0\0\0WAVE", None),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", None), (b"<html>", None), (b"", None), (b"BM", None), (b"%PDF-1.7", None),
+    ],
+)
+def test_a_picture_is_what_begins_as_one(data: bytes, kind: str | None) -> None:
+    assert picture_type(data) == kind
+
+
+def test_the_ending_of_a_file_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / f"{ID}.bin").write_bytes(GIF)
+    assert found(tmp_path)[ID]["uri"].startswith("data:image/gif;base64,")
+    (tmp_path / f"{ID}.bin").write_bytes(b"<svg/>")
+    assert found(tmp_path)[ID] == {"left_out": "its data is not PNG, JPEG, GIF or WebP"}
+
+
+@pytest.mark.parametrize("name", [f"{ID}", f"{ID}.a.b", f"x{ID}.png", "media_00000000000A.png", f"{ID}.png\n", f"{ID}.{'x' * 9}"])
+def test_files_of_other_names_are_not_looked_at(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(GIF)
+    assert found(tmp_path) == {}
+
+
+def test_no_link_is_followed_and_no_pipe_waited_for(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.gif"
+    secret.write_bytes(GIF)
+    folder = tmp_path / "media"
+    folder.mkdir()
+    (folder / f"{ID}.gif").symlink_to(secret)
+    assert "cannot be opened" in found(folder)[ID]["left_out"]
+    (folder / f"{ID}.gif").unlink()
+    os.mkfifo(folder / f"{ID}.gif")
+    (folder / "media_00000000000b.gif").mkdir()
+    not_one = {"left_out": "its file is not a regular file"}
+    assert found(folder, ID, "media_00000000000b") == {ID: not_one, "media_00000000000b": not_one}
+    linked = tmp_path / "linked"
+    linked.symlink_to(folder)
+    assert found(linked) == {}
+
+
+@pytest.mark.parametrize("folder", [None, "no/such/folder", __file__])
+def test_without_a_folder_there_are_no_pictures(folder: str | None) -> None:
+    assert found(folder) == {}
+
+
+def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thumbnails, "MAX_BYTES", 100)
+    monkeypatch.setattr(thumbnails, "MAX_TOTAL", 150)
+    names = [f"media_00000000000{end}" for end in "abc"]
+    for name, size in zip(names, (90, 101, 80), strict=True):
+        (tmp_path / f"{name}.gif").write_bytes(GIF.ljust(size))
+    pictures = found(tmp_path, *names)
+    assert set(pictures[names[0]]) == {"uri"}
+    assert pictures[names[1]] == {"left_out": "it has 101 bytes, and a picture here may have 100"}
+    assert pictures[names[2]] == {"left_out": "the pictures of this page have reached 150 bytes"}
+
+
+def test_a_file_that_was_just_written_may_be_half(tmp_path: Path) -> None:
+    file = tmp_path / f"{ID}.gif"
+    file.write_bytes(GIF)
+    assert Thumbnails(tmp_path, settle=3600).find({ID}) == {}
+    before = time.time() - 7200
+    os.utime(file, (before, before))
+    assert set(Thumbnails(tmp_path, settle=3600).find({ID})) == {ID}
+
+
+# ---------------------------------------------------------------------------------------------------- a file that grows
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+def events(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["event"] for entry in entries]
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for(path: Path) -> None:
+    tail = Tail(path)
+    assert (tail.read(), tail.waiting) == ([], "Waiting for the file")
+    append(path, '{"event": "a"}\n')
+    assert (events(tail.read()), tail.waiting) == (["a"], None)
+    assert tail.read() == []
+    append(path, '{"event": "b"}\n\n{"event": "c"}\n')
+    assert events(tail.read()) == ["b", "c"]
+    assert tail.generation == 0
+
+
+def test_a_partial_last_line_waits_for_its_rest(path: Path) -> None:
+    tail = Tail(path)
+    for piece, expected in (('{"event":', []), (' "a"}', []), ("\n", ["a"])):
+        append(path, piece)
+        assert events(tail.read()) == expected
+
+
+@given(st.lists(st.integers(1, 40), max_size=12))
+def test_however_the_file_grows_each_line_is_read_once(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
+    path = tmp_path_factory.mktemp("tail") / "run.jsonl"
+    text = "".join(f'{{"event": "e{number}\u00e9"}}\n' for number in range(9)).encode()
+    tail = Tail(path)
+    seen = []
+    for cut in [*cuts, len(text)]:
+        with path.open("ab") as file:
+            file.write(text[:cut])
+        text = text[cut:]
+        seen += events(tail.read())
+    assert seen == [f"e{number}\u00e9" for number in range(9)]
+
+
+def replaced(path: Path) -> None:
+    other = path.with_suffix(".new")
+    other.write_text('{"event": "new"}\n{"event": "newer"}\n{"event": "newest"}\n')
+    other.replace(path)
+
+
+def cut_short(path: Path) -> None:
+    path.write_text('{"event": "new"}\n')
+
+
+def written_over_and_longer(path: Path) -> None:
+    path.write_text('{"event": "new"}\n' + '{"event": "newer"}\n' * 9)
+
+
+@pytest.mark.parametrize("change", [replaced, cut_short, written_over_and_longer])
+def test_a_file_that_starts_over_is_read_from_its_start(path: Path, change: Any) -> None:
+    append(path, '{"event": "old"}\n{"event": "half')
+    tail = Tail(path)
+    assert events(tail.read()) == ["old"]
+    change(path)
+    assert events(tail.read())[0] == "new"
+    assert tail.generation == 1
+    assert tail.read() == []
+
+
+def test_a_file_that_goes_away_and_comes_back_is_another_one(path: Path) -> None:
+    append(path, '{"event": "old"}\n')
+    tail = Tail(path)
+    tail.read()
+    path.unlink()
+    assert (tail.read(), tail.waiting, tail.generation) == ([], "Waiting for the file", 0)
+    path.with_suffix(".x").touch()  # so that the new file cannot have the old one's number
+    append(path, '{"event": "new, and longer than the old"}\n')
+    assert events(tail.read()) == ["new, and longer than the old"]
+    assert tail.generation == 1
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("not JSON", "it is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[1]", 'it is not an event: it must be an object with its type as "event"'),
+        ('{"event": 5}', 'it is not an event: it must be an object with its type as "event"'),
+        ("[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_a_line_that_is_no_event_becomes_one_that_says_so(path: Path, line: str, reason: str) -> None:
+    append(path, f'{{"event": "a"}}\n{line}\n{{"event": "b"}}\n')
+    first, bad, last = Tail(path).read()
+    assert (first["event"], last["event"]) == ("a", "b")
+    assert bad == {"event": "unreadable_line", "data": {"line": 2, "reason": reason, "text": line[:SHOWN]}}
+
+
+def test_bytes_that_are_no_text_are_shown_as_bytes(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\n")
+    (bad,) = Tail(path).read()
+    assert bad["data"]["text"] == "\\xff\\xfe"
+
+
+def test_what_is_no_file_is_reported_and_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    tail = Tail(path)
+    assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
+    tail = Tail(path.parent)
+    assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
+    tail = Tail(path / "below")
+    assert tail.read() == []
+    assert (tail.waiting or "").startswith("The file cannot be opened: ")
