@@ -1,5 +1,5 @@
 """Recordings that an older version made, in format 1: each is cut after every entry, resumed and replayed, and a user
-notices what that version's own resume gave. See format_1/make.py for how they were made.
+notices what that version's own resume gave.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The agents that the recordings of format 1 were made with, and what a user can notice when such a recording is resumed.
 
-A world is JSON data, stored beside its recording, so nothing here is drawn at random. Only the public API is used, and
-every option whose default may change is set. What is compared must hold for any later version that reads format 1, so
+Each line of `recordings.jsonl.gz` is a recording that the last version with format 1 made: its world (JSON data that says
+what the agents and their skills do), `media` and `entries`, what its `replay` gave, and for each cut an index into
+`facts`, what resuming that cut gave; null where that version broke down. Nothing here is drawn at random, and every
+option whose default may change is set. What is compared must hold for any later version that reads format 1, so
 no text that the runtime writes is looked at.
 """
 
@@ -12,9 +14,8 @@ import base64
 import json
 import re
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import kernai
@@ -22,7 +23,6 @@ from kernai import (
     Agent,
     Block,
     Context,
-    Event,
     GenerationOptions,
     InFlightError,
     Limits,
@@ -35,13 +35,11 @@ from kernai import (
     PendingCall,
     Protocol,
     Provider,
-    ProviderError,
     Result,
     Skill,
     SkillContext,
     SkillResult,
     Stop,
-    Usage,
 )
 from kernai.middleware import CallModel, CallSkill, Sleep, retry
 
@@ -59,45 +57,6 @@ Facts = dict[str, Any]
 def rule(call_id: str, among: int) -> int:
     """A choice that depends on nothing but the call."""
     return sum(map(ord, call_id)) % among
-
-
-@dataclass
-class Trouble:
-    """What goes wrong while a recording is made; while one is resumed for the test, nothing does.
-
-    `at` says by the number of an effect what happens in it; those in `slow` take a while, so that others end before.
-    """
-
-    at: Mapping[int, str] = field(default_factory=dict)
-    slow: Collection[int] = ()
-    events: int = 1_000_000
-    limits: Limits = field(default_factory=lambda: Limits(max_depth=8))
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        self._cancelled = False
-
-    def __call__(self, event: Event) -> None:
-        self.events -= 1
-
-    def is_set(self) -> bool:
-        return self._cancelled or self.events <= 0
-
-    def strike(self, number: int, where: str) -> bool:
-        """Raises what is planned for this effect, or cancels the run: True then."""
-        what = self.at.get(number, "")
-        if number in self.slow:
-            time.sleep(0.02)
-        if what == "keyboard":
-            raise KeyboardInterrupt
-        if what == "exit" and where == "skill":
-            raise SystemExit(3)
-        if what.startswith("stop") and where in ("skill", "middleware"):
-            raise Stop(what.partition(" ")[2] or "guardrail", "enough")
-        if what.startswith("provider") and where == "model":
-            raise ProviderError("down", retryable=what.endswith("again"))
-        self._cancelled = self._cancelled or what == "cancel"
-        return what == "cancel"
 
 
 @dataclass
@@ -134,11 +93,7 @@ class Scripted(Provider):
         first = next(message.text for message in messages if message.role == "user").rpartition("\n")[2]
         name = first if first in scripts else "go"
         said = sum(message.role == "assistant" for message in messages)
-        number = self._segment.note(f"model {name} {said}")
-        report = getattr(on_chunk, "report_usage", None)
-        if number in self._segment.trouble.at and report is not None:
-            report(Usage(prompt_tokens=100, completion_tokens=1))
-        self._segment.trouble.strike(number, "model")
+        self._segment.note(f"model {name} {said}")
         script = scripts[name]
         line = script[said] if said < len(script) else self._segment.world["last"]
         content, finish_reason = line if isinstance(line, list) else (line, "stop")
@@ -148,27 +103,25 @@ class Scripted(Provider):
 
 
 class Segment:
-    """One process that begins a run, or resumes it: objects of its own, and a note of each effect performed."""
+    """One process that resumes a run: objects of its own, and a note of each effect performed."""
 
-    def __init__(self, world: World, trouble: Trouble | None = None) -> None:
+    def __init__(self, world: World, limits: Limits | None = None) -> None:
         self.world = world
-        self.trouble = trouble or Trouble()
+        self._limits = limits or Limits(max_depth=8)
         self.effects: list[str] = []
         self.context = Counting() if world["state"] else Context()
         self._lock = threading.Lock()
 
-    def note(self, effect: str) -> int:
-        """Notes that an effect is performed; gives its number."""
+    def note(self, effect: str) -> None:
+        """Notes that an effect is performed."""
         with self._lock:
             self.effects.append(effect)
-            return len(self.effects)
 
     # ------------------------------------------------------------------------------------------- what is called
 
     def _did(self, name: str, x: str, y: str, ctx: SkillContext[Any]) -> str:
         """What every skill and handler does."""
-        number = self.note(f"{name} {ctx.call_id} {x}/{y}")
-        self.trouble.strike(number, "skill")
+        self.note(f"{name} {ctx.call_id} {x}/{y}")
         if isinstance(self.context, Counting):
             self.context.counter["n"] += 1
         return f"did-{name}-{x}_{y}"
@@ -200,10 +153,8 @@ class Segment:
             return self._result(name, x, y, ctx)
 
         async def waiting(x: str, ctx: SkillContext[Any], y: str = "0") -> Any:
-            result = self._result(name, x, y, ctx)
-            # where that cancelled the run, this is long enough for it to be broken off
-            await asyncio.sleep(0.05 if self.trouble.is_set() else 0)
-            return result
+            await asyncio.sleep(0)
+            return self._result(name, x, y, ctx)
 
         execute: Callable[..., Any] = waiting if name in self.world["async"] else plain
         return Skill(name, execute=execute, approval=name == "pay", idempotent=name in self.world["idempotent"])
@@ -234,9 +185,7 @@ class Segment:
                 yield Sleep(0, effect.scope, effect.call_id)
             return (yield effect)
 
-        def stopping(effect: Any) -> Any:
-            if isinstance(effect, CallModel):
-                self.trouble.strike(len(self.effects) + 1, "middleware")
+        def stopping(effect: Any) -> Any:  # it did while the recordings were made
             return (yield effect)
 
         known = {"retry": retry(2, first_wait=0), "pausing": pausing, "canned": canned, "stopping": stopping}
@@ -262,7 +211,6 @@ class Segment:
         }
         junior = Agent(instructions="j", name="junior", skills=skills, **{**options, "max_steps": 2})
         clerk = Agent(instructions="c", name="clerk", skills=[*skills, junior.as_skill("junior", "Helps.")], **options)
-        options["max_steps"] = self.trouble.max_steps or options["max_steps"]
         return Agent(
             instructions="x", name="root", skills=[*skills, clerk.as_skill("clerk", "Does it.")],
             middleware=self._middleware(), output={"int": int, "record": Count}.get(world["output"]), output_retries=1,
@@ -270,30 +218,12 @@ class Segment:
         )
 
     def _options(self) -> dict[str, Any]:
-        given: dict[str, Any] = {"provider": Scripted(self), "context": self.context, "limits": self.trouble.limits}
+        given: dict[str, Any] = {"provider": Scripted(self), "context": self.context, "limits": self._limits}
         if self.world["plan"]:
             other = Agent(instructions="o", name="other", model=PRICED, skills=[self._skill("look")], protocols=[],
                           on_prose="accept", list_skills=False, max_steps=3)
             given["agents"] = dict.fromkeys(self.world["task_agents"], other)
         return given
-
-    def _listening(self) -> dict[str, Any]:
-        return {"cancel": self.trouble, "on_event": self.trouble, "metadata": {"who": "format 1"}}
-
-    def execute(self, store: MemoryStore, *, is_async: bool) -> Result[Any]:
-        """Begins the run."""
-        world = self.world
-        given: dict[str, Any] = {**self._options(), **self._listening(), "store": store, "run_id": RUN}
-        if world["plan"]:
-            if is_async:
-                return asyncio.run(kernai.aexecute_plan(self.agent(), world["plan"], **given))
-            return kernai.execute_plan(self.agent(), world["plan"], **given)
-        if world["history"]:
-            given["history"] = [Message("user", "go"), Message("assistant", "<final>earlier</final>")]
-        content: Any = [Media.from_bytes(PNG, mime_type="image/png"), "go"] if world["media"] else "go"
-        if is_async:
-            return asyncio.run(kernai.aexecute(self.agent(), content, **given))
-        return kernai.execute(self.agent(), content, **given)
 
     def resume(self, store: MemoryStore, *, is_async: bool, **given: Any) -> Result[Any]:
         """Continues the run."""
@@ -306,10 +236,6 @@ class Segment:
         """Compares the recording with the agent."""
         given = {key: value for key, value in self._options().items() if key in ("context", "agents")}
         return kernai.replay(self.agent(), RUN, store=store, **given).result
-
-    def make_trouble(self, store: MemoryStore, *, is_async: bool, **given: Any) -> Result[Any]:
-        """Continues the run while something may go wrong."""
-        return self.resume(store, is_async=is_async, **self._listening(), **given)
 
 
 # ----------------------------------------------------------------------------------------------------- what is noticed
@@ -355,18 +281,13 @@ def in_flight(call: PendingCall) -> str:
     return ("skip", "retry")[rule(call.call_id, 2)]
 
 
-def limits_of(world: World) -> Limits:
-    """Those that a recording is resumed under."""
-    return Limits(max_depth=8, **world["limits"])
-
-
 def resumed(world: World, store: MemoryStore, *, is_async: bool) -> list[Facts]:
     """Resumes a recording with fresh objects until it ends, and replays it: what there was to notice."""
     noticed: list[Facts] = []
     given: dict[str, Any] = {}
     while len(noticed) <= ROUNDS:
         before = len(store.load(RUN))
-        segment = Segment(world, Trouble(limits=limits_of(world)))
+        segment = Segment(world, Limits(max_depth=8, **world["limits"]))
         facts: Facts = {}
         noticed.append(facts)
         result: Result[Any] | None = None
@@ -407,14 +328,7 @@ def replayed(world: World, store: MemoryStore) -> Facts:
 # ------------------------------------------------------------------------------------------------------------ as JSON
 
 
-def media_to_json(media: Media) -> list[Any]:
-    """As `media_from_json` reads it."""
-    data = base64.b64encode(media.data).decode() if isinstance(media.data, bytes) else media.data
-    return [media.kind, media.mime_type, media.source, data, dict(media.metadata)]
-
-
 def media_from_json(parts: list[Any]) -> Media:
-    """Back from JSON."""
     kind, mime_type, source, data, metadata = parts
     return Media(kind, mime_type, source, base64.b64decode(data) if source == "bytes" else data, metadata)
 
