@@ -384,11 +384,7 @@ class DurableRun:
     def changed_state(self, run: Run) -> list[Saved]:
         """The changes of an outcome to it. A state that cannot be kept ends the run, as a failing store does."""
         assert self.journal is not None
-        try:
-            return self._state.changes(run)
-        except Exception as error:  # noqa: BLE001 - the journal raises it
-            self.journal.fail(error)
-            return []
+        return self._state.changes(run, self.journal.fail)
 
     def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
         """The end of a scope's work. For the root, its rows are appended."""

@@ -6,7 +6,7 @@ resumed by a later kernai needs no inference: what it left out is in its `run_re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kernai.loop.effects import task_scope
@@ -50,11 +50,13 @@ def stops(entries: Sequence[Mapping[str, Any]], dropped: Collection[int], kinds:
 class _Inference:
     def __init__(self, scopes: dict[str, list[_OldRow]]) -> None:
         self._scopes = scopes
-        self._is_over = is_over = self._ends()
-        self._stopped = {
-            scope for scope, rows in scopes.items()
-            if rows[-1].type == "result" and _ended_with_the_root(scope, rows) and not is_over(scope)
+        #: by scope, the number of the last entry that begins something; and the scopes that ended for themselves
+        self._begun = {
+            scope: max((one.seq for one in rows if one.type in BEGUN), default=-1) for scope, rows in scopes.items()
         }
+        ended = {scope: rows for scope, rows in scopes.items() if rows[-1].type == "result"}
+        self._own_ends = {scope for scope, rows in ended.items() if not _ended_with_the_root(scope, rows)}
+        self._stopped = {scope for scope in ended.keys() - self._own_ends if not self._is_over(scope)}
 
     def stops(self) -> dict[int, str]:
         left_out: list[int] = []
@@ -70,48 +72,32 @@ class _Inference:
         reason = str(last.data["stop_reason"]) if last.type == "result" else "cancelled"
         return dict.fromkeys(left_out, "cancelled" if reason == "final" else reason)
 
-    def _ends(self) -> Callable[[str], bool]:
-        """Says of a scope whether a run above it has continued after its end, or ended for itself."""
-        begun: dict[str, int] = {}
-        ended: dict[str, bool] = {}  # whether with the root
-        for scope, rows in self._scopes.items():
-            begun[scope] = max((one.seq for one in rows if one.type in BEGUN), default=-1)
-            if rows[-1].type == "result":
-                ended[scope] = _ended_with_the_root(scope, rows)
-
-        def is_over(scope: str) -> bool:
-            last = self._scopes[scope][-1].seq
-            return any(begun.get(above, -1) > last or not ended.get(above, True) for above in _above(scope))
-
-        return is_over
+    def _is_over(self, scope: str) -> bool:
+        """Whether a run above it has continued after its end, or ended for itself."""
+        last = self._scopes[scope][-1].seq
+        return any(self._begun.get(above, -1) > last or above in self._own_ends for above in _above(scope))
 
     def _cut(self, scope: str, rows: Sequence[_OldRow]) -> int:
         """Where what a stop caused begins in a scope; its length where there is no such thing."""
         # what began after something was begun by a run that continued
         begin = 1 + max((at for at, one in enumerate(rows) if one.type in BEGUN), default=-1)
-        ended = scope in self._stopped
-        for at in range(begin, len(rows)):
-            one = rows[at]
-            kind, data = one.type, one.data
-            if kind == "result" and ended:
-                return at
-            if kind == "model_failed" and (ended or not scope or data.get("exception") is None):
-                return at
-            if kind == "workflow_error" and ended:
-                return at
-            if kind in ("task_complete", "task_error") and data.get("drained"):
-                return at
-            if kind in ("skill_error", "protocol_error", "task_error") and _is_broken_off(kind, data):
-                return at
-            if kind == "skill_error" and self._went_with(data["call_id"]):
-                return at
-            if kind == "task_error" and self._went_with(
-                task_scope(scope, one.entry.get("step") or 0, data["task_id"])
-            ):
-                return at
-        return len(rows)
+        return next((at for at in range(begin, len(rows)) if self._is_caused(scope, rows[at])), len(rows))
 
-    # the scope of an agent that was called is the id of the call
+    def _is_caused(self, scope: str, one: _OldRow) -> bool:
+        """Whether an entry was written because the run stopped."""
+        ended, data = scope in self._stopped, one.data
+        match one.type:
+            case "result" | "workflow_error":
+                return ended
+            case "model_failed":
+                return ended or not scope or data.get("exception") is None
+            case "task_complete":
+                return bool(data.get("drained"))
+            case "skill_error" | "protocol_error" | "task_error":
+                is_broken_off = any(map(data.get, ("interrupted", "not_run", "drained")))
+                return is_broken_off or self._went_with(_child(scope, one))
+        return False
+
     def _went_with(self, child: str) -> bool:
         """Whether a sub-run began, and ended for its root did."""
         rows = self._scopes.get(child)
@@ -120,21 +106,18 @@ class _Inference:
     def _begun_in(self, dropped: Sequence[int]) -> list[str]:
         """The scopes that began with an entry that is left out, and those below them."""
         gone = set(dropped)
-        begun = []
-        for scope, rows in self._scopes.items():
-            for one in rows:
-                if one.seq in gone and one.type == "task_start":
-                    begun.append(task_scope(scope, one.entry.get("step") or 0, one.data["task_id"]))
-                elif one.seq in gone and one.type == "skill_execute":
-                    begun.append(one.data["call_id"])
+        begun = [
+            _child(scope, one) for scope, rows in self._scopes.items() for one in rows
+            if one.seq in gone and one.type in ("task_start", "skill_execute")
+        ]
         return [scope for scope in self._scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
 
 
-def _is_broken_off(kind: str, data: Mapping[str, Any]) -> bool:
-    """Whether nothing came of a call, because the run was stopped."""
-    if kind == "model_failed":
-        return data.get("exception") is None
-    return bool(data.get("interrupted") or data.get("not_run"))
+def _child(scope: str, one: _OldRow) -> str:
+    """The scope of the sub-run that an entry is about, if it is about one: that of an agent is the id of the call."""
+    if "call_id" in one.data:
+        return str(one.data["call_id"])
+    return task_scope(scope, one.entry.get("step") or 0, one.data["task_id"])
 
 
 def _above(scope: str) -> list[str]:

@@ -13,7 +13,7 @@ and a skill that takes longer than that is not waited for again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai.errors import KernaiError, error_text
@@ -82,8 +82,8 @@ class HostState:
         if parent is None or not _compared(run.context, parent.context).is_whole:
             self._known[run.scope] = _saved(run)
 
-    def changes(self, run: Run) -> list[Saved]:
-        """What an outcome of this run has changed. Raises what `save` raises."""
+    def changes(self, run: Run, failed: Callable[[Exception], object]) -> list[Saved]:
+        """What an outcome of this run has changed. `failed` is given what its `save` raised."""
         found: list[Saved] = []
         is_foreign = False
         above: Run | None = run
@@ -97,10 +97,10 @@ class HostState:
                     data = _saved(run)
                     self._number += 1
                     number = self._number
-            except Exception:
-                if is_foreign:  # it cannot be looked at from here; its own run will save it
-                    break
-                raise
+            except Exception as error:  # noqa: BLE001 - a state that cannot be kept ends its own run alone
+                if not is_foreign:
+                    failed(error)
+                break
             is_foreign = True
             if data != self._known.get(run.scope, _UNKNOWN):
                 row = ContextSavedRow(data)

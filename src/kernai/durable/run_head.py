@@ -21,6 +21,7 @@ from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from kernai._util.api import NotCopied
+from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import (
@@ -50,9 +51,6 @@ from kernai.values.media import Media
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.durable.approvals import Decision
     from kernai.values.pending_calls import PendingCall
 
 T = TypeVar("T")
@@ -125,10 +123,26 @@ class Head:
             why = "it was given back" if self.holder is None else f"{shown_worker(self.holder)} has the run now"
             raise RunConflictError(f"the lease on run {lease.run_id!r} is over: {why}. Nothing was written")
 
-    def claim(self, worker: str, seconds: float) -> None:
+    def there(self) -> Head:
+        """`KernaiError` where there is no such run."""
+        if self.entries == 0:
+            raise KernaiError(f"the store has no run {self.info.run_id!r}; its runs() lists those it has")
+        return self
+
+    def claim(self, worker: str, seconds: float) -> Lease:
         self.check_free()
         self.token += 1
         self.holder, self.seconds, self.since, self.until = worker, seconds, self.now, self.now + seconds
+        return self.lease()
+
+    def renew(self, lease: Lease) -> Lease:
+        self.check_held(lease)
+        self.seconds, self.until = lease.seconds, self.now + lease.seconds
+        return self.lease()
+
+    def release(self, lease: Lease) -> None:
+        if self.token == lease.token:
+            self.holder = None
 
     def append(
         self, first_seq: int, entries: Sequence[Entry], *, info: RunInfo | None = None, lease: Lease | None = None,
@@ -174,6 +188,19 @@ class Head:
             raise ValueError(f"call {call_id!r} of run {self.info.run_id!r} waits for no decision; {known}")
         decision.check_for(waiting[call_id].params)
         self.decisions[call_id] = {"decision": decision.value, "by": decision.by}
+
+    def drop_decision(self, call_id: str, why: str) -> None:
+        self.decisions.pop(call_id, None)
+        self.info = replace(self.info, why=why)
+
+    def block(self, why: str, calls: Sequence[PendingCall]) -> None:
+        self.check_free()
+        in_flight = [replace(one, reason=one.reason or why, metadata={"in_flight": True}) for one in calls]
+        info = self.info.without_in_flight()
+        self.info = replace(info, status=BLOCKED, why=why, pending=(*info.pending, *in_flight))
+
+    def request_cancel(self, reason: str) -> None:
+        self.cancel = reason or "somebody cancelled the run"
 
     def delete(self) -> bool:
         """Leaves what must outlive the run: its id may be used again, and no worker of the old run may write to it."""
@@ -274,55 +301,27 @@ class LeasedStore(NotCopied, RunStore):
         return RunPage(self._find, RunFilter(status, agent, tags or {}, waiting, parent, before, due))
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
-        def change(head: Head) -> Lease:
-            _there(head).claim(worker, seconds)
-            return head.lease()
-
         check_run_id(run_id)
-        return self._change(run_id, change)
+        return self._change(run_id, lambda head: head.there().claim(worker, seconds))
 
     def renew(self, lease: Lease) -> Lease:
-        def change(head: Head) -> Lease:
-            head.check_held(lease)
-            head.seconds, head.until = lease.seconds, head.now + lease.seconds
-            return head.lease()
-
-        return self._change(lease.run_id, change)
+        return self._change(lease.run_id, lambda head: head.renew(lease))
 
     def release(self, lease: Lease) -> None:
-        def change(head: Head) -> None:
-            if head.token == lease.token:
-                head.holder = None
-
-        self._change(lease.run_id, change)
+        self._change(lease.run_id, lambda head: head.release(lease))
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
-        from kernai.durable.approvals import Decision
-
         made = Decision.of(decision)
-        self._change(run_id, lambda head: _there(head).decide(call_id, made))
+        self._change(run_id, lambda head: head.there().decide(call_id, made))
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
-        def change(head: Head) -> None:
-            head.decisions.pop(call_id, None)
-            head.info = replace(head.info, why=why)
-
-        self._change(run_id, change)
+        self._change(run_id, lambda head: head.drop_decision(call_id, why))
 
     def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
-        def change(head: Head) -> None:
-            _there(head).check_free()
-            in_flight = [replace(one, reason=one.reason or why, metadata={"in_flight": True}) for one in calls]
-            info = head.info.without_in_flight()
-            head.info = replace(info, status=BLOCKED, why=why, pending=(*info.pending, *in_flight))
-
-        self._change(run_id, change)
+        self._change(run_id, lambda head: head.there().block(why, calls))
 
     def request_cancel(self, run_id: str, reason: str = "") -> None:
-        def change(head: Head) -> None:
-            _there(head).cancel = reason or "somebody cancelled the run"
-
-        self._change(run_id, change)
+        self._change(run_id, lambda head: head.there().request_cancel(reason))
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
         found = {one: self._change(one, lambda head: head.cancel, writes=False) for one in run_ids}
@@ -473,12 +472,6 @@ class _Run:
         self.head = Head(RunInfo(run_id))
         self.texts: list[str] = []
         self.media: dict[str, Media] = {}
-
-
-def _there(head: Head) -> Head:
-    if head.entries == 0:
-        raise KernaiError(f"the store has no run {head.info.run_id!r}; its runs() lists those it has")
-    return head
 
 
 def _closing(run_id: str, entries: Sequence[Mapping[str, Any]], reason: str) -> dict[str, Any]:
