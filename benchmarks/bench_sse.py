@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from kernai_providers.reader import LineDecoder, SseDecoder
+from kernai_providers.reader import ByteLines, SseDecoder
 from support import emit
 
 SIZES = (256, 1460, 16 << 10, 64 << 10, 0)  # bytes of a chunk; 0: the whole body
@@ -83,10 +83,11 @@ def sse(chunks: Chunks) -> None:
 
 
 def ndjson(chunks: Chunks) -> None:
-    decoder = LineDecoder()
+    lines = ByteLines()
     for chunk in chunks:
-        for line in decoder.feed(chunk):
-            json.loads(line)
+        for line in lines.feed(chunk):
+            if text := line.decode("utf-8", "replace").strip():
+                json.loads(text)
 
 
 def seconds(work: Callable[[Chunks], object], chunks: Chunks) -> float:

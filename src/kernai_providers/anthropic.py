@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
@@ -20,9 +20,8 @@ from kernai_providers.http_provider import (
     media_reference,
     one_text,
     sampling_options,
-    system_of,
 )
-from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
+from kernai_providers.native import Heard, Said, Toolbox, strict
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
 #: `max_tokens` is required by the vendor
@@ -74,52 +73,6 @@ class AnthropicProvider(HttpProvider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as the Messages API wants it."""
         system, turns = self.turns(messages, model)
-        listed = [{"role": role, "content": _content(parts)} for role, parts in turns]
-        return self._request(system, listed, model, generation)
-
-    def native_body(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
-    ) -> dict[str, Any]:
-        """The same with tools."""
-        listed = [self._native_message(turn, model) for turn in conversation(messages, box)]
-        body = self._request(system_of(messages), [one for one in listed if one["content"]], model, generation)
-        if box.tools:
-            body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
-        if box.by_schema and box.output is not None:
-            schema = strict(box.output, nullable=False)
-            answer = {"format": {"type": "json_schema", "schema": schema}}
-            body["output_config"] = body.get("output_config", {}) | answer
-        return body
-
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """With tools or without, if nothing of the answer may be left out."""
-        del has_tools
-        return strict(schema, nullable=False) is not None
-
-    def _native_message(self, turn: Said | Heard, model: Model) -> dict[str, Any]:
-        if isinstance(turn, Said):
-            content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
-            content += [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in turn.calls
-            ]
-            first = len(content) - len(turn.calls)
-            thoughts = [item for item in turn.reasoning if item.get("type") in ("thinking", "redacted_thinking")]
-            for item in reversed(thoughts):  # which have to come back where they were
-                at = item.get("at", 0)
-                block = {name: one for name, one in item.items() if name != "at"}
-                content.insert(first + at if at else 0, block)
-            return {"role": "assistant", "content": content or [{"type": "text", "text": EMPTY}]}
-        content = [
-            {"type": "tool_result", "tool_use_id": outcome.call.id, "is_error": outcome.is_error,
-             "content": self.encode([(outcome.text.strip() and outcome.text) or EMPTY, *outcome.media], model)}
-            for outcome in turn.outcomes
-        ]
-        parts = [part for part in heard_parts(turn, media_in_results=True) if not isinstance(part, str) or part.strip()]
-        return {"role": "user", "content": content + self.encode(parts, model)}
-
-    def _request(
-        self, system: str, listed: list[dict[str, Any]], model: Model, generation: GenerationOptions
-    ) -> dict[str, Any]:
         thinking = _thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
         effort = (generation.thinking or {}).get("effort")
@@ -138,9 +91,46 @@ class AnthropicProvider(HttpProvider):
         return {
             "model": model.id,
             "max_tokens": max_tokens,
-            "messages": listed,
+            "messages": [{"role": role, "content": _content(parts)} for role, parts in turns],
             "stream": True,
         } | known(options)
+
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
+        """Tools, and a format of the output."""
+        if box.tools:
+            body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
+        if box.answer is not None:
+            answer = {"format": {"type": "json_schema", "schema": strict(box.answer, nullable=False)}}
+            body["output_config"] = body.get("output_config", {}) | answer
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """With tools or without, if nothing of the answer may be left out."""
+        del has_tools
+        return strict(schema, nullable=False) is not None
+
+    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        """One message; none for a turn in which nothing was said."""
+        if isinstance(turn, Said):
+            content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
+            content += [
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in turn.calls
+            ]
+            first = len(content) - len(turn.calls)
+            thoughts = [item for item in turn.reasoning if item.get("type") in ("thinking", "redacted_thinking")]
+            for item in reversed(thoughts):  # which have to come back where they were
+                at = item.get("at", 0)
+                block = {name: one for name, one in item.items() if name != "at"}
+                content.insert(first + at if at else 0, block)
+            yield {"role": "assistant", "content": content or [{"type": "text", "text": EMPTY}]}
+            return
+        content = [
+            {"type": "tool_result", "tool_use_id": outcome.call.id, "is_error": outcome.is_error,
+             "content": self.encode([(outcome.text.strip() and outcome.text) or EMPTY, *outcome.media], model)}
+            for outcome in turn.outcomes
+        ]
+        parts = [part for part in heard_parts(turn, media_in_results=True) if not isinstance(part, str) or part.strip()]
+        if content := content + self.encode(parts, model):
+            yield {"role": "user", "content": content}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """As of 4.7 these models know no sampling options."""

@@ -15,14 +15,13 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
 from kernai import ProviderError
-from kernai._util.api import Value
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
 
@@ -310,36 +309,35 @@ def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
 
 #: seconds; a longer hint is ignored as nonsense
 LONGEST_HINT = 366 * 24 * 3600.0
-#: after so many doublings any wait has reached its cap
+#: seconds before the first retry without a hint, at most, and before any
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
+#: after so many doublings any wait has reached the longest
 _MOST_DOUBLINGS = 64
 # few digits, since converting a number of a million digits takes seconds
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)s")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RetryPolicy(Value):
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
     """How often a failed call is retried, and how long to wait before each retry, in seconds.
 
-    Without a hint from the vendor the wait before retry `n` (from 0) is between half and all of ``base * 2 ** n``, and
-    at most `cap`. A hint longer than `max_retry_wait` fails at once. `TypeError` or `ValueError` for invalid arguments.
+    Without a hint from the vendor the wait before retry `n` (from 0) is between half and all of ``0.5 * 2 ** n``, and
+    at most 8. A hint longer than `max_retry_wait` fails at once. `TypeError` or `ValueError` for invalid arguments.
     """
 
     max_retries: int = 2
-    base: float = 0.5
-    cap: float = 8.0
     max_retry_wait: float = 60.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            whole = one.name == "max_retries"
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-                raise TypeError(f"{one.name} must be {'an int' if whole else 'a number of seconds'}, got {value!r}")
+        for name, kinds, what in (
+            ("max_retries", int, "an int"), ("max_retry_wait", (int, float), "a number of seconds"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise TypeError(f"{name} must be {what}, got {value!r}")
             if not 0 <= value < math.inf:
-                raise ValueError(f"{one.name} must be at least 0 and finite, got {value!r}")
-        if self.cap < self.base:
-            raise ValueError(f"cap={self.cap} must be at least base={self.base}: it is the longest wait without a hint")
+                raise ValueError(f"{name} must be at least 0 and finite, got {value!r}")
 
     def wait_before(
         self, attempt: int, error: ProviderError, draw: Callable[[], float] = random.random
@@ -354,7 +352,7 @@ class RetryPolicy(Value):
             return None
         hint = error.retry_after
         if hint is None or not hint >= 0:  # written so that NaN is no hint either
-            longest = min(self.cap, self.base * 2.0 ** min(attempt, _MOST_DOUBLINGS), self.max_retry_wait)
+            longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, _MOST_DOUBLINGS), self.max_retry_wait)
             return longest * (1 + draw()) / 2
         if hint > self.max_retry_wait:
             raise self._too_long(error, hint) from error

@@ -6,15 +6,15 @@ https://ai.google.dev/api/generate-content
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, known, media_reference, system_of
-from kernai_providers.native import Heard, Said, Toolbox, conversation
+from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, known, media_reference
+from kernai_providers.native import Heard, Said, Toolbox
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: which capability lets a kind of media in
@@ -47,6 +47,7 @@ class GeminiProvider(HttpProvider):
     default_base_url = "https://generativelanguage.googleapis.com/v1beta"
     base_url_variable = "GOOGLE_GEMINI_BASE_URL"
     version_path = "/v1beta"
+    conversation_field = "contents"
     key_variables: tuple[str, ...] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     merges_roles = True
     takes_blank_text = False
@@ -67,48 +68,6 @@ class GeminiProvider(HttpProvider):
         """The request as `streamGenerateContent` wants it."""
         system, turns = self.turns(messages, model)
         contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
-        return self._request(system, contents, generation)
-
-    def native_body(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
-    ) -> dict[str, Any]:
-        """The same with tools."""
-        listed = [self._native_content(turn, model) for turn in conversation(messages, box)]
-        body = self._request(system_of(messages), [one for one in listed if one["parts"]], generation)
-        if box.tools:
-            body["tools"] = [{"functionDeclarations": [
-                {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
-                for name, tool in box.tools.items()
-            ]}]
-        if box.by_schema and box.output is not None:
-            answer = {"responseMimeType": "application/json", "responseJsonSchema": dict(box.output)}
-            body["generationConfig"] = body.get("generationConfig", {}) | answer
-        return body
-
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Only without tools: few models combine the two."""
-        del schema
-        return not has_tools
-
-    def _native_content(self, turn: Said | Heard, model: Model) -> dict[str, Any]:
-        if isinstance(turn, Said):
-            signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
-            parts: list[Any] = [{"text": turn.text}] if turn.text else []
-            for at, call in enumerate(turn.calls):
-                part = {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
-                parts.append(part | ({"thoughtSignature": signatures[at]} if at in signatures else {}))
-            return {"role": "model", "parts": parts or [{"text": EMPTY}]}
-        parts = [
-            {"functionResponse": {"id": outcome.call.id, "name": outcome.call.name, "response": {
-                "error" if outcome.is_error else "result": outcome.text}}}
-            for outcome in turn.outcomes
-        ]
-        beside = [part for part in heard_parts(turn) if not isinstance(part, str) or part.strip()]
-        return {"role": "user", "parts": parts + self.encode(beside, model)}
-
-    def _request(
-        self, system: str, contents: list[dict[str, Any]], generation: GenerationOptions
-    ) -> dict[str, Any]:
         body: dict[str, Any] = {"contents": contents}
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
@@ -122,6 +81,41 @@ class GeminiProvider(HttpProvider):
             "thinkingConfig": known(thinking_config) or None,
         }
         return body | ({"generationConfig": known(config)} if known(config) else {})
+
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
+        """Function declarations, and a schema of the response."""
+        if box.tools:
+            body["tools"] = [{"functionDeclarations": [
+                {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
+                for name, tool in box.tools.items()
+            ]}]
+        if box.answer is not None:
+            answer = {"responseMimeType": "application/json", "responseJsonSchema": dict(box.answer)}
+            body["generationConfig"] = body.get("generationConfig", {}) | answer
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """Only without tools: few models combine the two."""
+        del schema
+        return not has_tools
+
+    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        """One content; none for a turn in which nothing was said."""
+        if isinstance(turn, Said):
+            signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
+            parts: list[Any] = [{"text": turn.text}] if turn.text else []
+            for at, call in enumerate(turn.calls):
+                part = {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
+                parts.append(part | ({"thoughtSignature": signatures[at]} if at in signatures else {}))
+            yield {"role": "model", "parts": parts or [{"text": EMPTY}]}
+            return
+        parts = [
+            {"functionResponse": {"id": outcome.call.id, "name": outcome.call.name, "response": {
+                "error" if outcome.is_error else "result": outcome.text}}}
+            for outcome in turn.outcomes
+        ]
+        beside = [part for part in heard_parts(turn) if not isinstance(part, str) or part.strip()]
+        if parts := parts + self.encode(beside, model):
+            yield {"role": "user", "parts": parts}
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         """Text and every kind of media that the model declares; anything else becomes its placeholder."""

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -23,9 +23,9 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import Heard, Toolbox, root_of
+from kernai_providers.native import Heard, Said, Toolbox, conversation, root_of
 from kernai_providers.reader import Reader
-from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, needed, proxy_secrets
+from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -77,6 +77,8 @@ class HttpProvider(NotCopied, Provider):
     takes_media_of_assistant: bool = False
     #: the ids of native calls that the vendor accepts
     call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
+    #: the body's field for the conversation
+    conversation_field: str = "messages"
     #: whether tools are sent for the vendor's strict mode, in which an input with a default may be null
     strict_tools: bool = False
 
@@ -96,9 +98,7 @@ class HttpProvider(NotCopied, Provider):
         self.base_url = self._with_path(self._default_base_url() if base_url is None else checked_base_url(base_url))
         # a gateway with a key of its own must not see the vendor's
         variables = () if self._brings_auth() else self.key_variables
-        self._key = key_from(api_key, variables, self.vendor)
-        if self.needs_key and variables:
-            needed(self._key, variables, self.vendor)
+        self._key = key_from(api_key, variables, self.vendor, is_needed=self.needs_key)
         self._timeouts = _timeouts(timeout)
         self._retries = RetryPolicy(max_retries=max_retries, max_retry_wait=max_retry_wait)
         if not isinstance(max_response_bytes, int) or isinstance(max_response_bytes, bool) or max_response_bytes < 1:
@@ -177,7 +177,20 @@ class HttpProvider(NotCopied, Provider):
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """The same for a native call. An adapter that sets `calls_natively` must override this."""
+        """The same for a native call: `body` of the system text, then the turns, then what the model may call."""
+        body = self.body([Message("system", system_of(messages))], model, generation)
+        body[self.conversation_field] += [
+            one for turn in conversation(messages, box) for one in self.native_messages(turn, model)
+        ]
+        self.offer(box, body)
+        return body
+
+    def native_messages(self, turn: Said | Heard, model: Model) -> Iterable[dict[str, Any]]:
+        """One turn of a native call, as the vendor's messages. For adapters that set `calls_natively`."""
+        raise NotImplementedError
+
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
+        """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:

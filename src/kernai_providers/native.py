@@ -86,13 +86,14 @@ class Toolbox:
 
     def __init__(self, tools: Tools, *, by_schema: bool, ids: re.Pattern[str]) -> None:
         self.output = output = root_of(tools.output)
-        self.by_schema = by_schema and tools.output is not None
+        #: the schema of the answer where the vendor holds the model to it
+        self.answer = output if by_schema else None
         self.constrained = tools.constrained
         self._ids = ids
         listed = list(tools.tools)
         #: whether the answer is the `value` of an object, for no vendor takes other parameters than an object
         self.wraps = output is not None and output.get("type") != "object"
-        if output is not None and not self.by_schema:
+        if output is not None and self.answer is None:
             schema = output
             if self.wraps:
                 value = {name: one for name, one in output.items() if name != "$defs"}

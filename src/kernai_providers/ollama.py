@@ -13,8 +13,8 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import objects
-from kernai_providers.http_provider import HttpProvider, heard_parts, known, system_of
-from kernai_providers.native import Heard, Said, Toolbox, conversation
+from kernai_providers.http_provider import HttpProvider, heard_parts, known
+from kernai_providers.native import Heard, Said, Toolbox
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
 
@@ -68,30 +68,30 @@ class OllamaProvider(HttpProvider):
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """The same with tools; of a constrained agent with a schema for all that it may say."""
-        system = system_of(messages)
-        if box.constrained:
-            system = "\n\n".join(filter(None, [system, _said_as_json(box)]))
-        body = self.body([Message("system", system)], model, generation)
-        body["messages"] += [one for turn in conversation(messages, box) for one in self._native_messages(turn, model)]
+        """The model of a constrained agent reads how to write a call in JSON."""
+        explained = [*messages, Message("system", _said_as_json(box))] if box.constrained else messages
+        return super().native_body(explained, model, generation, box)
+
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
+        """A schema of the answer, of a constrained agent one for all that it may say; or else tools."""
         if box.constrained:
             body["format"] = _anything(box)
-        elif box.by_schema and box.output is not None:
-            body["format"] = dict(box.output)
+        elif box.answer is not None:
+            body["format"] = dict(box.answer)
         elif box.tools:
             body["tools"] = [
                 {"type": "function", "function": {
                     "name": name, "description": tool.description, "parameters": dict(tool.schema)}}
                 for name, tool in box.tools.items()
             ]
-        return body
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
         """Only without tools: a model that is held to a schema calls nothing."""
         del schema
         return not has_tools
 
-    def _native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        """A message with its calls; or one a result, and then the rest."""
         if isinstance(turn, Said):
             said: dict[str, Any] = {"role": "assistant", "content": turn.text}
             if turn.calls:
@@ -188,8 +188,8 @@ def _anything(box: Toolbox) -> dict[str, Any]:
     ]
     if box.output is None:
         ways.append(_object({"answer": {"type": "string"}}))
-    elif box.by_schema:
-        ways.append(_object({"answer": dict(box.output)}))
+    elif box.answer is not None:
+        ways.append(_object({"answer": dict(box.answer)}))
     return {"anyOf": ways}
 
 
@@ -200,7 +200,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 def _said_as_json(box: Toolbox) -> str:
     tools = [f"- {name}: {' '.join(tool.description.split())}" for name, tool in box.tools.items()]
     how = ['{"tool": NAME, "arguments": {...}} calls a tool'] if tools else []
-    how += [] if box.output is not None and not box.by_schema else ['{"answer": ...} gives your answer']
+    how += [] if box.output is not None and box.answer is None else ['{"answer": ...} gives your answer']
     return "\n".join([f"Write one JSON object: {'; '.join(how)}.", *(["Tools:", *tools] if tools else [])])
 
 

@@ -27,9 +27,8 @@ from kernai_providers.http_provider import (
     media_reference,
     one_text,
     sampling_options,
-    system_of,
 )
-from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
+from kernai_providers.native import Heard, Said, Toolbox, strict
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
 #: models that think before they answer, and accept only `max_completion_tokens`
@@ -110,20 +109,14 @@ class OpenAIProvider(HttpProvider):
             options["reasoning_effort"] = generation.thinking.get("effort")
         return body | known(options)
 
-    def native_body(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
-    ) -> dict[str, Any]:
-        """The same with tools."""
-        body = self.body([Message("system", system_of(messages))], model, generation)
-        turns = conversation(messages, box)
-        body["messages"] += [one for turn in turns for one in self._native_messages(turn, model)]
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
+        """Functions, and a response format."""
         if box.tools:
             functions = [self.tool(name, tool) for name, tool in box.tools.items()]
             body["tools"] = [{"type": "function", "function": function} for function in functions]
-        if box.by_schema and box.output is not None:
-            schema = {"name": "answer", "schema": strict(box.output, nullable=False), "strict": True}
+        if box.answer is not None:
+            schema = {"name": "answer", "schema": strict(box.answer, nullable=False), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body
 
     def tool(self, name: str, tool: Tool) -> dict[str, Any]:
         """One function, in strict mode where the vendor has one and the schema can be strict."""
@@ -136,7 +129,8 @@ class OpenAIProvider(HttpProvider):
         del has_tools
         return self.strict_tools and strict(schema, nullable=False) is not None
 
-    def _native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        """A message with its calls; or one a result, and then the rest."""
         if isinstance(turn, Said):
             said: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
             if turn.calls:
@@ -353,6 +347,7 @@ class ResponsesProvider(OpenAIProvider):
 
     vendor = "openai-responses"
     endpoint = "/responses"
+    conversation_field = "input"
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as the Responses API wants it."""
@@ -362,25 +357,34 @@ class ResponsesProvider(OpenAIProvider):
         for message, (role, parts) in zip(spoken, turns, strict=True):
             items += _reasoning(message.reasoning)
             items.append({"role": role, "content": _content(role, parts)})
-        return self._request(messages, system, items, model, generation)
+        effort = (generation.thinking or {}).get("effort")
+        options = {
+            "instructions": system or None,
+            "temperature": generation.temperature,
+            "top_p": generation.top_p,
+            "max_output_tokens": generation.max_tokens,
+            "reasoning": None if effort is None else {"effort": effort},
+            "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or _has_reasoning(items) else None,
+            "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
+            "prompt_cache_options": {"ttl": LONG_CACHE} if keeps_longer(generation, model) else None,
+        }
+        return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
-    def native_body(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
-    ) -> dict[str, Any]:
-        """The same with tools."""
-        items = [item for turn in conversation(messages, box) for item in self._native_items(turn, model)]
-        body = self._request(messages, system_of(messages), items, model, generation)
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
+        """The same under other names."""
+        if _has_reasoning(body["input"]):
+            body["include"] = [ENCRYPTED]
         if box.tools:
             # here the vendor takes a tool for a strict one that does not say otherwise
             body["tools"] = [
                 {"type": "function", "strict": False, **self.tool(name, tool)} for name, tool in box.tools.items()
             ]
-        if box.by_schema and box.output is not None:
-            schema = strict(box.output, nullable=False)
+        if box.answer is not None:
+            schema = strict(box.answer, nullable=False)
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
-        return body
 
-    def _native_items(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        """Items: what the model said and each call; or each result, and then the rest."""
         if isinstance(turn, Said):
             thoughts = [item for item in turn.reasoning if item.get("type") == "reasoning"]
             yield from _reasoning([item for item in thoughts if not item.get("at")])
@@ -396,23 +400,6 @@ class ResponsesProvider(OpenAIProvider):
             yield {"type": "function_call_output", "call_id": outcome.call.id, "output": output}
         if parts := heard_parts(turn, media_in_results=True):
             yield {"role": "user", "content": _content("user", self.encode(parts, model))}
-
-    def _request(
-        self, messages: Sequence[Message], system: str, items: list[dict[str, Any]], model: Model,
-        generation: GenerationOptions,
-    ) -> dict[str, Any]:
-        effort = (generation.thinking or {}).get("effort")
-        options = {
-            "instructions": system or None,
-            "temperature": generation.temperature,
-            "top_p": generation.top_p,
-            "max_output_tokens": generation.max_tokens,
-            "reasoning": None if effort is None else {"effort": effort},
-            "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or items_reason(items) else None,
-            "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
-            "prompt_cache_options": {"ttl": LONG_CACHE} if keeps_longer(generation, model) else None,
-        }
-        return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Those of `OpenAIProvider`; no model takes `stop` here."""
@@ -561,8 +548,7 @@ def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: one for name, one in item.items() if name != "at"} for item in own]
 
 
-def items_reason(items: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether reasoning is among the items of a conversation."""
+def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:
     return any(item.get("type") == "reasoning" for item in items)
 
 

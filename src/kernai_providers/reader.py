@@ -61,7 +61,10 @@ class ByteLines:
         return lines
 
     def flush(self) -> list[bytes]:
-        """At the end of the body: the last line, if it has no line end. Resets the decoder."""
+        """At the end of the body: the last line, if it has no line end. Resets the decoder.
+
+        Such a line may have been cut off. If it is not JSON, it was.
+        """
         rest = b"".join(self._line)
         if not self._begun:
             rest = rest.removeprefix(BOM)
@@ -76,29 +79,6 @@ class ByteLines:
         self._after_cr = data.endswith(b"\r")
         data = data.replace(b"\r\n", b"\n")
         return data.replace(b"\r", b"\n") if _CR in data else data
-
-
-class LineDecoder:
-    """Takes a body in chunks and returns its lines as text, without the empty ones. It never raises.
-
-    Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8 decode").
-    """
-
-    __slots__ = ("_lines",)
-
-    def __init__(self) -> None:
-        self._lines = ByteLines()
-
-    def feed(self, data: bytes) -> list[str]:
-        """The lines that end in these bytes."""
-        return [line.decode("utf-8", "replace") for line in self._lines.feed(data) if line]
-
-    def flush(self) -> list[str]:
-        """At the end of the body: the last line, if it has no line end. Resets the decoder.
-
-        Such a line may have been cut off. If it is not JSON, it was.
-        """
-        return [line.decode("utf-8", "replace") for line in self._lines.flush()]
 
 
 #: how the first line of a bare object may begin, and how each further one
@@ -510,11 +490,11 @@ class SseReader(Reader):
 
 
 class LineReader(Reader):
-    """Reads one JSON object a line."""
+    """Reads one JSON object a line. Bytes that are not UTF-8 become U+FFFD."""
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
-        self._decoder = LineDecoder()
+        self._lines = ByteLines()
 
     @abstractmethod
     def on_line(self, data: dict[str, Any]) -> None:
@@ -522,18 +502,18 @@ class LineReader(Reader):
 
     def take(self, data: bytes) -> None:
         """Decodes more of the stream."""
-        self._take_lines(self._decoder.feed(data))
+        self._take_lines(self._lines.feed(data))
 
     def take_rest(self) -> None:
         """Decodes a last line that no line break ends."""
-        self._take_lines(self._decoder.flush())
+        self._take_lines(self._lines.flush())
 
-    def _take_lines(self, lines: Sequence[str]) -> None:
+    def _take_lines(self, lines: Sequence[bytes]) -> None:
         for line in lines:
             if self.complete:
                 return
-            if line.strip():
-                self.on_line(self.parsed(line))
+            if text := line.decode("utf-8", "replace").strip():
+                self.on_line(self.parsed(text))
 
 
 def whole_characters(text: str) -> str:

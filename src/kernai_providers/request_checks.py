@@ -46,8 +46,8 @@ class MissingKeyError(MissingSettingError):
         super().__init__(message, "missing_key")
 
 
-def key_from(given: str | None, variables: Sequence[str], vendor: str) -> str | None:
-    """The given key, else the first of these environment variables that is set, else None.
+def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_needed: bool) -> str | None:
+    """The given key, else the first of these environment variables that is set; else None, or a `MissingKeyError`.
 
     White space around it is stripped. A key that a header cannot contain is a `ValueError` that does not show it.
     """
@@ -56,13 +56,8 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str) -> str | 
     for name in variables:
         if os.environ.get(name, "").strip():
             return _checked_key(os.environ[name], f"the environment variable {name}", vendor)
-    return None
-
-
-def needed(key: str | None, variables: Sequence[str], vendor: str) -> str:
-    """The key; `MissingKeyError` if there is none."""
-    if key is not None:
-        return key
+    if not is_needed or not variables:
+        return None
     named = " or ".join(variables)
     raise MissingKeyError(f"{vendor} needs a key: set the environment variable {named}, or give api_key=")
 
@@ -112,20 +107,25 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
     if not PRINTABLE.fullmatch(url):
         raise ValueError(f"{name} must be ASCII without white space; a name with other letters is written in punycode")
     shown = url.rpartition("@")[2]
-    try:
-        parts = urlsplit(url)
-        port_is_fine = parts.port != 0
-    except ValueError:
-        # not shown: in place of the port there may be a password
-        raise ValueError(f"{name} must be an address such as 'https://api.example.com/v1'; its host or port is wrong") \
-            from None
+    parts = _split(url, name)
     if "@" in parts.netloc:
         raise ValueError(f"{name} must contain no user or password (not shown); use headers= for {shown!r}")
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.port == 0:
         raise ValueError(f"{name} must begin with http:// or https:// and name a host, got {shown!r}")
     if "?" in url or "#" in url:
         raise ValueError(f"{name} must have no query and no fragment (not shown)")
     return url.rstrip("/")
+
+
+def _split(url: str, name: str) -> SplitResult:
+    """The URL's parts; a `ValueError` for a wrong host or port shows neither, since a password may be in its place."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{name} must be an address such as 'https://api.example.com/v1'; its host or port is wrong") \
+            from None
+    return parts
 
 
 def merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
@@ -163,7 +163,7 @@ def outgoing(request: Request) -> Outgoing:
     if not HEADER_NAME.fullmatch(request.method):
         raise ValueError("method is not an HTTP method")
     url = _url(request.url)
-    port = _port(url) or DEFAULT_PORTS[url.scheme]
+    port = url.port or DEFAULT_PORTS[url.scheme]
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return Outgoing(url.scheme, url.hostname or "", port, target, _headers(request))
 
@@ -171,22 +171,12 @@ def outgoing(request: Request) -> Outgoing:
 def _url(text: str) -> SplitResult:
     if not PRINTABLE.fullmatch(text):
         raise ValueError("url contains white space or a character beyond ASCII; percent-encode it")
-    try:
-        url = urlsplit(text)
-    except ValueError:
-        raise ValueError("url is not a URL") from None
+    url = _split(text, "url")
     if url.scheme not in DEFAULT_PORTS or not url.hostname:
         raise ValueError("url must begin with http:// or https:// and a host")
     if "@" in url.netloc:
         raise ValueError("url contains a user name or a password; send an Authorization header instead")
     return url
-
-
-def _port(url: SplitResult) -> int | None:
-    try:
-        return url.port
-    except ValueError:
-        raise ValueError("url has a port that is not a number up to 65535") from None
 
 
 def _headers(request: Request) -> dict[str, str]:

@@ -114,6 +114,12 @@ def test_every_stream_that_is_cut_off_is_an_error_and_never_a_short_answer(vendo
             assert data[at:].strip(b"\r\n") == b""
 
 
+@pytest.mark.parametrize("vendor", READERS)
+def test_a_byte_that_is_no_utf_8_becomes_the_replacement_character_and_ends_no_line(vendor: str) -> None:
+    data = wire(vendor, STREAMS[vendor]).replace("😀".encode(), b"\xff\xc2\x85\xe2\x80\xa8")
+    assert whole(vendor, data)[0] == "Größe \ufffd\x85\u2028"
+
+
 @pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "gemini"])  # whose end is the body's
 def test_what_comes_after_the_end_is_not_looked_at(vendor: str) -> None:
     data = wire(vendor, STREAMS[vendor])
