@@ -239,6 +239,20 @@ def test_a_native_acall_waits_for_slow_observers() -> None:
         assert caller.ask(server, lambda text: caught_up()).answer.content == "Hello"
 
 
+async def test_a_native_acall_that_has_ended_asks_no_more_whether_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernai_providers.exchange.SLICE", 0)
+    asked = count()
+    watch = Watch()
+    watch.cancelled = lambda: next(asked) < 0  # type: ignore[method-assign]  # counts, and never cancels
+    body = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\n', b"data: [DONE]\n\n"]
+    provider = OpenAIProvider("k", transport=MemoryTransport(MemoryReply(200, STREAM, body)))
+    await provider.acall(MESSAGES, Caller("openai", WAYS["call"]).model, GenerationOptions(), watch)
+    after = next(asked)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert next(asked) == after + 1
+
+
 @every_way
 @pytest.mark.parametrize("place", ["to connect", "for tls", "to send"])
 @pytest.mark.parametrize("by", ["deadline", "cancelled"])
