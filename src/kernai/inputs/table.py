@@ -173,8 +173,14 @@ class InputTable:
         """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
         if isinstance(params, ReadParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
+        validation = Validation(media_store, repair=repair is True)
+        bound = self._bound(params, validation)
+        if validation.faults:
+            raise self._error(validation.faults, params, media_store)
+        return bound
+
+    def _bound(self, params: Mapping[str, object], validation: Validation) -> dict[str, object]:
         bound: dict[str, object] = {}
-        validation: Validation | None = None  # made for the first value that needs one; most calls have none
         for name, exact, kind, default in self._plan:
             value = params.get(name, NO_VALUE)
             if type(value) is exact:
@@ -182,10 +188,7 @@ class InputTable:
             elif value is NO_VALUE and default is not REQUIRED:
                 bound[name] = deepcopy(default.value) if type(default) is _Copies else default
             else:
-                validation = validation or Validation(media_store, repair=repair is True)
                 bound[name] = self._convert(name, kind, value, validation)
-        if validation is not None and validation.faults:
-            raise self._error(validation.faults, params, media_store)
         return bound
 
     def rebind(
@@ -252,9 +255,7 @@ class InputTable:
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
         validation = Validation(media_store)
-        for one in self._fields:
-            if one.required or one.name in params:
-                self._convert(one.name, one.type, params.get(one.name, NO_VALUE), validation)
+        self._bound(params, validation)
         return not validation.faults
 
     def _call_of(self, params: Mapping[str, object]) -> str:

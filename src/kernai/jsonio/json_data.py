@@ -220,7 +220,7 @@ _NESTING = _STRING + r"|([\[{])|[\]}]"
 _CONSTANT = _STRING + "|(-?Infinity|NaN)"
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
-_SHORT = 1000  # characters
+_SHORT = 1000  # items
 _STACK = 5_000  # levels for which every stack has room
 
 
@@ -245,12 +245,8 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
     """
     if sys.getrecursionlimit() > _STACK and _brackets(text) > _STACK:  # else the decoder would exhaust the stack
         _check_depth(text)
-    # a short object without others in it is decoded without the hook: its colons show whether a key came twice
-    hooked = unique_keys and (len(text) > _SHORT or text.count("{") > 1)
     try:
-        found = (_UNIQUE if hooked else _STRICT).decode(text)
-        if unique_keys and not hooked and "{" in text and (type(found) is not dict or len(found) < text.count(":")):
-            found = _UNIQUE.decode(text)
+        found = (_UNIQUE if unique_keys else _STRICT).decode(text)
     except (ValueError, RecursionError) as error:
         _check_depth(text)
         if isinstance(error, RecursionError):  # the caller's own stack was nearly used up

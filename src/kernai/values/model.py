@@ -202,7 +202,7 @@ class GenerationOptions(Value):
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, {})}
 
     def __hash__(self) -> int:
-        return hash(tuple(_frozen(getattr(self, one.name)) for one in fields(self)))
+        return hash((self.temperature, self.max_tokens, self.top_p))  # the rest may hold mappings and lists
 
 
 def _mapping(name: str, value: object) -> Mapping[Any, Any]:
@@ -239,12 +239,3 @@ def _stop(stop: object) -> list[str]:
     if not given or not all(isinstance(one, str) and one for one in given):
         raise ValueError(f"stop must be a text that is not empty, or a list of such, got {stop!r}")
     return given
-
-
-def _frozen(value: object) -> object:
-    """A hashable copy of JSON-like data."""
-    if isinstance(value, Mapping):
-        return frozenset((key, _frozen(one)) for key, one in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(one) for one in value)
-    return value
