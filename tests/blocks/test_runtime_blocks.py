@@ -22,15 +22,8 @@ PICTURE = Media.from_bytes(b"p", mime_type="image/png")
 @pytest.mark.parametrize("name", ACTING)
 def test_every_way_to_write_a_tag_that_acts_is_neutralised(name: str) -> None:
     for markup in (
-        f"<{name}>",
-        f"</{name}>",
-        f"<{name} x='1'>",
-        f"<{name}\n>",
-        f"</{name} >",
-        f"<{name}/>",
-        f"<{name}",
-        f"</{name}",
-        f"<{name}\t/>",
+        f"<{name}>", f"</{name}>", f"<{name} x='1'>", f"<{name}\n>", f"</{name} >", f"<{name}/>", f"<{name}",
+        f"</{name}", f"<{name}\t/>",
     ):
         assert neutralize(f"a {markup}") == f"a &lt;{markup[1:]}"
 

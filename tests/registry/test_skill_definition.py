@@ -586,20 +586,15 @@ def test_nested_fields_are_listed_with_their_paths_and_records_once_each() -> No
         """Files tickets."""
 
     assert file_tickets.describe().splitlines() == [
-        "### file_tickets",
-        "Files tickets.",
-        "Inputs:",
-        "- project (string, required): its key",
-        "- tickets (list of Ticket object, required)",
-        "  - tickets[].title (string, required): one line",
+        "### file_tickets", "Files tickets.", "Inputs:", "- project (string, required): its key",
+        "- tickets (list of Ticket object, required)", "  - tickets[].title (string, required): one line",
         '  - tickets[].priority (one of "low", "high", default "low")',
         "  - tickets[].parent (Ticket object or null, default null)",
         "- by_day (object with values of type Ticket object, required)",
         "  - by_day.*.title (string, required): one line",
         '  - by_day.*.priority (one of "low", "high", default "low")',
         "  - by_day.*.parent (Ticket object or null, default null)",
-        '- when (date such as "2024-01-31", default "2024-01-02")',
-        "Produces: document, image",
+        '- when (date such as "2024-01-31", default "2024-01-02")', "Produces: document, image",
         f"Usage: {file_tickets.usage()}",
     ]
     assert file_tickets.usage() == (

@@ -22,12 +22,7 @@ def test_an_event_says_what_happened_and_where() -> None:
     assert [getattr(event, name) for name in FIELDS] == [
         "skill_result",
         {"skill": "echo"},
-        2,
-        1,
-        "a",
-        "2.a",
-        "run-1",
-        "1970-01-01T00:00:00.250Z",
+        2, 1, "a", "2.a", "run-1", "1970-01-01T00:00:00.250Z",
     ]
     assert event.to_dict() == {
         "event": "skill_result",
@@ -45,12 +40,7 @@ def test_an_event_needs_no_more_than_a_type() -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     event = Event("final")
     assert (event.data, event.step, event.depth, event.task_id, event.scope, event.run_id) == (
-        None,
-        None,
-        0,
-        None,
-        "",
-        "",
+        None, None, 0, None, "", "",
     )
     assert before <= datetime.fromisoformat(event.timestamp) <= datetime.now(UTC)
 
