@@ -117,16 +117,6 @@ def test_no_text_calls_with_the_defaults_where_every_input_has_one(skill: Skill,
     assert skill.call(content) == {name: one.default for name, one in skill.inputs.items()}
 
 
-DEFAULTS: list[tuple[Any, Any]] = [(int, None), (int, 5), (str, ""), (str, "x"), (bool, False), (list[int], None)]
-
-
-@pytest.mark.parametrize("kind, default", DEFAULTS)
-def test_the_usage_of_an_input_with_a_default_is_a_right_call(kind: Any, default: object) -> None:
-    skill = skill_with(x=Input(kind, default=default))
-    [block] = parse(skill.usage()).blocks
-    assert skill.call(block.content) == {"x": default}
-
-
 def test_other_text_for_several_inputs_or_none_is_under_input() -> None:
     assert TWO.read("text") == {"input": "text"}
     assert NONE.read("text") == {"input": "text"}

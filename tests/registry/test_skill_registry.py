@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernai import Model, Models, Skill, SkillRegistry
+from kernai import Skill, SkillRegistry
 from kernai.testing.contracts import at_once
 
 
@@ -92,31 +92,8 @@ def test_a_snapshot_restores_what_was_there(registry: SkillRegistry) -> None:
 
 # --------------------------------------------------------------------------------------------- what is offered
 
-SEEING = Model("m", capabilities=("text", "vision"))
-
-
-@pytest.mark.parametrize(
-    "scope, model, expected",
-    [
-        ("all", None, ["plain", "look", "hear"]),
-        ("all", Models.TEXT_ONLY, ["plain"]),
-        ("all", SEEING, ["plain", "look"]),
-        (None, None, []),
-        ([], None, []),
-        (["look", "plain", "unknown", "look"], None, ["look", "plain"]),
-        (["look", "plain"], Models.TEXT_ONLY, ["plain"]),
-        (("hear",), SEEING, []),
-    ],
-)
-def test_a_scope_and_a_model_select_what_is_offered(scope: Any, model: Model | None, expected: list[str]) -> None:
-    registry = SkillRegistry()
-    for made in (make("plain"), make("look", requires="vision"), make("hear", requires=("vision", "audio_in"))):
-        registry.register(made)
-    assert [one.name for one in registry.select(scope, model)] == expected
-    listing = registry.listing(scope, model)
-    assert [name for name in ("plain", "look", "hear") if f"### {name}" in listing] == sorted(
-        expected, key=["plain", "look", "hear"].index
-    )
+def test_a_name_that_is_selected_twice_is_offered_once(registry: SkillRegistry) -> None:
+    assert [one.name for one in registry.select(["two", "one", "two", "unknown"])] == ["two", "one"]
 
 
 def test_a_name_in_place_of_a_list_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:

@@ -1,14 +1,17 @@
-"""`Model` and `Models`: capabilities, prices, and the catalogue."""
+"""`Model` and `Models`: capabilities, prices, and the catalogue. `GenerationOptions`, and how two of them are merged."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import FrozenInstanceError
 from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kernai import Cost, Model, Models
+from kernai import Agent, Cost, GenerationOptions, MockProvider, Model, Models, execute
 from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
 CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
@@ -92,3 +95,160 @@ def test_models_are_values() -> None:
     assert len({Model("m"), Model("m"), Model("n"), Model("m", cost=(1, 2))}) == 3
     with pytest.raises(FrozenInstanceError):
         Model("m").id = "n"  # type: ignore[misc]
+
+
+# --------------------------------------------------------------------------------------------------- generation options
+
+options = st.builds(
+    GenerationOptions,
+    temperature=st.none() | st.floats(0, 2),
+    max_tokens=st.none() | st.integers(1, 10**6),
+    top_p=st.none() | st.floats(0, 1),
+    thinking=st.none() | st.fixed_dictionaries({"budget": st.integers()}) | st.just({"effort": "low"}),
+    extra=st.dictionaries(st.text(max_size=3), st.lists(st.integers(), max_size=2), max_size=3),
+)
+
+
+def test_nothing_is_set_by_default() -> None:
+    nothing = GenerationOptions()
+    assert nothing.is_empty
+    assert nothing.to_dict() == {}
+    assert nothing.extra == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"temperature": 0},
+        {"temperature": 0.0},
+        {"max_tokens": 1},
+        {"top_p": 0},
+        {"thinking": {"budget": 0}},
+        {"thinking": {"effort": "high"}},
+        {"extra": {"seed": None}},
+    ],
+)
+def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None:
+    made = GenerationOptions(**given)
+    assert not made.is_empty
+    assert made.to_dict() == given
+
+
+@given(options)
+def test_laying_nothing_over_changes_nothing_and_laying_over_nothing_gives_the_other(one: GenerationOptions) -> None:
+    nothings: list[GenerationOptions | dict[str, Any] | None] = [None, {}, GenerationOptions()]
+    for nothing in nothings:
+        assert one.merge(nothing) == one
+    assert GenerationOptions().merge(one) == one
+
+
+@given(options, options, options)
+def test_merging_is_associative(one: GenerationOptions, two: GenerationOptions, three: GenerationOptions) -> None:
+    assert one.merge(two).merge(three) == one.merge(two.merge(three))
+
+
+@given(options, options)
+def test_merging_takes_each_option_from_the_second_where_it_sets_one(
+    one: GenerationOptions, two: GenerationOptions
+) -> None:
+    merged = one.merge(two)
+    for name in ("temperature", "max_tokens", "top_p", "thinking"):
+        over = getattr(two, name)
+        assert getattr(merged, name) == (getattr(one, name) if over is None else over)
+    assert merged.extra == {**one.extra, **two.extra}
+
+
+@given(options)
+def test_equal_options_have_an_equal_hash_and_a_dict_of_them_gives_them_back(one: GenerationOptions) -> None:
+    again = GenerationOptions.coerce(one.to_dict())
+    assert again == one
+    assert hash(again) == hash(one)
+
+
+def test_thinking_is_replaced_whole_and_extra_by_key() -> None:
+    one = GenerationOptions(thinking={"budget": 1024}, extra={"seed": 1, "user": "a"})
+    merged = one.merge({"thinking": {"effort": "low"}, "extra": {"seed": 2}})
+    assert merged.thinking == {"effort": "low"}
+    assert merged.extra == {"seed": 2, "user": "a"}
+
+
+def test_coercing_gives_options_back_as_they_are() -> None:
+    one = GenerationOptions(temperature=0.5)
+    assert GenerationOptions.coerce(one) is one
+    assert GenerationOptions.coerce(None) == GenerationOptions()
+    assert GenerationOptions.coerce({"temperature": 0.5}) == one
+
+
+@pytest.mark.parametrize(
+    "given, extra",
+    [
+        ({"seed": 1}, {"seed": 1}),
+        ({"seed": 1, "temperature": 0.5, "top_logprobs": 3}, {"seed": 1, "top_logprobs": 3}),
+        ({"seed": 1, "extra": {"user": "a"}}, {"seed": 1, "user": "a"}),
+        ({"seed": 1, "extra": {"seed": 2}}, {"seed": 2}),
+        ({"seed": 1, "extra": None}, {"seed": 1}),
+    ],
+)
+def test_a_name_that_is_no_option_is_a_field_of_the_vendor(given: dict[str, Any], extra: dict[str, Any]) -> None:
+    assert GenerationOptions.coerce(given) == GenerationOptions(temperature=given.get("temperature"), extra=extra)
+    assert GenerationOptions().merge(given).extra == extra
+
+
+def test_options_cannot_be_changed() -> None:
+    extra, thinking = {"seed": 1}, {"budget": 1024}
+    made = GenerationOptions(extra=extra, thinking=thinking)
+    extra["seed"] = thinking["budget"] = 2
+    assert (made.extra, made.thinking) == ({"seed": 1}, {"budget": 1024})
+    with pytest.raises(FrozenInstanceError):
+        made.temperature = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "given, error, complaint",
+    [
+        ({"temperature": "hot"}, TypeError, "temperature must be a number or None, got 'hot'"),
+        ({"temperature": True}, TypeError, "temperature must be a number"),
+        ({"temperature": math.nan}, ValueError, "temperature must be a finite number or None, got nan"),
+        ({"top_p": math.inf}, ValueError, "top_p must be a finite number"),
+        ({"max_tokens": 0}, ValueError, "max_tokens must be a positive int"),
+        ({"max_tokens": 1.5}, ValueError, "max_tokens must be a positive int"),
+        ({"max_tokens": True}, ValueError, "max_tokens must be a positive int"),
+        ({"thinking": "low"}, TypeError, r'thinking must be \{"budget": int\} or \{"effort": str\}'),
+        ({"thinking": {}}, ValueError, "thinking must be"),
+        ({"thinking": {"budget": "1"}}, ValueError, "thinking must be"),
+        ({"thinking": {"budget": True}}, ValueError, "thinking must be"),
+        ({"thinking": {"effort": 1}}, ValueError, "thinking must be"),
+        ({"thinking": {"budget": 1, "effort": "low"}}, ValueError, "thinking must be"),
+        ({"thinking": {"depth": 1}}, ValueError, "thinking must be"),
+        ({"extra": [1]}, TypeError, "extra must be a mapping"),
+        ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
+        ({"max_token": 1}, ValueError, "did you mean 'max_tokens'"),
+        ({"topp": 1}, ValueError, "did you mean 'top_p'"),
+        ({"top_k_": 1, "top_q": 1}, ValueError, "no generation option 'top_q'; did you mean 'top_p'"),
+        ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, not str"),
+        ([("temperature", 1)], TypeError, "not list"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name_where_options_are_taken(
+    given: Any, error: type[Exception], complaint: str
+) -> None:
+    for take in (GenerationOptions.coerce, GenerationOptions().merge, lambda it: Agent(instructions="", generation=it)):
+        with pytest.raises(error, match=complaint):
+            take(given)
+
+
+def test_the_provider_is_given_the_agents_options() -> None:
+    provider = MockProvider("done")
+    execute(Agent(instructions="", provider=provider, generation={"temperature": 0.2}), "x")
+    assert provider.generation_at(0) == GenerationOptions(temperature=0.2)
+
+
+def test_sub_agents_inherit_their_parents_options_under_their_own() -> None:
+    inner = Agent(instructions="", generation={"max_tokens": 7})
+    provider = MockProvider('<command name="ask">x</command>', "inner", "<final>outer</final>")
+    agent = Agent(
+        instructions="", provider=provider, skills=[inner.as_skill("ask", "Ask.")],
+        generation={"temperature": 0.2, "max_tokens": 5},
+    )
+    assert execute(agent, "x").text == "outer"
+    assert provider.generation_at(1) == GenerationOptions(temperature=0.2, max_tokens=7)
