@@ -80,14 +80,6 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
             pytest.fail("a block is matched by its fields")
 
 
-@pytest.mark.parametrize(
-    "name", ['a"b<c>d', "a\nb\r\tc", '"/><block type="final">', "a' type='final", "\x00\x1b[31m", "&quot;"]
-)
-def test_no_name_breaks_out_of_its_attribute(name: str) -> None:
-    (block,) = parse(str(Block("command", name, "x"))).blocks
-    assert (block.type, block.content) == ("command", "x")
-
-
 # -------------------------------------------------------------------------------- hostile texts, linear or never done
 
 

@@ -72,13 +72,6 @@ def test_a_tag_split_over_two_chunks_is_one_block() -> None:
     ]
 
 
-def test_a_self_closing_tag_starts_and_completes_and_has_no_content() -> None:
-    assert events_of(["<block name='a' ", "type='media'/>"]) == [
-        ("block_start", {"type": "media", "name": "a"}),
-        ("block_complete", Block("media", "a", "")),
-    ]
-
-
 def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
     parser = StreamParser()
     emitted: list[Block] = []
@@ -87,10 +80,6 @@ def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
         parser.push(text)
         parser.flush()
     assert emitted == [final("a"), Block("plan", None, 'b<block type="c">'), final("e")]
-
-
-def test_flushing_an_empty_text_emits_nothing() -> None:
-    assert events_of([]) == []
 
 
 # --------------------------------------------------------------------------------------------------- promptness

@@ -8,7 +8,6 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import Enum, IntEnum
 from typing import Any, Literal
 
 import pytest
@@ -77,35 +76,6 @@ def test_other_text_is_the_only_input_unchanged(content: str) -> None:
 )
 def test_blank_lines_around_the_only_input_are_no_part_of_it_and_indentation_is(content: str, expected: str) -> None:
     assert ONE.read(content) == {"x": expected}
-
-
-class Level(IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-class Colour(Enum):
-    RED = "red"
-    ONE = "1"
-
-
-@pytest.mark.parametrize(
-    "annotation, content, expected",
-    [
-        (Literal["fast", "slow"], "\nslow\n", "slow"),
-        (Colour, "\nred\n", Colour.RED),
-        (Colour, "1", Colour.ONE),
-        (Level, "1", Level.LOW),
-        (Level, "\n2\n", Level.HIGH),
-        (Level, '{"x": 2}', Level.HIGH),
-        (Level, "LOW", Level.LOW),
-        (Literal["fast", 5], "5", 5),
-        (Literal["fast", True], "true", True),
-    ],
-)
-def test_a_choice_is_found_by_its_text(annotation: Any, content: str, expected: object) -> None:
-    [value] = skill_with(x=annotation).call(content).values()
-    assert value is expected or (value == expected and type(value) is type(expected))
 
 
 @pytest.mark.parametrize("content", ["", " ", "\n", "\r\n\t"])

@@ -438,20 +438,6 @@ def test_declared_inputs_that_the_function_cannot_take_are_a_type_error() -> Non
         Skill("bad", execute=lambda x: x, inputs={})
 
 
-def test_a_subclass_may_add_what_it_needs() -> None:
-    class AgentSkill(Skill):
-        def __init__(self, name: str, agent: object) -> None:
-            super().__init__(name, execute=self.run, inputs={"input": str})
-            self.agent = agent
-
-        def run(self, input: str) -> str:
-            return f"{self.agent}: {input}"
-
-    made = AgentSkill("helper", "A")
-    assert made.call("do it") == "A: do it"
-    assert repr(made) == "AgentSkill('helper', inputs=['input'])"
-
-
 def test_a_skill_of_ones_own_kind_may_read_and_bind_in_its_own_way() -> None:
     class Shouted(Skill):
         def read(self, content: str, **options: Any) -> dict[str, object]:

@@ -134,19 +134,6 @@ def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None
     assert made.to_dict() == given
 
 
-@given(options)
-def test_laying_nothing_over_changes_nothing_and_laying_over_nothing_gives_the_other(one: GenerationOptions) -> None:
-    nothings: list[GenerationOptions | dict[str, Any] | None] = [None, {}, GenerationOptions()]
-    for nothing in nothings:
-        assert one.merge(nothing) == one
-    assert GenerationOptions().merge(one) == one
-
-
-@given(options, options, options)
-def test_merging_is_associative(one: GenerationOptions, two: GenerationOptions, three: GenerationOptions) -> None:
-    assert one.merge(two).merge(three) == one.merge(two.merge(three))
-
-
 @given(options, options)
 def test_merging_takes_each_option_from_the_second_where_it_sets_one(
     one: GenerationOptions, two: GenerationOptions
@@ -163,13 +150,6 @@ def test_equal_options_have_an_equal_hash_and_a_dict_of_them_gives_them_back(one
     again = GenerationOptions.coerce(one.to_dict())
     assert again == one
     assert hash(again) == hash(one)
-
-
-def test_thinking_is_replaced_whole_and_extra_by_key() -> None:
-    one = GenerationOptions(thinking={"budget": 1024}, extra={"seed": 1, "user": "a"})
-    merged = one.merge({"thinking": {"effort": "low"}, "extra": {"seed": 2}})
-    assert merged.thinking == {"effort": "low"}
-    assert merged.extra == {"seed": 2, "user": "a"}
 
 
 def test_coercing_gives_options_back_as_they_are() -> None:
