@@ -206,7 +206,7 @@ def test_a_run_that_a_call_has_ended_with_an_answer_gives_the_same_messages_agai
     assert (again.text, again.messages) == ("enough", ended.messages)
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 21])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 21])
 def test_cancelled_at_any_event_it_continues_to_the_same_end(whole: Whole, step: int) -> None:
     ends = set()
     for at, way in zip(range(1, len(whole.entries) + 1, step), cycle(WAYS), strict=False):

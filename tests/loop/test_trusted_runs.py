@@ -8,11 +8,8 @@ import pytest
 
 from tests.loop.trusted_runs import EVIL, GOOD, occurs_in, tried
 
-#: in parts: on a busy machine a test of many counts as hung
-SLOW = [pytest.param(first, 300, marks=pytest.mark.slow) for first in range(1000, 1900, 300)]
 
-
-@pytest.mark.parametrize("first, times", [(0, 60), *SLOW])
+@pytest.mark.parametrize("first, times", [(0, 60), pytest.param(1000, 300, marks=pytest.mark.slow)])
 def test_whatever_the_model_writes_nothing_is_paid_that_nobody_brought_in(first: int, times: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + times):
