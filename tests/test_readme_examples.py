@@ -175,7 +175,6 @@ def test_every_option_and_every_field_of_a_result_is_in_a_table_of_the_page_on_r
 
 
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-MODELS = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 CLAIM = re.compile(r"^\| (?P<claim>.+) \| (?P<measured>.+) \| `(?P<command>python3 dev\.py .+)` \| (?P<day>.+) \|$", re.MULTILINE)
 CLAIMED = re.compile(r"\*Measured:\*(?P<text>.*?)\[`(?P<command>[^`]+)`\]\(docs/benchmarks\.md#claims\)", re.DOTALL)
 FIGURE = re.compile(r"\d[\d,.]*[ \u202f]?(?:µs|ms|seconds|minutes|%|[kMG]?B(?:/s)?\b|lines|times)")
@@ -205,7 +204,7 @@ def test_each_figure_of_readme_is_in_the_table_of_claims_with_its_command_and_sa
 
 
 def test_the_claims_say_what_the_tables_say() -> None:
-    measured = MODELS[MODELS.index("\n## Measured\n"):] + BENCHMARKS[BENCHMARKS.index("\n### Framing\n"):]
+    measured = BENCHMARKS[BENCHMARKS.index("\n### Framing\n"):]
     for row in CLAIM.finditer(BENCHMARKS):
         if row["command"].split()[-1] in ("framing", "dialects", "model"):
             assert row["command"] in measured
