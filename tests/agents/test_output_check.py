@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kernai
 from kernai import Agent, Context, MemoryStore, MockProvider, Recorder, Task, execute_plan
+from kernai.agents import agent as agent_module
 from kernai.agents.agent import OPTIONS
-from kernai.agents.agent_changes import AgentChanges
 from tests.loop.loop_cases import command
 
 
@@ -137,7 +139,10 @@ def test_a_frozen_dataclass_is_refused_since_a_run_changes_its_context() -> None
 
 def test_what_editors_know_of_replace_are_the_options_of_an_agent() -> None:
     given = Agent.__init__.__annotations__
-    written = {name: one.__forward_arg__ for name, one in AgentChanges.__annotations__.items()}
+    tree = ast.parse(Path(agent_module.__file__).read_text(encoding="utf-8"))
+    changes = next(one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == "AgentChanges")
+    fields = [one for one in changes.body if isinstance(one, ast.AnnAssign)]
+    written = {ast.unparse(one.target): ast.unparse(one.annotation) for one in fields}
     assert written.keys() == set(OPTIONS) - {"output"}
     for name, annotation in written.items():
-        assert annotation == given[name].replace("Output_co", "Any"), name
+        assert annotation == ast.unparse(ast.parse(given[name].replace("Output_co", "Any"))), name

@@ -24,14 +24,40 @@ from kernai.values.result import Output_co
 if TYPE_CHECKING:
     import os
     from types import UnionType
-    from typing import Unpack
+    from typing import TypedDict, Unpack
     from typing import _SpecialForm as SpecialForm
 
-    from kernai.agents.agent_changes import AgentChanges
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
     from kernai.values.pending_calls import PendingCall
     from kernai.values.result import Result
+
+    class AgentChanges(TypedDict, total=False):
+        """What `Agent.replace` takes besides `output`. At run time each field would cost time to compile."""
+
+        instructions: Instructions
+        provider: Provider | None
+        model: Model
+        max_steps: int
+        skills: Literal["all"] | Iterable[str | Skill] | None
+        protocols: Iterable[str | Protocol] | None
+        generation: GenerationOptions | Mapping[str, Any] | None
+        on_prose: OnProse
+        on_truncated: OnTruncated
+        parallel_skills: bool
+        list_skills: bool | None
+        workflows: bool
+        max_tasks: int
+        middleware: Iterable[Middleware] | None
+        approve: Callable[[PendingCall], Any] | None
+        constrain: bool
+        calls: Calls
+        quoted_calls: OnQuotedCalls
+        dialects: OnDialects
+        know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
+        name: str | None
+        output_check: Callable[[Any, Any], str | None] | None
+        output_retries: int
 
 Text = str | Sequence[str | Outside]
 Instructions = Text | Callable[[], Text] | Callable[[Context], Text]
@@ -41,6 +67,7 @@ OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
 Calls = Literal["blocks", "native"]
 Answer = TypeVar("Answer")
+
 
 class Agent(Generic[Output_co]):
     """Who answers, with what, under which rules.

@@ -6,6 +6,7 @@ one at a time. What ends the whole (Ctrl-C, a cancelled task) ends all runs firs
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ class Progress(Value, Generic[Output_co]):
 
 
 Report = Callable[[Progress[Any]], Any]
+_LABEL = "runs"  # of the progress bar
 
 
 class Batch:
@@ -226,9 +228,7 @@ class Batch:
     @contextmanager
     def _reporting(self) -> Iterator[Report | None]:
         if self._on_progress is True:
-            from kernai.runs.progress_bar import progress_bar  # shown to people alone
-
-            with progress_bar(len(self.requests)) as report:
+            with _progress_bar(len(self.requests)) as report:
                 yield report
         else:
             yield self._turns.of(self._on_progress or None)
@@ -319,3 +319,67 @@ def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> R
 def _report_failed(error: BaseException) -> None:
     warn = EventLog(config.logger, debug=config.debug).warn
     warn("callback.failed", during="on_progress", error=f"{type(error).__name__}: {error_text(error)}")
+
+
+# ---------------------------------------------------------------------------------------------------- the progress bar
+
+
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Report]:
+    """What is called after each run to draw a bar on stderr: with tqdm or rich if installed, else as a line of text."""
+    from importlib.util import find_spec
+
+    draw = next((draw for name, draw in _BARS.items() if find_spec(name) is not None), _as_text)
+    with draw(total) as show:
+        yield show
+
+
+@contextmanager
+def _by_tqdm(total: int) -> Iterator[Report]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc=_LABEL, file=sys.stderr) as bar:
+
+        def show(progress: Progress[Any]) -> None:
+            bar.set_postfix_str(_about(progress), refresh=False)
+            bar.update()
+
+        yield show
+
+
+@contextmanager
+def _by_rich(total: int) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True)) as bar:
+        task = bar.add_task(_LABEL, total=total)
+        yield lambda progress: bar.update(task, advance=1, description=f"{_LABEL} {_about(progress)}".strip())
+
+
+@contextmanager
+def _as_text(total: int) -> Iterator[Report]:
+    """Rewrites one line of a terminal; elsewhere only the last state is written."""
+    shown = ""
+
+    def show(progress: Progress[Any]) -> None:
+        nonlocal shown
+        shown = f"{_LABEL}: {progress.done}/{total} {_about(progress)}".rstrip()
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{shown}\x1b[K")
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if shown:
+            sys.stderr.write("\n" if sys.stderr.isatty() else f"{shown}\n")
+
+
+def _about(progress: Progress[Any]) -> str:
+    cost = progress.usage.cost
+    facts = [f"{progress.failed} failed"] if progress.failed else []
+    return ", ".join([*facts, *([] if cost is None else [f"${cost:.4f}"])])
+
+
+_BARS = {"tqdm": _by_tqdm, "rich": _by_rich}

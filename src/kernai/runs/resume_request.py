@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import eq
 from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
 from kernai._util.api import Value
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
+from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.delivery import ThreadsDelivery
-from kernai.durable.approvals import WOKEN, Decision, DecisionError
+from kernai.durable.approvals import WOKEN, Decision, DecisionError, decided
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
-from kernai.durable.recorded_run import RecordedRun, reading
-from kernai.durable.replay_cursor import divergence
+from kernai.durable.recorded_run import Recorded, RecordedRun, reading
+from kernai.durable.replay_cursor import divergence, shown
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
-from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, RunBusyError, SkillInputError
-from kernai.events import Event, RunStartRow
-from kernai.loop.effects import Work
+from kernai.errors import (
+    Control,
+    KernaiError,
+    ReplayDivergenceError,
+    ReplayLoosenedError,
+    RunBusyError,
+    SkillInputError,
+    error_text,
+)
+from kernai.events import Event, RunStartRow, SkillErrorRow, SkillResultRow
+from kernai.loop.calls import recorded_result as recorded_skill_result
+from kernai.loop.effects import CallSkill, Completion, Effect, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run
 from kernai.recording_file import read_recording
+from kernai.registry.skill_context import SkillContext
 from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
-from kernai.runs.skill_checks import Same, SkillChecks
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
 from kernai.values.result import Output_co, Result, StopReason
+from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
@@ -41,6 +53,7 @@ if TYPE_CHECKING:
     from kernai.values.pending_calls import PendingCall
 
 Agents = Mapping[str, Agent[Any]] | None
+Same = Callable[[Any, Any], bool]
 
 
 class _RecordedRequest(RunRequest):
@@ -125,13 +138,13 @@ class ResumeRequest(_RecordedRequest):
         self._approvals = {**waiting, **self._approvals}
         judge: Any = self._in_flight
 
-        def decided(call: PendingCall) -> str:
+        def settled(call: PendingCall) -> str:
             if call.call_id in kept:
                 return "retry" if kept[call.call_id].refusal is None else "skip"
             said: str = judge(call) if callable(judge) else judge
             return said
 
-        self._in_flight = decided
+        self._in_flight = settled
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
@@ -252,7 +265,7 @@ class ReplayRequest(_RecordedRequest):
         run = self._run(delivery)
         wrap = run.root.wrap
         durable = DurableRun(run.root)
-        checks = SkillChecks(wrap, history, self._same)
+        checks = _SkillChecks(wrap, history, self._same)
         durable.check_skill = checks.check if self._runs_skills else None
         try:
             root = durable.take_up(
@@ -266,6 +279,80 @@ class ReplayRequest(_RecordedRequest):
         if root.is_parked:
             return durable.parked_result(run), run
         return run.result if root.ended is not None and not root.has_unrecorded else None, run
+
+
+class _SkillChecks:
+    """Calls the skills of a recorded run again during its replay, and compares what they return.
+
+    They are called through the agent's middleware, with the parameters that were called, also where a person had edited
+    them; those whose call was refused or broken off are left out. `same` compares the recorded result with the one of
+    now: each is a text, or a list of texts and media references.
+    """
+
+    def __init__(self, wrap: Callable[[Run, Effect, Work], Work], history: History, same: Same | None) -> None:
+        self._wrap = wrap
+        self._history = history
+        self._same = same
+        self._loop = BackgroundLoop("kernai-async")
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def check(self, run: Run, call: CallSkill, recorded: Recorded) -> None:
+        """`ReplayDivergenceError` where a skill does not give what it gave."""
+        row = recorded.row
+        assert isinstance(row, (SkillResultRow, SkillErrorRow))
+        decision = self._history.decided.get(call.call_id)
+        made = call if decision is None else decided(run, call, Decision.recorded(decision))
+        if row.is_broken_off or not isinstance(made, CallSkill):
+            return
+        then = row.result if isinstance(row, SkillResultRow) else f"{row.exception}: {row.error}"
+        failed, now = self._outcome(run, made)
+        same = eq if self._same is None or failed else self._same
+        if failed == isinstance(row, SkillErrorRow) and same(then, now):
+            return
+        raise ReplayDivergenceError(
+            f"skill {row.skill} returned something else than in the recording: event {recorded.seq} ({row.type}, "
+            f"call {row.call_id})\n  recorded: {shown(then)}\n  now:      {shown(now)}",
+            seq=recorded.seq, event=row.type, expected=shown(then), got=shown(now),
+        )
+
+    def _outcome(self, run: Run, call: CallSkill) -> tuple[bool, Any]:
+        """Whether the call fails, and its result or failure as it would be recorded."""
+        work, answer = self._wrap(run, call, alone(call)), Completion(None)
+        context = self._context(run, call)
+        while True:
+            effect = advance(work, answer.value, answer.error)
+            if isinstance(effect, Completion):
+                break
+            try:
+                answer = Completion(None, self._performed(run, effect, context))
+            except (Exception, Control) as error:  # noqa: BLE001 - the middleware's, and then this call's
+                answer = Completion(None, error=error)
+        if effect.error is None:
+            try:
+                return False, recorded_skill_result(context.scrub(SkillResult.of(context.scrub(effect.value))))
+            except Exception as error:  # noqa: BLE001 - as `Call.end` does
+                effect = Completion(None, error=error)
+        assert effect.error is not None
+        if not isinstance(effect.error, (Exception, Control)):
+            raise effect.error
+        return True, f"{type(effect.error).__name__}: {context.scrub(error_text(effect.error))}"
+
+    def _performed(self, run: Run, effect: Effect, context: SkillContext[Any]) -> Any:
+        if isinstance(effect, Sleep):
+            return None
+        if not isinstance(effect, CallSkill):
+            raise KernaiError(f"skills='run' makes calls of skills, and a middleware asked for {type(effect).__name__}")
+        value = run.held_skill(effect.skill).invoke(effect.arguments, context)
+        return self._loop.run(value) if hasattr(value, "__await__") else value
+
+    def _context(self, run: Run, call: CallSkill) -> SkillContext[Any]:
+        root, skill = run.root, run.held_skill(call.skill)
+        return SkillContext(
+            skill, run.context, run.context.media_store, root.credential_resolver, root.setting_resolver,
+            call_id=call.call_id, run_id=root.run_id,
+        )
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
     from kernai.runs.mapping import Report, RunResults
     from kernai.runs.plan_request import GivenPlan
-    from kernai.runs.resume_request import Replay
-    from kernai.runs.skill_checks import Same
+    from kernai.runs.resume_request import Replay, Same
 
 Agents = Mapping[str, Agent[Any]] | None
 Approvals = Mapping[str, Any] | None
