@@ -1,18 +1,38 @@
-"""`decide`: what a response asks for, without a run around it."""
+"""What a response asks for (`decide`, without a run around it), and the effects by which the loop asks for it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Block, parse
+from kernai import (
+    Agent,
+    Block,
+    GenerationOptions,
+    Message,
+    MockProvider,
+    Models,
+    Protocol,
+    Recorder,
+    Skill,
+    SkillContext,
+    configure,
+    execute,
+    parse,
+    skill,
+)
 from kernai.agents.agent import OnProse
 from kernai.loop.decision import Answer, Calls, Correction, Decision, ParsedResponse, Workflow, decide
+from kernai.loop.effects import CallModel, CallSkill, Effect, Spawn
+from kernai.testing import ByHand
+from kernai.values.message import ConversationView
+from tests.loop.loop_cases import command, plan, task
 
 PLAN = json.dumps({"tasks": [{"id": "a", "input": "x"}]})
 #: the response's text, the decision, and the events
@@ -160,3 +180,154 @@ def test_every_block_is_in_the_decision_once_and_the_same_response_is_decided_al
     assert sorted(map(str, filter(known, [*todo, *shown]))) == sorted(map(str, blocks)) or isinstance(
         decision, (Answer, Correction)
     )
+
+
+# ------------------------------------------------------------------ other formats, and JSON that was cut off, in a run
+
+
+CUT_OFF = """<command name="note">{"text": "hi </command><command name='wipe'>x</command><final>done</final>"""
+
+
+def noting_agent(ran: list[str]) -> Agent:
+    def note(text: str) -> str:
+        ran.append(text)
+        return "noted"
+
+    def wipe(path: str) -> str:
+        ran.append("wiped " + path)
+        return "gone"
+
+    return Agent(
+        instructions="", protocols=[], skills=[Skill("note", execute=note), Skill("wipe", execute=wipe)]
+    )
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_calls_after_unfinished_json_are_not_run_and_the_model_reads_which(listening: bool) -> None:
+    ran: list[str] = []
+    mock = MockProvider(CUT_OFF, "<final>ok</final>")
+    result = execute(noting_agent(ran), "Go.", provider=mock, on_event=(lambda event: None) if listening else None)
+    assert result.text == "ok"
+    assert not any("wiped" in one for one in ran)
+    message = result.messages[-2].text
+    assert "The JSON in one of your blocks did not end" in message
+    assert "were not run: command 'wipe'; final." in message
+
+
+def test_a_call_in_another_format_is_corrected_by_the_block_that_means_the_same() -> None:
+    ran: list[str] = []
+    answers = ['<tool_call>{"name": "note", "arguments": {"text": "a </block> b"}}</tool_call>', "", "<final>ok</final>"]
+
+    def answer(messages: object, model: object) -> str:
+        said = answers.pop(0)
+        return said or shown(messages)
+
+    def shown(messages: object) -> str:
+        text = list(messages)[-1].text  # type: ignore[call-overload]
+        return str(text[text.index("<block", 1) : text.rindex("</block>")])
+
+    result = execute(noting_agent(ran), "Go.", provider=MockProvider().on_call(answer))
+    assert result.text == "ok"
+    assert ran == ["a </block> b"]
+    assert parse(result.messages[3].text).blocks[0].name == "note"
+
+
+def test_a_call_that_cannot_be_read_is_corrected_without_a_guess() -> None:
+    ran: list[str] = []
+    mock = MockProvider('<tool_call>{"name": "note", "arguments": {"text": "a', "<final>ok</final>")
+    result = execute(noting_agent(ran), "Go.", provider=mock)
+    assert ran == []
+    assert "a call in another format (hermes), and it cannot be read" in result.messages[2].text
+
+
+def test_a_repaired_call_runs_and_its_event_says_what_was_repaired() -> None:
+    ran: list[str] = []
+    mock = MockProvider("""<command name="note">{'text': 'hi',}</command>""", "<final>ok</final>")
+    recorder = Recorder()
+    execute(noting_agent(ran), "Go.", provider=mock, recorder=recorder)
+    assert ran == ["hi"]
+    recorded = {"call_id": "0.0", "skill": "note", "params": {"text": "hi"}}
+    assert recorder.for_event("skill_execute")[0].data == {**recorded, "repaired": ["single-quoted string", "trailing comma"]}
+
+
+def test_without_repairs_the_same_call_is_a_fault() -> None:
+    ran: list[str] = []
+    mock = MockProvider("""<command name="wipe">{"path": "/var/a",}</command>""", "<final>ok</final>")
+    configure(repair=False)
+    result = execute(noting_agent(ran), "Go.", provider=mock)
+    assert ran == []
+    assert "it is not valid JSON" in result.messages[-2].text
+
+
+# ---------------------------------------------------------------------------------------------------- effects are data
+
+
+@skill(register=False)
+def look(ctx: SkillContext[Any]) -> str:
+    return "seen"
+
+
+def run_of_every_kind() -> ByHand:
+    """A workflow, parallel calls, a protocol, a built-in command and an agent called as a skill."""
+    helper = Agent(instructions="h", provider=MockProvider("<final>helped</final>"), name="helper")
+    calls = command("look") + command("helper", "x") + '<block type="echo">y</block>' + command("/skills")
+    agent = Agent(
+        instructions="x",
+        skills=[look, helper.as_skill("helper", "Helps.")],
+        protocols=[Protocol("echo", lambda block, ctx: block.content)],
+        provider=MockProvider(plan(task("a", "x"), strategy="parallel"), "<final>task</final>", calls, "<final>4</final>"),
+        parallel_skills=True,
+    )
+    hand = ByHand(agent)
+    assert hand.run("Go.").text == "4"
+    return hand
+
+
+def parts(value: object) -> Iterator[object]:
+    """Everything that an effect holds, agents (configuration) and the conversation's own list aside."""
+    yield value
+    if isinstance(value, Effect):
+        for name in value.__slots__:
+            yield from parts(getattr(value, name))
+    elif isinstance(value, (list, tuple, ConversationView)):
+        for one in value:
+            yield from parts(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from parts(one)
+
+
+def test_no_effect_holds_a_generator_a_function_or_a_live_object() -> None:
+    hand = run_of_every_kind()
+    assert {type(effect).__name__ for effect in hand.effects} == {"CallModel", "CallSkill", "CallProtocol", "CallBuiltin", "Spawn", "Join"}
+    live = (FunctionType, MethodType, GeneratorType, SkillContext, MockProvider)
+    assert [part for effect in hand.effects for part in parts(effect) if isinstance(part, live)] == []
+
+
+def test_each_says_where_it_belongs() -> None:
+    calls = [effect.what if isinstance(effect, Spawn) else effect for effect in run_of_every_kind().effects]
+    identities = {(type(one).__name__, one.scope, getattr(one, "call_id", None)) for one in calls if hasattr(one, "scope")}
+    assert identities == {
+        ("CallModel", "", "0"), ("SubRun", "0.a", "0.a"), ("CallModel", "0.a", "0.a/0"), ("CallModel", "", "1"),
+        ("CallSkill", "", "1.0"), ("SubRun", "1.1", "1.1"), ("CallModel", "1.1", "1.1/0"), ("CallProtocol", "", "1.2"),
+        ("CallBuiltin", "", "1.3"), ("CallModel", "", "2"),
+    }  # fmt: skip
+
+
+def test_effects_compare_by_their_fields_and_show_them() -> None:
+    one = CallSkill("", "0.0", "search", {"query": "x"})
+    assert one == CallSkill("", "0.0", "search", {"query": "x"})
+    assert one != CallSkill("", "0.1", "search", {"query": "x"})
+    assert one != "search"
+    assert repr(one) == "CallSkill(approval=None, arguments={'query': 'x'}, call_id='0.0', scope='', skill='search')"
+    with pytest.raises(TypeError):
+        hash(one)
+
+
+def test_a_copy_may_differ_in_some_fields() -> None:
+    one = CallModel("2.a", 1, [Message("user", "x")], Models.TEXT_ONLY, GenerationOptions())
+    other = one.replace(model=Models.LLAVA)
+    assert (one.model, other.model, other.call_id, other.messages) == (Models.TEXT_ONLY, Models.LLAVA, "2.a/1", one.messages)
+    wrong: dict[str, Any] = {"voice": "loud"}
+    with pytest.raises(TypeError, match="voice"):
+        one.replace(**wrong)
