@@ -7,6 +7,7 @@ import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -536,6 +537,35 @@ async def test_cancelling_again_still_waits_for_the_tasks_and_records_the_end_la
         await running
     assert asyncio.all_tasks() == before
     assert results(recorder) == EIGHT
+
+
+async def test_a_run_that_is_cancelled_three_times_still_waits_for_tasks_that_end_late() -> None:
+    release, recorder, before = asyncio.Event(), Recorder(), asyncio.all_tasks()
+
+    class Late(_NativeWaiting):
+        async def acall(self, *given: Any) -> LlmResponse:
+            try:
+                return await super().acall(*given)
+            finally:
+                while not release.is_set():
+                    with suppress(asyncio.CancelledError):
+                        await release.wait()
+
+    provider = Late()
+    release.set()  # the plan comes at once
+    running = asyncio.ensure_future(arun(Agent(instructions="x", provider=provider), "go", recorder=recorder))
+    await _all_under_way(provider)
+    release.clear()
+    for _ in range(3):
+        running.cancel()
+        for _turn in range(5):
+            await asyncio.sleep(0)
+    assert not running.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert asyncio.all_tasks() == before
+    assert {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")} == EIGHT
 
 
 @pytest.mark.parametrize(

@@ -509,6 +509,17 @@ def test_what_is_short_enough_is_sent_as_it_is() -> None:
     assert len(provider.calls[-1].messages) == 14
 
 
+def test_a_conversation_from_which_the_system_message_was_taken_is_summarized_from_its_first_message() -> None:
+    def without_system(effect: Any) -> Any:
+        return (yield effect.replace(messages=effect.messages[1:]) if isinstance(effect, CallModel) else effect)
+
+    provider, summary = MockProvider(*TAPE), Summaries()
+    one = reader(provider, summary)
+    kernai.execute(one.replace(middleware=[without_system, *(one.middleware or ())]), "Go.")
+    assert summary.given[0][0] == "Go."
+    assert provider.calls[-1].messages[0].text.startswith(HEADING)
+
+
 @pytest.mark.parametrize("stop_at", [5, 6])
 def test_a_resumed_run_uses_the_summary_that_was_made(stop_at: int) -> None:
     store, first, second = MemoryStore(), Summaries(), Summaries()

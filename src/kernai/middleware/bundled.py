@@ -268,7 +268,8 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
     def middleware(effect: Effect) -> Flow:
         if not isinstance(effect, CallModel):
             return (yield effect)
-        system, talk = _apart(effect.messages)
+        system = [one for one in effect.messages if one.role == "system"]
+        talk = [one for one in effect.messages if one.role != "system"]
         text, first = _last_summary(talk)
         kept: Sequence[Message] = talk[first:]
         made = None
@@ -287,12 +288,6 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
         return replace(answer, metadata={**answer.metadata, "reasoning_items": items})
 
     return middleware
-
-
-def _apart(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    listed = list(messages)
-    first = 1 if listed and listed[0].role == "system" else 0
-    return listed[:first], listed[first:]
 
 
 def _last_summary(talk: Sequence[Message]) -> tuple[str, int]:
