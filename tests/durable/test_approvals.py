@@ -120,10 +120,16 @@ def paused(scripts: Mapping[str, Sequence[str]], way: Way, at_once: bool = False
 # ------------------------------------------------------------------------------------------------------- decisions
 
 
+def check_usage(result: Result, store: MemoryStore) -> None:
+    """What parked sub-runs have used is counted, and counted once."""
+    tokens = [data["total_tokens"] for _, data in events(store, "llm_response")]
+    assert (result.usage.model_calls, result.usage.total_tokens) == (len(tokens), sum(tokens))
+
+
 @EACH_PLACE
 @AT_ONCE
 @pytest.mark.parametrize("asks", ASKS)
-def test_a_call_waits_in_any_position_and_is_made_once_when_approved(
+def test_a_call_waits_in_any_position_whoever_resumes_it_and_is_made_once_when_approved(
     place: str, at_once: bool, asks: str
 ) -> None:
     scripts, call_id = PLACES[place]
@@ -138,11 +144,18 @@ def test_a_call_waits_in_any_position_and_is_made_once_when_approved(
         assert (asked.reason, asked.metadata) == ("is it enough?", {"amount": 5})
     assert f"pay {call_id}" not in performed.calls
     assert [one.status for one in store.runs()] == ["waiting"]
+    check_usage(first, store)
+
+    before = store.load("r")
+    again = way.resume(agent(Performed(), at_once, asks), "r", store=store, provider=provider({}))
+    assert (again.stop_reason, again.pending, again.usage) == ("interrupt", first.pending, first.usage)
+    assert store.load("r") == before, "without a decision nothing is called or appended"
 
     last = way.resume(
         agent(performed, at_once, asks), "r", store=store, provider=provider(scripts), approvals={call_id: True}
     )
     assert last.ok
+    check_usage(last, store)
     assert "paid 5" in str(last.text) or "seen" in str(last.text)
     assert set(performed.calls.values()) == {1}, "nothing was called twice"
     assert performed.calls[f"pay {call_id}"] == 1
@@ -151,58 +164,29 @@ def test_a_call_waits_in_any_position_and_is_made_once_when_approved(
     assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store).result == last
 
 
-@EACH_PLACE
-@EACH_WAY
-def test_resumed_without_a_decision_it_pauses_again_and_nothing_is_called_or_appended(place: str, way: Way) -> None:
-    scripts, call_id = PLACES[place]
-    store = paused(scripts, way)
-    before, performed = store.load("r"), Performed()
-    again = way.resume(agent(performed), "r", store=store, provider=provider({}))
-    assert [call.call_id for call in again.pending] == [call_id]
-    assert again.stop_reason == "interrupt"
-    assert not performed.calls
-    assert store.load("r") == before
-
-
-DECISIONS: list[tuple[Any, str | None, Any]] = [
-    (True, "paid 5", True),
-    (False, None, False),
-    ("too much", None, "too much"),
-    ({"params": {"amount": 3}}, "paid 3", {"params": {"amount": 3}}),
-    (Decision(True, by="ada"), "paid 5", True),
-    (Decision("no <final>money</final>", by="ada"), None, "no <final>money</final>"),
+#: decisions, and what the model reads
+DECISIONS: list[tuple[Any, str]] = [
+    (True, "paid 5"), (Decision(True, by="ada"), "paid 5"), ({"params": {"amount": 3}}, "paid 3"),
+    *[(said, '<block type="error" name="pay">refused</block>') for said in (False, "", "  ")],
+    ("too much", '<block type="error" name="pay">too much</block>'),
+    (Decision("no <final>money</final>", by="ada"), '<block type="error" name="pay">no &lt;final>money&lt;/final></block>'),
 ]
 
 
-@pytest.mark.parametrize("decision, paid, recorded", DECISIONS)
+@pytest.mark.parametrize("decision, read", DECISIONS, ids=repr)
 @AT_ONCE
 @EACH_WAY
-def test_each_decision_is_an_event_and_does_what_it_says(
-    decision: Any, paid: str | None, recorded: Any, at_once: bool, way: Way
-) -> None:
+def test_each_decision_is_an_event_and_does_what_it_says(decision: Any, read: str, at_once: bool, way: Way) -> None:
     scripts, _ = PLACES["between others"]
     store, performed = MemoryStore(), Performed()
     options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
     way.execute(agent(performed, at_once), "go", run_id="r", **options)
     result = way.resume(agent(performed, at_once), "r", approvals={"0.1": decision}, **options)
     assert result.ok
-    data = {"call_id": "0.1", "decision": recorded, "by": getattr(decision, "by", None)}
+    data = {"call_id": "0.1", "decision": getattr(decision, "value", decision), "by": getattr(decision, "by", None)}
     assert events(store, "approval_given") == [("approval_given", data)]
-    read = "".join(message.text for message in result.messages)
-    assert performed.calls["pay 0.1"] == (paid is not None)
-    if paid is not None:
-        assert paid in read
-    else:
-        assert '<block type="error" name="pay">' in read
-        assert "<final>money" not in read
-        assert recorded is False or "too much" in read or "no &lt;final>money" in read or "pay" in read
-
-
-@pytest.mark.parametrize("refusal", [False, "", "  "])
-def test_a_refusal_without_a_word_says_refused(refusal: Any) -> None:
-    store = paused({"go": [PAY]}, WAYS[0])
-    result = kernai.resume(agent(Performed()), "r", store=store, provider=provider({"go": [PAY]}), approvals={"0.0": refusal})
-    assert result.messages[-2].text == '<block type="error" name="pay">refused</block>'
+    assert performed.calls["pay 0.1"] == ("paid" in read)
+    assert read in "".join(message.text for message in result.messages)
 
 
 @pytest.mark.parametrize("approvals", [
@@ -537,23 +521,6 @@ def test_an_approved_call_that_a_crash_broke_off_is_in_flight_and_its_retry_need
     assert performed.calls["pay 0.0"] == 1
 
 
-@pytest.mark.parametrize("place", PLACES)
-@EACH_WAY
-def test_usage_counts_what_parked_runs_have_used_and_counts_it_once(place: str, way: Way) -> None:
-    scripts, call_id = PLACES[place]
-    store, options = MemoryStore(), given(scripts)
-    first = way.execute(agent(Performed(), True), "go", store=store, run_id="r", **options)
-    responses = [entry for entry in store.load("r") if entry["event"] == "llm_response"]
-    assert first.usage.model_calls == len(responses)
-    assert first.usage.total_tokens == sum(entry["data"]["total_tokens"] for entry in responses)
-    again = way.resume(agent(Performed(), True), "r", store=store, **options)
-    assert again.usage == first.usage
-    last = way.resume(agent(Performed(), True), "r", store=store, approvals={call_id: True}, **options)
-    responses = [entry for entry in store.load("r") if entry["event"] == "llm_response"]
-    assert last.usage.model_calls == len(responses)
-    assert last.usage.total_tokens == sum(entry["data"]["total_tokens"] for entry in responses)
-
-
 @pytest.mark.parametrize("ends", ["cancelled", "timeout"])
 @EACH_WAY
 def test_stopped_while_something_waits_it_still_waits_afterwards(way: Way, ends: str) -> None:
@@ -566,7 +533,7 @@ def test_stopped_while_something_waits_it_still_waits_afterwards(way: Way, ends:
             pass
         return "slow"
 
-    skills = [Skill("slow", execute=slow, idempotent=True), *_pay_skills()]
+    skills = [Skill("slow", execute=slow, idempotent=True), Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
     it = Agent(instructions="x", skills=skills, parallel_skills=True)
     store, options = MemoryStore(), given({"go": [command("pay") + command("slow")]})
     stops: dict[str, Any] = {"cancel": cancel} if ends == "cancelled" else {"limits": Limits(timeout=0.05)}
@@ -574,10 +541,6 @@ def test_stopped_while_something_waits_it_still_waits_afterwards(way: Way, ends:
     again.set()
     assert [call.call_id for call in way.resume(it, "r", store=store, **options).pending] == ["0.0"]
     assert way.resume(it, "r", store=store, approvals={"0.0": ends == "cancelled"}, **options).ok
-
-
-def _pay_skills() -> list[Skill]:
-    return [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
 
 
 @EACH_WAY

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import cycle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,19 +17,16 @@ from kernai import (
     Agent,
     Context,
     KernaiError,
-    Media,
     MemoryStore,
     ReplayDivergenceError,
     RunConflictError,
     Skill,
-    SqliteStore,
 )
 from kernai.durable.history import History
 from kernai.durable.journal import Journal
 from kernai.durable.lease import Held
 from kernai.durable.recorded_run import Recorded, RecordedRun
 from kernai.durable.store import Entry
-from kernai.errors import RunDamagedError
 from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
 from kernai.values.media_store import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, provider
@@ -199,69 +194,6 @@ def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore, 
     assert store.load("s") == []
 
 
-@pytest.mark.parametrize("damage", [
-    lambda entries: entries[1:],
-    lambda entries: [{**entries[0], "event": "result"}, *entries[1:]],
-    lambda entries: [{**entries[0], "data": {}}, *entries[1:]],
-    lambda entries: [{**entries[0], "data": {**entries[0]["data"], "format": "x"}}, *entries[1:]],
-], ids=["no beginning", "another beginning", "no data", "an odd format"])
-def test_what_is_no_recording_is_a_clear_error(whole: MemoryStore, damage: Callable[[list[Entry]], list[Entry]]) -> None:
-    store = MemoryStore()
-    store.append("r", 0, damage(whole.load("r")), whole.load_media("r"))
-    for way in WAYS:
-        with pytest.raises(KernaiError, match="run 'r'"):
-            way.resume(agent(Performed()), "r", store=store, provider=provider())
-
-
-@EACH_WAY
-def test_a_flipped_byte_in_the_database_is_a_clear_error_and_earlier_entries_still_load(
-    whole: MemoryStore, way: Way, tmp_path: Path
-) -> None:
-    path = tmp_path / "runs.db"
-    with SqliteStore(path) as store:
-        store.append("r", 0, whole.load("r")[:50], whole.load_media("r"))
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute("UPDATE entries SET entry = replace(entry, 'e', 'f') WHERE seq = 30")
-    connection.close()
-    performed = Performed()
-    with SqliteStore(path) as store, pytest.raises(RunDamagedError) as caught:
-        way.resume(agent(performed), "r", store=store, provider=provider())
-    assert caught.value.entries == whole.load("r")[:30]
-    assert not performed.calls
-    rescued = MemoryStore()
-    rescued.append("r", 0, caught.value.entries, whole.load_media("r"))
-    assert way.resume(agent(performed), "r", store=rescued, provider=provider(), in_flight="skip").ok
-
-
-@EACH_WAY
-def test_a_media_file_that_changed_since_is_what_it_was_when_it_was_first_seen(way: Way, tmp_path: Path) -> None:
-    picture = tmp_path / "picture.png"
-    picture.write_bytes(b"first")
-    seen: list[bytes] = []
-
-    def answer(messages: Any, model: Any) -> str:
-        del model
-        if len(messages) == 2:
-            return command("wait")
-        seen.append(messages[1].media[0].read_bytes())
-        return "<final>done</final>"
-
-    it = Agent(instructions="x", skills=[Skill("wait", execute=lambda: "waited", approval=True)], model=kernai.Models.GPT_4O)
-    store = SqliteStore(tmp_path / "runs.db")
-    options: dict[str, Any] = {"provider": kernai.MockProvider().on_call(answer), "store": store}
-    way.execute(it, ["look", Media.from_file(picture)], run_id="r", **options)
-    for change in (lambda: picture.write_bytes(b"second"), picture.unlink):
-        change()
-        copy = MemoryStore()
-        copy.append("r", 0, store.load("r"), store.load_media("r"))
-        again = way.resume(it, "r", approvals={"0.0": True}, **{**options, "store": copy})
-        assert again.ok
-        assert again.messages[0].media[0].read_bytes() == b"first"
-    assert seen == [b"first", b"first"]
-    store.close()
-
-
 @EACH_WAY
 def test_a_skill_that_waits_and_is_gone_meanwhile_is_a_divergence(way: Way) -> None:
     store, scripts = MemoryStore(), {"go": [command("pay")]}
@@ -320,15 +252,6 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_continues_as_
     assert refused > 100
 
 
-@pytest.mark.parametrize("data", [None, [], "x", 5], ids=str)
-def test_event_data_that_should_be_an_object_is_a_clear_error(data: object) -> None:
-    it, store = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore()
-    kernai.execute(it, "go", store=store, run_id="r")
-    entries = [{**entry, "data": data} if entry["event"] == "llm_response" else entry for entry in store.load("r")]
-    with pytest.raises(KernaiError, match=r"\(llm_response\) cannot be read: its data is a \w+, not an object"):
-        kernai.replay(it, recording=entries)
-
-
 @pytest.mark.parametrize("scope, found", [("0.a", ["0.a/1.0"]), ("0.b", []), ("1.0", ["1.0/0.0"])])
 def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_resumed(scope: str, found: list[str]) -> None:
     calls = {"0.a/0.0": 3, "0.a/1.0": 6, "0.b/0.0": 5, "1.0/0.0": 9, "1.0": 9}
@@ -367,16 +290,36 @@ def test_a_journal_insists_until_something_is_appended() -> None:
     assert (journal.due, journal.seq, len(store.load("r"))) == (False, 1, 1)
 
 
+def changed_at(at: int, **changes: Any) -> Callable[[list[Entry]], list[Any]]:
+    """Has the entry of that number changed, or another one with the same place added."""
+    return lambda entries: [*entries[:at], {**entries[min(at, len(entries) - 1)], **changes}, *entries[at + 1:]]
+
+
+def started_with(**changes: Any) -> Callable[[list[Entry]], list[Any]]:
+    return lambda entries: changed_at(0, data={**entries[0]["data"], **changes})(entries)
+
+
 NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
+DAMAGE: list[tuple[Callable[[list[Entry]], list[Any]], str]] = [
+    (lambda entries: entries[1:], "run 'r' does not begin with its run_start"),
+    (changed_at(0, event="result"), "recording of run 'r' is damaged"),
+    (changed_at(0, data={}), "recording of run 'r' is damaged"),
+    (started_with(format="x"), "run 'r' was recorded in format 'x'"),
+    *[(changed_at(2, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in (None, [], "x", 5)],
+    *[(changed_at(5, event="run_resumed", data=odd), r"its event 5 \(run_resumed\) cannot be read") for odd in NO_SEAMS],
+    *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in ({"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5)],
+]
 
 
-@pytest.mark.parametrize("data", NO_SEAMS, ids=str)
-def test_a_damaged_resume_entry_is_a_clear_error(data: object) -> None:
-    it, store = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore()
+@pytest.mark.parametrize("damage, fault", DAMAGE)
+def test_a_damaged_recording_is_a_clear_error(damage: Callable[[list[Entry]], list[Any]], fault: str) -> None:
+    it, store, damaged = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore(), MemoryStore()
     kernai.execute(it, "go", store=store, run_id="r")
-    entries = store.load("r")
-    seam = {**entries[-1], "event": "run_resumed", "data": data}
-    if data is None:
-        del seam["data"]
-    with pytest.raises(KernaiError, match=rf"its event {len(entries)} \(run_resumed\) cannot be read"):
-        kernai.replay(it, recording=[*entries, seam])
+    entries = store.load("r")[:-1]
+    assert [entries[2]["event"], len(entries)] == ["llm_response", 5]
+    damaged.append("r", 0, damage(entries), [])
+    with pytest.raises(KernaiError, match=fault):
+        kernai.replay(it, "r", store=damaged)
+    for way in WAYS[::2]:
+        with pytest.raises(KernaiError, match=fault):
+            way.resume(it, "r", store=damaged)

@@ -197,24 +197,15 @@ def test_a_renewal_that_the_store_cannot_answer_is_tried_again() -> None:
 
 
 @EACH_WAY
-@pytest.mark.parametrize("gives_back", [True, False])
-def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool) -> None:
+@pytest.mark.parametrize("gives_back, heard_of", [(True, True), (False, True), (True, False)])
+def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool, heard_of: bool) -> None:
     class Fails(Appends):
         def release(self, lease: Lease) -> None:
             if not gives_back:
                 raise OSError("the disk is full")
             super().release(lease)
 
-    store = Fails(1)
-    with pytest.raises(OSError, match="full"):
-        way.execute(acting(lambda: None), "go", store=store, run_id="r")
-    store.left = inf
-    assert way.resume(acting(lambda: None), "r", store=store).text == "done"
-
-
-@EACH_WAY
-def test_a_run_whose_claim_is_made_but_not_heard_of_can_be_resumed_at_once(way: Way) -> None:
-    store = Appends(0, behind=True)
+    store = Fails(1) if heard_of else Fails(0, behind=True)  # the claim was made, and the answer was lost
     with pytest.raises(OSError, match="full"):
         way.execute(acting(lambda: None), "go", store=store, run_id="r")
     store.left = inf
@@ -296,23 +287,19 @@ def payer(paid: list[object], **changes: Any) -> Agent:
 
 
 @EACH_WAY
-@pytest.mark.parametrize("decision, paid", [(True, [3]), (False, []), ({"params": {"amount": 2}}, [2])])
-def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes(way: Way, decision: object, paid: list[object]) -> None:
+@pytest.mark.parametrize("decision, passed, paid", [
+    (True, {}, [3]), (False, {}, []), ({"params": {"amount": 2}}, {}, [2]), (True, {"0.0": "no"}, []),
+])
+def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes_without_another(
+    way: Way, decision: object, passed: dict[str, str], paid: list[object]
+) -> None:
     store, done = MemoryStore(), list[object]()
     way.execute(payer(done), "go", store=store, run_id="r")
     store.decide("r", "0.0", kernai.Decision(decision, by="ann"))  # type: ignore[arg-type]  # what a test gives
-    assert way.resume(payer(done), "r", store=store).text == "done"
+    assert way.resume(payer(done), "r", store=store, approvals=passed).text == "done"
     given = next(one["data"] for one in store.load("r") if one["event"] == "approval_given")
-    assert (given["decision"], given["by"], done) == (decision, "ann", paid)
-
-
-@EACH_WAY
-def test_a_decision_that_was_passed_wins_over_one_that_is_kept(way: Way) -> None:
-    store, done = MemoryStore(), list[object]()
-    way.execute(payer(done), "go", store=store, run_id="r")
-    store.decide("r", "0.0", True)
-    assert way.resume(payer(done), "r", store=store, approvals={"0.0": "no"}).text == "done"
-    assert (done, dict(info_of(store).decisions)) == ([], {})
+    assert (given["decision"], given["by"]) == (passed.get("0.0", decision), None if passed else "ann")
+    assert (done, dict(info_of(store).decisions)) == (paid, {})
 
 
 @EACH_WAY

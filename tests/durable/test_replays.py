@@ -416,15 +416,3 @@ def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> 
     assert replayed.text == draft
     live = way.resume(it, "r", input="more", store=older, provider=MockProvider(draft, "<final>2</final>"))
     assert (live.text, live.messages[-2].text[:28]) == ("2", '<block type="error" name="re')
-
-
-@pytest.mark.parametrize("rules", [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5], ids=str)
-def test_odd_rules_in_a_recording_are_damage(rules: Any) -> None:
-    store, damaged = MemoryStore(), MemoryStore()
-    it = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]}))
-    kernai.execute(it, "go", store=store, run_id="r")
-    entries = store.load("r")[:-1]
-    entries[0]["data"]["rules"] = rules
-    damaged.append("r", 0, entries, [])
-    with pytest.raises(KernaiError, match=r"damaged: its event 0 \(run_start\) cannot be read"):
-        kernai.resume(it, "r", store=damaged)
