@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+import kernai
+from kernai import MemoryStore
+from tests.durable.durable_cases import Performed, agent, provider
 from tests.warm_python import WarmPython
 
 SRC = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture(scope="session")
+def whole() -> MemoryStore:
+    """A store with a run that has everything in it."""
+    store = MemoryStore()
+    assert kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r").ok
+    return store
 
 
 @pytest.fixture(scope="session")

@@ -162,6 +162,16 @@ def agent(performed: Performed, *, idempotent: Collection[str] = SKILLS, **chang
     return Agent(**{**given, **changes})
 
 
+def payer(paid: list[Any], *skills: Skill, **changes: Any) -> Agent[Any]:
+    """An agent whose `pay` needs approval, and notes what it has paid."""
+
+    def pay(amount: int = 1) -> str:
+        paid.append(amount)
+        return "paid"
+
+    return Agent(**{"instructions": "x", "skills": [Skill("pay", execute=pay, approval=True), *skills], **changes})
+
+
 class Appends(MemoryStore):
     """Notes what each append brings. After `left` more of them each one fails, before or `behind` what it does."""
 

@@ -34,7 +34,7 @@ from kernai import (
     Stop,
 )
 from kernai.loop.run_state import Run
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Way, command, cut, provider
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Way, command, cut, payer, provider
 
 pytestmark = pytest.mark.slow
 
@@ -211,7 +211,7 @@ def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothi
 
 @EACH_WAY
 def test_a_run_that_died_between_two_calls_that_wait_is_said_to_wait_once_it_is_resumed(way: Way) -> None:
-    it = Agent(instructions="x", parallel_skills=True, skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
+    it = payer([], parallel_skills=True)
     for survived in range(4):
         store = Appends(error=SystemError)
         options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay") * 2, "<final>done</final>"]})}
@@ -488,8 +488,7 @@ def test_what_waits_is_on_record_before_anything_beside_it_is_performed() -> Non
         seen.append([entry["event"] for entry in store.load("r")])
         return "seen"
 
-    skills = [Skill("look", execute=look), Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
-    it = Agent(instructions="x", skills=skills, parallel_skills=True)
+    it = payer([], Skill("look", execute=look), parallel_skills=True)
     kernai.execute(it, "go", provider=provider({"go": [LOOK + command("pay") + LOOK]}), store=store, run_id="r")
     assert all(events.count("skill_execute") == 3 and "approval_requested" in events for events in seen)
 
@@ -533,8 +532,7 @@ def test_stopped_while_something_waits_it_still_waits_afterwards(way: Way, ends:
             pass
         return "slow"
 
-    skills = [Skill("slow", execute=slow, idempotent=True), Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
-    it = Agent(instructions="x", skills=skills, parallel_skills=True)
+    it = payer([], Skill("slow", execute=slow, idempotent=True), parallel_skills=True)
     store, options = MemoryStore(), given({"go": [command("pay") + command("slow")]})
     stops: dict[str, Any] = {"cancel": cancel} if ends == "cancelled" else {"limits": Limits(timeout=0.05)}
     assert way.execute(it, "go", store=store, run_id="r", **stops, **options).stop_reason in (ends, "interrupt")

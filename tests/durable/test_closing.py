@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError, Skill, SqliteStore
+from kernai import KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError, SqliteStore
 from tests.durable.durable_cases import (
     EACH_WAY,
     Performed,
@@ -18,6 +18,7 @@ from tests.durable.durable_cases import (
     command,
     cut,
     entries_of,
+    payer,
     provider,
     replayed,
     share_of,
@@ -36,38 +37,33 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStor
         made.close()
 
 
-def payer(paid: list[str], **changes: Any) -> Agent:
-    pay = Skill("pay", execute=lambda: paid.append("paid"), inputs={}, approval=True)
-    return Agent(**{"instructions": "x", "skills": [pay], "provider": provider(PAYING), **changes})
-
-
 def answering(text: str) -> Any:
     return kernai.MockProvider(f"<final>{text}</final>")
 
 
 @EACH_WAY
 def test_a_waiting_run_that_is_closed_has_ended(way: Way, store: MemoryStore | SqliteStore) -> None:
-    paid: list[str] = []
-    waiting = way.execute(payer(paid), "go", store=store, run_id="r")
+    paid: list[int] = []
+    waiting = way.execute(payer(paid, provider=provider(PAYING)), "go", store=store, run_id="r")
     store.close("r", "the customer has cancelled")
     assert [one.status for one in store.runs()] == ["closed"]
     length = len(store.load("r"))
-    result = way.resume(payer(paid), "r", store=store)
+    result = way.resume(payer(paid, provider=provider(PAYING)), "r", store=store)
     assert (result.stop_reason, str(result.error)) == ("closed", "the run was closed: the customer has cancelled")
     assert (result.messages, result.usage, result.pending) == (waiting.messages, waiting.usage, ())
     with pytest.raises(RunStoppedError):
         result.unwrap()
     with pytest.raises(ValueError, match="no call of this run waits"):
-        way.resume(payer(paid), "r", store=store, approvals={"0.0": True})
-    assert replayed(payer(paid), "r", store=store).stop_reason == "closed"
+        way.resume(payer(paid, provider=provider(PAYING)), "r", store=store, approvals={"0.0": True})
+    assert replayed(payer(paid, provider=provider(PAYING)), "r", store=store).stop_reason == "closed"
     assert len(store.load("r")) == length
     assert not paid
 
 
 @EACH_WAY
 def test_another_input_opens_a_closed_run_and_what_waited_is_not_run(way: Way, store: MemoryStore | SqliteStore) -> None:
-    paid: list[str] = []
-    it = payer(paid)
+    paid: list[int] = []
+    it = payer(paid, provider=provider(PAYING))
     way.execute(it, "go", store=store, run_id="r")
     store.close("r", "a mistake")
     result = way.resume(it, "r", store=store, input="and now?", limits=Limits(timeout=60))
@@ -82,22 +78,22 @@ def test_another_input_opens_a_closed_run_and_what_waited_is_not_run(way: Way, s
 def test_what_cannot_be_closed_is_named_and_stays_as_it_is(store: MemoryStore | SqliteStore) -> None:
     with pytest.raises(KernaiError, match="no run 'r'"):
         store.close("r", "gone")
-    kernai.execute(payer([]), "go", store=store, run_id="r")
+    kernai.execute(payer([], provider=provider(PAYING)), "go", store=store, run_id="r")
     for reason in ("", " ", None):
         with pytest.raises(ValueError, match="reason must say why"):
             store.close("r", reason)  # type: ignore[arg-type]  # the mistake
-    kernai.resume(payer([]), "r", store=store, approvals={"0.0": False})
+    kernai.resume(payer([], provider=provider(PAYING)), "r", store=store, approvals={"0.0": False})
     with pytest.raises(KernaiError, match="has ended already: final"):
         store.close("r", "late")
-    kernai.execute(payer([]), "go", store=store, run_id="s")
+    kernai.execute(payer([], provider=provider(PAYING)), "go", store=store, run_id="s")
     store.close("s", "first")
     with pytest.raises(KernaiError, match="has ended already: closed"):
         store.close("s", "again")
 
 
 def test_who_works_on_a_run_that_is_closed_meanwhile_does_no_more(store: MemoryStore | SqliteStore) -> None:
-    paid: list[str] = []
-    it = payer(paid)
+    paid: list[int] = []
+    it = payer(paid, provider=provider(PAYING))
     kernai.execute(it, "go", store=store, run_id="r")
 
     def close(event: kernai.Event) -> None:
@@ -111,9 +107,7 @@ def test_who_works_on_a_run_that_is_closed_meanwhile_does_no_more(store: MemoryS
 
 
 @EACH_WAY
-def test_a_run_that_died_anywhere_is_closed_and_opened_again(way: Way) -> None:
-    whole = MemoryStore()
-    kernai.execute(agent(Performed()), "do everything", store=whole, run_id="r", provider=provider())
+def test_a_run_that_died_anywhere_is_closed_and_opened_again(whole: MemoryStore, way: Way) -> None:
     length = len(entries_of(whole))
     for died in share_of(way, range(1, length)):
         part, performed = cut(whole, died), Performed()
@@ -150,7 +144,7 @@ def test_recordings_of_format_1_are_closed_and_opened_again() -> None:
 @EACH_WAY
 def test_a_run_that_was_stopped_is_closed_too(way: Way) -> None:
     store = MemoryStore()
-    it = payer([])
+    it = payer([], provider=provider(PAYING))
     assert way.execute(it, "go", store=store, run_id="r", limits=Limits(max_calls=1)).stop_reason == "max_calls"
     store.close("r", "too expensive")
     assert way.resume(it, "r", store=store).stop_reason == "closed"

@@ -29,7 +29,7 @@ from kernai.durable.recorded_run import Recorded, RecordedRun
 from kernai.durable.store import Entry
 from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
 from kernai.values.media_store import MediaStore
-from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, provider
+from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, payer, provider
 
 #: events that say what came of something: the loop takes that from them, so there is nothing to compare them with
 RUNTIME_TEXT = {
@@ -38,13 +38,6 @@ RUNTIME_TEXT = {
 }
 #: which agent it is now, on which model
 OF_THE_AGENT = {"model", "agent", "metadata", "format", "rules"}
-
-
-@pytest.fixture(scope="module")
-def whole() -> MemoryStore:
-    store = MemoryStore()
-    assert kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r").ok
-    return store
 
 
 def changed(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -197,8 +190,7 @@ def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore, 
 @EACH_WAY
 def test_a_skill_that_waits_and_is_gone_meanwhile_is_a_divergence(way: Way) -> None:
     store, scripts = MemoryStore(), {"go": [command("pay")]}
-    skills = [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
-    way.execute(Agent(instructions="x", skills=skills), "go", provider=provider(scripts), store=store, run_id="r")
+    way.execute(payer([]), "go", provider=provider(scripts), store=store, run_id="r")
     before = store.load("r")
     for others in ([], [Skill("other", execute=lambda: "x")]):
         with pytest.raises(ReplayDivergenceError, match="skill_execute"):
@@ -206,7 +198,7 @@ def test_a_skill_that_waits_and_is_gone_meanwhile_is_a_divergence(way: Way) -> N
                 Agent(instructions="x", skills=others), "r", store=store, provider=provider(scripts), approvals={"0.0": True}
             )
     assert store.load("r") == before
-    assert way.resume(Agent(instructions="x", skills=skills), "r", store=store, provider=provider(scripts)).pending
+    assert way.resume(payer([]), "r", store=store, provider=provider(scripts)).pending
 
 
 def damaged(entries: Sequence[Entry]) -> Iterator[list[Any]]:
@@ -300,14 +292,16 @@ def started_with(**changes: Any) -> Callable[[list[Entry]], list[Any]]:
 
 
 NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
+NO_DATA: list[Any] = [None, [], "x", 5]
+NO_RULES: list[Any] = [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5]
 DAMAGE: list[tuple[Callable[[list[Entry]], list[Any]], str]] = [
     (lambda entries: entries[1:], "run 'r' does not begin with its run_start"),
     (changed_at(0, event="result"), "recording of run 'r' is damaged"),
     (changed_at(0, data={}), "recording of run 'r' is damaged"),
     (started_with(format="x"), "run 'r' was recorded in format 'x'"),
-    *[(changed_at(2, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in (None, [], "x", 5)],
+    *[(changed_at(2, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in NO_DATA],
     *[(changed_at(5, event="run_resumed", data=odd), r"its event 5 \(run_resumed\) cannot be read") for odd in NO_SEAMS],
-    *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in ({"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5)],
+    *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in NO_RULES],
 ]
 
 

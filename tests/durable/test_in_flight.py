@@ -22,19 +22,12 @@ from tests.durable.durable_cases import (
     agent,
     command,
     cut,
+    payer,
     provider,
     share_of,
 )
 
 OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
-
-
-@pytest.fixture(scope="module")
-def whole() -> MemoryStore:
-    store = MemoryStore()
-    it = agent(Performed(), idempotent=())
-    assert kernai.execute(it, "do everything", provider=provider(), store=store, run_id="r").ok
-    return store
 
 
 def in_flight(entries: Sequence[Entry], of_all: Sequence[Entry]) -> set[str]:
@@ -257,22 +250,18 @@ def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> No
 
 def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() -> None:
     tasks = '{"strategy": "parallel", "tasks": [{"id": "a", "input": "task a"}, {"id": "b", "input": "task b"}]}'
-    answers = {"go": f'<block type="plan">{tasks}</block>', "task a": command("pay", "a"), "task b": command("pay", "b")}
-    paid: list[str] = []
+    answers = {"go": f'<block type="plan">{tasks}</block>', "task a": command("pay", "1"), "task b": command("pay", "2")}
+    paid: list[int] = []
 
     def model(messages: Sequence[kernai.Message], model: kernai.Model) -> str:
         del model
         return answers.get(messages[-1].text, "<final>done</final>")
 
-    def pay(to: str) -> str:
-        paid.append(to)
-        return "paid"
-
     def stop_once_approved(event: kernai.Event) -> None:
         if event.type == "approval_given":
             stop.set()
 
-    it = kernai.Agent(instructions="x", skills=[kernai.Skill("pay", execute=pay, approval=True)])
+    it = payer(paid)
     store, stop = MemoryStore(), threading.Event()
     options: dict[str, Any] = {"store": store, "provider": kernai.MockProvider().on_call(model)}
     pending = kernai.execute(it, "go", run_id="r", **options).pending
@@ -280,5 +269,5 @@ def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() 
     stopped = kernai.resume(it, "r", approvals=approvals, cancel=stop, on_event=stop_once_approved, **options)
     assert (stopped.stop_reason, paid, len(pending)) == ("cancelled", [], 2)
     assert kernai.resume(it, "r", **options).text == "done"
-    assert sorted(paid) == ["a", "b"]
+    assert sorted(paid) == [1, 2]
     assert kernai.replay(it, "r", store=store).result is not None

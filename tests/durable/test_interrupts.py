@@ -41,6 +41,7 @@ from tests.durable.durable_cases import (
     agent,
     command,
     cut,
+    payer,
     provider,
 )
 from tests.ways import LIVE_ONLY
@@ -78,9 +79,8 @@ def streamed(is_async: bool, leave_at: int | None, *given: Any, **options: Any) 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
-    pay = Skill("pay", execute=lambda: "paid", inputs={}, approval=True)
     scripts = {"go": [command("pay"), "<final>paid</final>", "<final>welcome</final>"]}
-    it = Agent(instructions="x", skills=[pay])
+    it = payer([])
     options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(scripts), "run_id": "r"}
     assert not streamed(is_async, None, it, "go", **options)[1].ok
     waits = streamed(is_async, None, it, None, **options)[1]

@@ -18,7 +18,7 @@ from kernai import Agent, MemoryStore, MockProvider, RunBusyError, RunConflictEr
 from kernai.durable import lease as leases
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.middleware import retry
-from tests.durable.durable_cases import EACH_WAY, Appends, Way, command, provider
+from tests.durable.durable_cases import EACH_WAY, Appends, Way, command, payer, provider
 from tests.durable.test_store_rules import Plain
 
 PATIENCE = 20.0
@@ -277,13 +277,7 @@ def test_somebody_elses_request_to_cancel_ends_the_run_with_its_reason(way: Way)
     assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # it was done with
 
 
-def payer(paid: list[object], **changes: Any) -> Agent:
-    def pay(amount: int) -> str:
-        paid.append(amount)
-        return "paid"
-
-    script = {"go": [command("pay", '{"amount": 3}'), "<final>done</final>"]}
-    return Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)], provider=provider(script), **changes)
+PAYING = {"go": [command("pay", '{"amount": 3}'), "<final>done</final>"]}
 
 
 @EACH_WAY
@@ -294,9 +288,9 @@ def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes_without_ano
     way: Way, decision: object, passed: dict[str, str], paid: list[object]
 ) -> None:
     store, done = MemoryStore(), list[object]()
-    way.execute(payer(done), "go", store=store, run_id="r")
+    way.execute(payer(done, provider=provider(PAYING)), "go", store=store, run_id="r")
     store.decide("r", "0.0", kernai.Decision(decision, by="ann"))  # type: ignore[arg-type]  # what a test gives
-    assert way.resume(payer(done), "r", store=store, approvals=passed).text == "done"
+    assert way.resume(payer(done, provider=provider(PAYING)), "r", store=store, approvals=passed).text == "done"
     given = next(one["data"] for one in store.load("r") if one["event"] == "approval_given")
     assert (given["decision"], given["by"]) == (passed.get("0.0", decision), None if passed else "ann")
     assert (done, dict(info_of(store).decisions)) == (paid, {})
@@ -305,16 +299,16 @@ def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes_without_ano
 @EACH_WAY
 def test_a_kept_decision_that_proves_invalid_is_dropped_and_the_run_waits_with_why(way: Way) -> None:
     store, done = MemoryStore(), list[object]()
-    way.execute(payer(done), "go", store=store, run_id="r")
+    way.execute(payer(done, provider=provider(PAYING)), "go", store=store, run_id="r")
     store.decide("r", "0.0", {"params": {"sum": 2}})
     length = len(store.load("r"))
-    result = way.resume(payer(done), "r", store=store)
+    result = way.resume(payer(done, provider=provider(PAYING)), "r", store=store)
     assert (result.stop_reason, [call.call_id for call in result.pending], done) == ("interrupt", ["0.0"], [])
     info = info_of(store)
     assert (info.status, dict(info.decisions), info.length) == ("waiting", {}, length)
     assert "approvals['0.0']: 'sum' is no input of pay" in str(info.why)
     store.decide("r", "0.0", True)
-    assert way.resume(payer(done), "r", store=store).text == "done"
+    assert way.resume(payer(done, provider=provider(PAYING)), "r", store=store).text == "done"
     assert info_of(store).why is None
 
 
@@ -382,11 +376,11 @@ def test_a_key_is_never_used_twice() -> None:
 
 def test_a_run_that_waits_and_died_before_that_was_on_record_is_listed_as_waiting() -> None:
     store, whole = MemoryStore(), MemoryStore()
-    kernai.execute(payer([]), "go", store=whole, run_id="r")
+    kernai.execute(payer([], provider=provider(PAYING)), "go", store=whole, run_id="r")
     store.append("r", 0, whole.load("r")[:-1], [])
     assert info_of(store).status == "abandoned"
-    assert kernai.resume(payer([]), "r", store=store).stop_reason == "interrupt"
+    assert kernai.resume(payer([], provider=provider(PAYING)), "r", store=store).stop_reason == "interrupt"
     assert (info_of(store).status, [call.call_id for call in info_of(store).pending]) == ("waiting", ["0.0"])
     length = info_of(store).length
-    assert kernai.resume(payer([]), "r", store=store).stop_reason == "interrupt"
+    assert kernai.resume(payer([], provider=provider(PAYING)), "r", store=store).stop_reason == "interrupt"
     assert info_of(store).length == length

@@ -204,18 +204,14 @@ def test_of_several_runs_in_one_file_one_is_named(tmp_path: Path) -> None:
         assert_replays(agent(Performed()), lines, "three")
 
 
-def test_an_agent_that_decides_otherwise_fails_the_test_with_the_first_event_that_differs(tmp_path: Path) -> None:
-    store = MemoryStore()
-    kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+def test_an_agent_that_decides_otherwise_fails_the_test_with_the_first_event_that_differs(whole: MemoryStore) -> None:
     with pytest.raises(AssertionError, match=r"event \d+ \(skill_execute, step 0 of the root\)"):
-        assert_replays(agent(Performed(), skills=None), store.load("r"))
+        assert_replays(agent(Performed(), skills=None), whole.load("r"))
 
 
 @pytest.mark.slow
-def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes() -> None:
-    store = MemoryStore()
-    kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-    entries = store.load("r")
+def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes(whole: MemoryStore) -> None:
+    entries = whole.load("r")
     for length in range(1, len(entries)):
         performed = Performed()
         assert assert_replays(agent(performed), entries[:length]) is None

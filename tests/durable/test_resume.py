@@ -55,6 +55,7 @@ from tests.durable.durable_cases import (
     agent,
     command,
     cut,
+    payer,
     provider,
 )
 
@@ -350,25 +351,20 @@ def test_a_model_is_not_called_again_where_a_limit_is_used_up_by_what_failed(lim
 @AT_ONCE
 @EACH_WAY
 def test_a_run_that_is_to_stop_makes_no_call_that_was_approved_and_the_next_resume_does(way: Way, at_once: bool) -> None:
-    paid: list[str] = []
+    paid: list[int] = []
     stopped = threading.Event()
     stopped.set()
-
-    def pay(what: str) -> str:
-        paid.append(what)
-        return "paid"
-
-    it = Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)], parallel_skills=at_once)
-    options: dict[str, Any] = {"store": MemoryStore(), "provider": Script(command("pay", "a") + command("pay", "b"), "<final>x</final>")}
+    it = payer(paid, parallel_skills=at_once)
+    options: dict[str, Any] = {"store": MemoryStore(), "provider": Script(command("pay", "1") + command("pay", "2"), "<final>x</final>")}
     waiting = {call.call_id: True for call in way.execute(it, "go", run_id="r", **options).pending}
     result = way.resume(it, "r", cancel=stopped, approvals=waiting, **options)
     assert (result.stop_reason, paid) == ("cancelled", [])
     assert kernai.replay(it, "r", store=options["store"]).result is not None
     result = way.resume(it, "r", **options)
     if not at_once:
-        assert paid == ["a"]
+        assert paid == [1]
         result = way.resume(it, "r", approvals={"0.1": True}, **options)
-    assert (result.ok, sorted(paid)) == (True, ["a", "b"])
+    assert (result.ok, sorted(paid)) == (True, [1, 2])
 
 
 @EACH_WAY

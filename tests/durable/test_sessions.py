@@ -36,6 +36,7 @@ from tests.durable.durable_cases import (
     agent,
     command,
     cut,
+    payer,
     provider,
     replayed,
     share_of,
@@ -191,7 +192,7 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
 
 def test_what_is_pending_is_decided_before_the_user_continues() -> None:
     store = MemoryStore()
-    it = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
+    it = payer([])
     options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
     kernai.execute(it, "go", run_id="r", **options)
     with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):
@@ -251,25 +252,15 @@ def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
 
 
 def test_a_paused_run_takes_decisions_and_an_input_at_once_and_continues_from_there() -> None:
-    def model(messages: Sequence[Message], model: Model) -> str:
-        del model
-        return command("pay", "1") if messages[-1].text == "go" else "<final>ok</final>"
-
-    paid: list[str] = []
-
-    def pay(amount: str) -> str:
-        paid.append(amount)
-        return "paid"
-
-    it = Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)])
-    store = MemoryStore()
-    options: dict[str, Any] = {"provider": MockProvider().on_call(model)}
+    paid: list[int] = []
+    it, store = payer(paid), MemoryStore()
+    options: dict[str, Any] = {"provider": provider({"go": [command("pay"), *["<final>ok</final>"] * 3]})}
     assert kernai.execute(it, "go", store=store, run_id="r", **options).stop_reason == "interrupt"
     assert kernai.resume(it, "r", store=store, input="and?", approvals={"0.0": True}, **options).ok
     assert kernai.replay(it, "r", store=store).result is not None
     assert kernai.resume(it, "r", store=store, input="more", **options).ok
     assert kernai.replay(it, "r", store=store).result is not None
-    assert paid == ["1"]
+    assert paid == [1]
 
 
 def test_what_a_turn_left_undone_in_a_task_stays_undone_when_later_turns_are_resumed() -> None:
@@ -438,9 +429,8 @@ def test_a_question_that_is_asked_again_is_no_loop(way: Way) -> None:
 @EACH_WAY
 def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way: Way) -> None:
     recorder, store = Recorder(), MemoryStore()
-    skill = Skill("pay", execute=lambda: "paid", approval=True)
     options: dict[str, Any] = {"store": store, "recorder": recorder, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
-    it = Agent(instructions="x", skills=[skill])
+    it = payer([])
     assert way.execute(it, "go", run_id="r", **options).stop_reason == "interrupt"
     assert way.resume(it, "r", **options).pending
     assert way.resume(it, "r", approvals={"0.0": True}, **options).ok

@@ -36,6 +36,7 @@ from tests.durable.durable_cases import (
     command,
     cut,
     entries_of,
+    payer,
     provider,
     replayed,
     share_of,
@@ -55,16 +56,15 @@ def test_a_stop_beside_a_call_that_waits_ends_the_run_once_that_is_decided(way: 
     def guard() -> str:
         raise Stop("guardrail", "not that")
 
-    paid: list[str] = []
-    pay = Skill("pay", execute=lambda: paid.append("paid"), inputs={}, approval=True)
-    it = Agent(instructions="x", parallel_skills=True, skills=[pay, Skill("guard", execute=guard)])
+    paid: list[int] = []
+    it = payer(paid, Skill("guard", execute=guard), parallel_skills=True)
     options: dict[str, Any] = {
         "store": MemoryStore(), "provider": provider({"go": [command("pay") + command("guard"), "<final>done</final>"]}),
     }
     assert way.execute(it, "go", run_id="r", **options).pending
     assert way.resume(it, "r", **options).pending
     result = way.resume(it, "r", approvals={"0.0": True}, **options)
-    assert (result.stop_reason, str(result.error), paid) == ("guardrail", "not that", ["paid"])
+    assert (result.stop_reason, str(result.error), paid) == ("guardrail", "not that", [1])
     assert replayed(it, "r", store=options["store"]).stop_reason == "guardrail"
     assert way.resume(it, "r", **options).text == "done", "it was resumed after the stop"
 
@@ -318,10 +318,9 @@ FAILING: dict[str, tuple[Agent, Limits | None]] = {
 @pytest.mark.parametrize("name", FAILING)
 def test_a_run_can_continue_after_its_sub_agent_failed(name: str, way: Way) -> None:
     failing, limits = FAILING[name]
-    pay = Skill("pay", execute=lambda: "paid", approval=True)
     script = {"go": [command("clerk", "sub"), command("pay"), "<final>done</final>"], "sub": [command("spend")] * 3}
     options: dict[str, Any] = {"provider": provider(script), "store": MemoryStore()}
-    it = Agent(instructions="x", skills=[failing.as_skill("clerk", "Fails."), pay])
+    it = payer([], failing.as_skill("clerk", "Fails."))
     ran = way.execute(it, "go", run_id="r", limits=limits, **options)
     assert ran.stop_reason == "interrupt"
     assert replayed(it, "r", store=options["store"]).stop_reason == "interrupt"
