@@ -659,7 +659,7 @@ class JsonRow(_TextRow):
 
 class PlanRejectedRow(Row):
     """A plan that was not run; the reasons are listed in
-    [workflows.md](workflows.md#when-a-plan-is-no-workflow).
+    [workflows.md](workflows.md#when-a-plan-is-not-a-workflow).
 
     Example: {"reason": "invalid_json", "raw": "First the index"}
     """
