@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, Literal
 
@@ -209,37 +209,24 @@ _QUESTIONS: Mapping[str, tuple[str, str]] = {
 }
 
 
-class Questions:
-    """Asks about each call: whether it is approved, or what to do about one that was interrupted."""
-
-    def __init__(self, what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]) -> None:
-        self._what = what
-        self._open = list(calls)
-        self._answers: dict[str, Any] = {}
-        self.ask()
-
-    def ask(self) -> None:
-        """Shows the next question."""
-        question, how = _QUESTIONS[self._what]
-        output.note(f"{call_line(self._open[0])} {question}", "yellow")
-        output.note(f"({how})")
-
-    def take(self, text: str) -> bool:
-        """Takes one line of the user's. Returns whether everything is decided now; else it asks again."""
-        word = text.strip().lower()
-        if self._what == "approvals" and word:
-            said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text.strip())
-            self._answers[self._open.pop(0).call_id] = Decision(said, by=login_name())
-        elif word in ("skip", "retry"):
-            self._answers[self._open.pop(0).call_id] = word
-        if self._open:
-            self.ask()
-        return not self._open
-
-    def given(self) -> dict[str, Any]:
-        """The decisions, as `resume` takes them."""
-        answers = self._answers
-        return {self._what: answers if self._what == "approvals" else lambda call: answers[call.call_id]}
+def questions(
+    what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]
+) -> Generator[None, str, dict[str, Any]]:
+    """Asks about each call, until a line that is sent in answers the question. Returns what `resume` takes."""
+    answers: dict[str, Any] = {}
+    question, how = _QUESTIONS[what]
+    for call in calls:
+        while call.call_id not in answers:
+            output.note(f"{call_line(call)} {question}", "yellow")
+            output.note(f"({how})")
+            text = (yield).strip()
+            word = text.lower()
+            if what == "approvals" and word:
+                said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
+                answers[call.call_id] = Decision(said, by=login_name())
+            elif word in ("skip", "retry"):
+                answers[call.call_id] = word
+    return {what: answers if what == "approvals" else lambda call: answers[call.call_id]}
 
 
 class ChatSession:
@@ -264,7 +251,7 @@ class ChatSession:
         self._recorder = recorder
         self._kept = kept
         self._verbose, self._quiet = verbose, quiet
-        self._questions: Questions | None = None
+        self._questions: Generator[None, str, dict[str, Any]] | None = None
         self._history: tuple[Message, ...] = ()
         self._attached: list[Media] = []
         self._saved: set[str] = set()
@@ -296,13 +283,21 @@ class ChatSession:
         if text.startswith("/") and not text.startswith("//"):
             return self._command(text)
         if self._questions is not None:
-            if self._questions.take(text):
-                given, self._questions = self._questions.given(), None
-                self._turn(None, **given)
+            self._answer(text)
         elif text:
             said = text[1:] if text.startswith("//") else line
             self._turn([said, *self._attached] if self._attached else said)
         return True
+
+    def _answer(self, text: str) -> None:
+        assert self._questions is not None
+        try:
+            self._questions.send(text)
+        except StopIteration as decided:
+            given, self._questions = decided.value, None
+        else:
+            return
+        self._turn(None, **given)
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
@@ -343,6 +338,10 @@ class ChatSession:
         self._saved.add(os.path.abspath(path))
         output.note(f"({len(self._history)} messages in {path})")
 
+    def _ask(self, what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]) -> None:
+        self._questions = questions(what, calls)
+        next(self._questions)
+
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """A turn of the conversation; without content, what continues one that was interrupted or waited."""
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
@@ -355,7 +354,7 @@ class ChatSession:
             else:
                 events = self._kept.begin(self.agent, content, more)
         except InFlightError as error:
-            self._questions = Questions("in_flight", error.calls)
+            self._ask("in_flight", error.calls)
             return
         failure = self._show(events, view)
         if isinstance(failure, BrokenPipeError):
@@ -399,7 +398,7 @@ class ChatSession:
 
     def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
         if result is not None and result.pending:
-            self._questions = Questions("approvals", result.pending)
+            self._ask("approvals", result.pending)
         elif result is None or result.stop_reason is StopReason.CANCELLED:
             kept = self._kept is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
