@@ -38,19 +38,28 @@ from kernai.command_line import output
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
 from kernai.terminal_text import printable
 from kit import standard_output
-from kit.definition import ROOT, SCENARIOS, Definition, Input, shown
+from kit.definition import (
+    ROOT,
+    SCENARIOS,
+    Check,
+    Definition,
+    Expectation,
+    ExpectationError,
+    Input,
+    Outcome,
+    UsageError,
+    name_of,
+    shown,
+)
 from kit.kept import Kept
-from kit.known_providers import register_provider
+from kit.known_providers import listing, register_provider
 from kit.options import Options, parse
-from kit.outcome import Check, Expectation, ExpectationError, Outcome, UsageError, name_of
-from kit.plain_view import say
+from kit.plain_view import say, view_for
 from kit.provider_choice import choose
-from kit.provider_listing import listing
 from kit.run import perform, recording
 from kit.run_log import RunLog
 from kit.tape import check_place
-from kit.tape_saving import save_from_log, save_from_run
-from kit.view_choice import view_for
+from kit.tape_making import save_from_log, save_from_run
 
 __all__ = ["ExpectationError", "Kept", "Outcome", "Scenario", "UsageError", "register_provider"]
 

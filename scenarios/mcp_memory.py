@@ -12,8 +12,7 @@ import re
 from typing import Any
 
 from harness import ExpectationError, Outcome, Scenario
-from kit.mcp_calls import results_since
-from kit.node_servers import Workspace
+from kit.node_servers import Workspace, results_since
 
 MEMORY = "memory.jsonl"
 CHANGES = ("create_entities", "create_relations", "add_observations", "delete_relations")

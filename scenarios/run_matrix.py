@@ -30,13 +30,12 @@ from urllib.parse import quote
 
 from kernai.command_line import output
 from kernai.terminal_text import printable
-from kit.arguments import Parser
+from kit.definition import UsageError
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison
-from kit.matrix_report import cell_line, show_matrix
+from kit.matrix_report import Styled, Table, View, cell_line, show_matrix, view_for_stdout
 from kit.matrix_result import CellResult, Matrix, MatrixFileError
-from kit.matrix_view import Styled, Table, View, view_for_stdout
-from kit.outcome import UsageError
+from kit.options import Parser
 from kit.scenario_files import ScenarioFile, SelectionError, find_scenarios, select_scenarios
 
 HERE = Path(__file__).resolve().parent

@@ -13,8 +13,7 @@ from typing import Any
 
 import kernai
 from kernai.recording.recorder import expand
-from kit.definition import Definition
-from kit.outcome import UsageError
+from kit.definition import Definition, UsageError
 from kit.provider_choice import Choice
 
 #: names the store to a child process

@@ -1,15 +1,27 @@
-"""The providers a scenario can be run with: the vendors of `kernai_providers`, those registered here, and the tape."""
+"""The providers a scenario can be run with: the vendors of `kernai_providers`, those registered here, and the tape.
+
+An Ollama on this machine is asked for its models; `--list-providers` shows them all.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import kernai
+from kernai.command_line.setup_command import models_of, ollama_at
+from kernai.terminal_text import one_line
+from kernai_providers import VENDORS, OllamaProvider, Vendor, resolve
+from kernai_providers import capabilities_of as by_family
+from kernai_providers.transport import TransportError
+from kernai_providers.vendors import BY_NAME
+from kit.definition import UsageError, named_error
 from kit.model_tables import DEFAULT_MODELS, price_of
-from kit.outcome import UsageError, named_error
 
 TAPE = "tape"
 Factory = Callable[[], kernai.Provider]
@@ -87,8 +99,6 @@ def default_model(name: str) -> str | None:
 
 def capabilities_of(name: str, model_id: str) -> tuple[str, ...]:
     """A model's known capabilities; text alone for an unknown name."""
-    from kernai_providers import capabilities_of as by_family
-
     own = _REGISTERED.get(name)
     if own is not None and own.capabilities is not None and model_id == own.default_model:
         return own.capabilities
@@ -102,9 +112,6 @@ def made(name: str, model_id: str, capabilities: tuple[str, ...]) -> tuple[kerna
         cost = own.cost if model_id == own.default_model else None
         provider = _made_by(own)
         return provider, kernai.Model(model_id, capabilities, cost)
-    from kernai_providers import resolve
-    from kernai_providers.vendors import BY_NAME
-
     vendor = BY_NAME[name]
     if vendor.needs_key and key_that_is_set(vendor.variables) is None:
         raise UsageError(f"{name} needs a key: set {' or '.join(vendor.variables)}; --list-providers shows who has one")
@@ -128,3 +135,92 @@ def _made_by(own: Registered) -> kernai.Provider:
 def key_that_is_set(variables: Sequence[str]) -> str | None:
     """The first of these environment variables that holds something; its name alone."""
     return next((one for one in variables if os.environ.get(one, "").strip()), None)
+
+
+# --------------------------------------------------------------------------------------------------------------- Ollama
+
+
+@dataclass(frozen=True)
+class Ollama:
+    """A server that was looked for at `url`; `models` is None where it does not answer."""
+
+    url: str
+    models: tuple[str, ...] | None = None
+
+    def has(self, model: str) -> bool:
+        """Whether the model is there, with or without its tag."""
+        return any(model in (one, one.removesuffix(":latest")) for one in self.models or ())
+
+    def model_for(self, capabilities: Sequence[str]) -> str | None:
+        """The default model where it is there, else the first that can do this; None when none can."""
+        default = DEFAULT_MODELS["ollama"]
+        able = [
+            one for one in self.models or ()
+            if "embed" not in one and set(capabilities) <= set(by_family(one))
+        ]
+        return next((one for one in able if one.partition(":")[0] == default), able[0] if able else None)
+
+
+def look_for_ollama(*, local: bool = True) -> Ollama:
+    """Ask the server at `OLLAMA_HOST`, by default port 11434 of this machine, for its models.
+
+    With `local` one beyond this machine is not asked. Nothing is raised: whatever fails is no answer.
+    """
+    try:
+        url = OllamaProvider().base_url
+    except (kernai.KernaiError, ValueError):
+        return Ollama("OLLAMA_HOST")
+    if local and not _is_loopback(urlsplit(url).hostname or ""):
+        return Ollama(url)
+    try:
+        models = models_of(ollama_at(url))
+    except (TransportError, ValueError, RecursionError):
+        models = None
+    return Ollama(url, None if models is None else tuple(models))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------ the list
+
+WIDTH = 160
+Row = tuple[str, str, str]
+
+
+def listing(tape: Path) -> str:
+    """One line for each provider, in the order in which they are looked for, and one for the tape."""
+    own = {one.name for one in registered()}
+    rows: list[Row] = [("provider", "default model", "state")]
+    rows += [(one_line(one.name, WIDTH), one_line(one.default_model, WIDTH), "registered") for one in registered()]
+    rows += [
+        (one.name, default_model(one.name) or "none: name one", _ollama() if one.name == "ollama" else _key(one))
+        for one in VENDORS if one.name not in own
+    ]
+    rows.append((TAPE, "as recorded", "bundled" if tape.is_file() else "there is none: make it with --save-tape"))
+    widths = [max(len(row[at]) for row in rows) for at in range(2)]
+    return "\n".join(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows)
+
+
+def _key(vendor: Vendor) -> str:
+    found = key_that_is_set(vendor.variables)
+    if found is not None:
+        return f"{found} is set"
+    if vendor.needs_key:
+        return f"no key: set {' or '.join(vendor.variables)}"
+    addresses = [variable for variable, _ in vendor.base_url_variables]
+    address = key_that_is_set(addresses)
+    return f"{address} is set" if address is not None else f"needs no key: set {' or '.join(addresses)}"
+
+
+def _ollama() -> str:
+    found = look_for_ollama()
+    if found.models is None:
+        return f"needs no key; does not answer at {one_line(found.url, WIDTH)}"
+    return one_line(f"answers at {found.url}: {', '.join(found.models) or 'no model is there'}", WIDTH)

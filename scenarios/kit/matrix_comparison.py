@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from kernai.terminal_text import one_line, printable
-from kit.matrix_report import REASON_WIDTH, outcome
+from kit.matrix_report import REASON_WIDTH, Styled, Table, View, outcome
 from kit.matrix_result import SHAPES, CellResult, Matrix, MatrixFileError
-from kit.matrix_view import Styled, Table, View
 
 # A clock measures the machine too: a difference counts when it is large both ways.
 NOISE_SECONDS = 1.0

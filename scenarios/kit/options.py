@@ -1,15 +1,28 @@
-"""The command line of a scenario."""
+"""The command line of a scenario, with a parser that the matrix uses too."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from kernai.values.model import CAPABILITIES
-from kit.arguments import Parser
-from kit.definition import Definition, shown
-from kit.outcome import UsageError
+from kit.definition import Definition, UsageError, shown
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, by a `UsageError`. Help keeps the line breaks of its texts."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(prog, None, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see --help")
+
+
+# -------------------------------------------------------------------------------------------- the options of a scenario
+
 
 EPILOG = """\
 provider: the argument, else PROVIDER in the environment, else the first vendor whose key is set, else an Ollama on

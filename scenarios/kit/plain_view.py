@@ -1,16 +1,142 @@
-"""A run as plain text while it is running: one line per event, and nothing that moves the terminal."""
+"""How a run is shown: drawn on a terminal, as plain text anywhere else; each event is a label and one line of text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import kernai
 from kernai.terminal_text import one_line, printable
-from kit.definition import Definition
-from kit.event_lines import VERDICT_WIDTH, calls_line, count, dollars, line_of, place_of
+from kit import standard_output
+from kit.definition import Definition, Outcome
 from kit.provider_choice import Choice
 from kit.run import Run
+
+WIDTH = 150  # characters shown of one value
+ERROR_WIDTH = 500  # an error is worth reading whole
+VERDICT_WIDTH = 2000  # of a fault or a note, on one line: what it quotes must not pass for lines of ours
+
+LEAST_COST = 0.0001  # dollars
+
+Line = tuple[str, str]
+
+
+def count(tokens: int | None) -> str:
+    """A number of tokens; what is unknown is said so."""
+    return "unknown" if tokens is None else f"{tokens:,}"
+
+
+def dollars(cost: float | None) -> str:
+    """A price in dollars; what is unknown is said so, for 0 would be wrong."""
+    if cost is None:
+        return "unknown"
+    return f"${cost:.4f}" if cost == 0 or cost >= LEAST_COST else f"under ${LEAST_COST}"
+
+
+def calls_line(outcome: Outcome, kind: str) -> str:
+    """How many calls of a ``skill`` or a ``protocol`` there were, those that could not begin among them; blank for
+    none.
+    """
+    begun, failed = ({event.data["call_id"] for event in outcome.of(f"{kind}_{end}")} for end in ("execute", "error"))
+    number = len(begun | failed)
+    return f"{number}, {len(failed)} of them answered by an error" if number else ""
+
+
+def _named(label: str, who: str, what: str, width: int = WIDTH) -> Callable[[Any], Line]:
+    """A line with the name of a skill, a task and the like in front."""
+    return lambda data: (label, f"{one_line(data[who] or 'no name', WIDTH)}: {one_line(data[what], width)}")
+
+
+def _value(label: str, key: str | None = None, before: str = "") -> Callable[[Any], Line]:
+    return lambda data: (label, before + one_line(data if key is None else data[key], WIDTH))
+
+
+def _block(label: str) -> Callable[[Any], Line]:
+    return lambda data: (label, f"{one_line(data['type'], WIDTH)} block: {one_line(data['content'], WIDTH)}")
+
+
+def _tokens(data: Any) -> Line:
+    return "model", f"{count(data['prompt_tokens'])} tokens in, {count(data['completion_tokens'])} out"
+
+
+def _tasks(number: int) -> str:
+    return f"{number} task{'s' * (number != 1)}"
+
+
+def _workflow(data: Any) -> Line:
+    tasks = data.get("tasks") or []
+    ids = ", ".join(str(task.get("id")) for task in tasks)
+    return "workflow", one_line(f"{_tasks(len(tasks))}, {data.get('strategy')}: {ids}", WIDTH)
+
+
+def _task_start(data: Any) -> Line:
+    after = ", ".join(map(str, data["depends_on"]))
+    text = f"{data['task_id']} starts" + (f" after {after}" if after else "")
+    return "task", one_line(f"{text}: {data['input']}", WIDTH)
+
+
+def _complete(data: Any) -> Line:
+    results = data["results"]
+    failed = sum(isinstance(one, str) and one.startswith("error: ") for one in results.values())
+    return "workflow", f"complete: {_tasks(len(results))}, {failed} of them failed"
+
+
+def _decision(data: Any) -> Line:
+    said = data["decision"]
+    answer = ("approved" if said else "refused") if isinstance(said, bool) else said
+    return "decided", one_line(f"{data['by'] or 'somebody'} on call {data['call_id']}: {answer}", WIDTH)
+
+
+#: how each kind of event reads; the others are not shown
+LINES: Mapping[str, Callable[[Any], Line]] = {
+    "llm_response": _tokens,
+    "plan": _value("plan"),
+    "plan_rejected": _value("plan", "reason", "not run as a workflow: "),  # the plan itself comes next
+    "json": _value("json"),
+    "skill_execute": lambda data: ("call", f"{one_line(data['skill'], WIDTH)} {one_line(data['params'], WIDTH)}"),
+    "skill_result": _named("result", "skill", "result"),
+    "skill_error": _named("error", "skill", "error", ERROR_WIDTH),
+    "protocol_execute": _named("protocol", "protocol", "request"),
+    "protocol_result": _named("answer", "protocol", "result"),
+    "protocol_error": _named("error", "protocol", "error", ERROR_WIDTH),
+    "progress": _value("progress", "data"),
+    "builtin_result": _named("built-in", "command", "result"),
+    "builtin_error": _named("error", "command", "error", ERROR_WIDTH),
+    "workflow_start": _workflow,
+    "workflow_complete": _complete,
+    "workflow_error": _value("error", "error", "workflow: "),
+    "task_start": _task_start,
+    "task_complete": _named("done", "task_id", "result"),
+    "task_error": _named("error", "task_id", "error", ERROR_WIDTH),
+    "forged_block": _block("forged"),
+    "block_incomplete": _block("cut off"),
+    "informational_only": _value("stalled", "kinds", "nothing but "),
+    "no_blocks_stall": _value("stalled", "prose_preview"),
+    "answer_rejected": _value("answer rejected", "error"),
+    "model_restarted": _value("restart", "reason"),
+    "model_waiting": lambda data: ("waits", one_line(f"{data['seconds']:.1f} s: {data['reason']}", ERROR_WIDTH)),
+    "approval_requested": lambda data: ("waits", one_line(f"{data['skill'] or 'the model'} {data['call_id']}", WIDTH)),
+    "approval_given": _decision,
+    "in_flight": lambda data: ("resumed", one_line(f"call {data['call_id']} had begun: {data['decision']}", WIDTH)),
+    "run_resumed": lambda data: ("resumed", f"from event {data['from_seq']}"),
+    "final": _value("final"),
+}
+
+
+def line_of(event: kernai.Event) -> Line | None:
+    """Label and text of an event; None for one that is not shown."""
+    make = LINES.get(event.type)
+    return None if make is None else make(event.data)
+
+
+def place_of(event: kernai.Event) -> str:
+    """Step and scope, as a heading."""
+    return f"step {event.step}" + (f" of {one_line(event.scope, WIDTH)}" if event.scope else "")
+
+
+# ------------------------------------------------------------------------------------------------------------- the view
+
 
 LABEL = 9
 
@@ -65,3 +191,31 @@ class PlainView:
             say(one_line(f"FAILED: {fault}", VERDICT_WIDTH))
         if run.passed:
             say(run.praise)
+
+
+# ----------------------------------------------------------------------------------------------------------- the choice
+
+
+class View(Protocol):
+    """What shows a run: `begin`, then events within `live`, then `report`."""
+
+    def begin(self, definition: Definition, choice: Choice) -> None: ...
+
+    def live(self) -> AbstractContextManager[None]: ...
+
+    def __call__(self, event: kernai.Event) -> None: ...
+
+    def report(self, run: Run, files: Sequence[str]) -> None: ...
+
+
+def view_for(*, plain: bool) -> View:
+    """The drawn view where standard output is a terminal that can be drawn on and `rich` is installed."""
+    if plain or not standard_output.can_be_drawn_on():
+        return PlainView()
+    try:
+        from kit.rich_view import RichView
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "rich":
+            raise
+        return PlainView()
+    return RichView()

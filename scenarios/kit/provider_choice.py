@@ -8,11 +8,18 @@ from dataclasses import dataclass
 
 import kernai
 from kernai.terminal_text import one_line
-from kit import ollama_probe
-from kit.definition import Definition, shown
-from kit.known_providers import TAPE, capabilities_of, checked_name, default_model, key_that_is_set, known_name, made
+from kit.definition import Definition, UsageError, shown
+from kit.known_providers import (
+    TAPE,
+    capabilities_of,
+    checked_name,
+    default_model,
+    key_that_is_set,
+    known_name,
+    look_for_ollama,
+    made,
+)
 from kit.options import Options
-from kit.outcome import UsageError
 from kit.tape import Tape
 from kit.tape_provider import TapeProvider
 
@@ -100,7 +107,7 @@ def _named(definition: Definition, options: Options, wish: Wish) -> Choice:
 
 
 def _ollama_model(definition: Definition) -> str | None:
-    return ollama_probe.look(local=False).model_for(definition.capabilities) or default_model("ollama")
+    return look_for_ollama(local=False).model_for(definition.capabilities) or default_model("ollama")
 
 
 def _found(definition: Definition, options: Options, model: str | None) -> Choice:
@@ -119,7 +126,7 @@ def _found(definition: Definition, options: Options, model: str | None) -> Choic
             passed.append(f"{found} of {vendor.name} cannot take {', '.join(definition.capabilities)}")
         else:
             return _named(definition, options, Wish(vendor.name, found, _with(reason, passed)))
-    ollama = ollama_probe.look()
+    ollama = look_for_ollama()
     found = model if model is not None and ollama.has(model) else ollama.model_for(definition.capabilities)
     if ollama.models is not None and found is not None and model in (None, found):
         return _named(definition, options, Wish("ollama", found, _with(f"Ollama answers at {ollama.url}", passed)))

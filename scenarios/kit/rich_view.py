@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -23,12 +26,107 @@ from rich.text import Text
 
 import kernai
 from kernai.terminal_text import one_line, printable
-from kit.definition import Definition
-from kit.event_lines import line_of, place_of
-from kit.live_state import LiveState, Streaming, TaskState
+from kit.definition import Definition, Verdict
+from kit.plain_view import VERDICT_WIDTH, calls_line, count, dollars, line_of, place_of
 from kit.provider_choice import Choice
-from kit.rich_report import report_of, verdict_of
 from kit.run import Run
+
+KEPT = 2000  # characters kept of a block that is being streamed; a terminal shows its end
+
+
+@dataclass
+class Streaming:
+    """A block or prose as it arrives: what it is, and the end of its text so far."""
+
+    title: str = "prose"
+    tail: str = ""
+
+    def add(self, piece: str) -> None:
+        """Take up a piece, and let go of what is too long ago."""
+        self.tail = (self.tail + piece)[-KEPT:]
+
+
+@dataclass
+class TaskState:
+    """A workflow's task: ``waiting``, ``running``, ``done`` or ``failed``, and how many steps it has begun."""
+
+    state: str = "waiting"
+    steps: int = 0
+    began: float | None = None
+    ended: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running, or ran."""
+        return 0.0 if self.began is None else (self.ended or time.monotonic()) - self.began
+
+
+@dataclass
+class LiveState:
+    """Counts, tasks by their id, and what is being streamed by its scope. Not thread-safe."""
+
+    began: float = field(default_factory=time.monotonic)
+    step: int = 0
+    usage: kernai.Usage = field(default_factory=kernai.Usage)
+    calls: int = 0
+    errors: int = 0
+    tasks: dict[str, TaskState] = field(default_factory=dict)
+    streams: dict[str, Streaming] = field(default_factory=dict)
+
+    def take(self, event: kernai.Event) -> None:
+        """Take up one event."""
+        kind, data = event.type, event.data
+        if kind in ("text_chunk", "block_content"):
+            self.streams.setdefault(event.scope, Streaming()).add(data)
+        elif kind == "block_start":
+            self.streams[event.scope] = Streaming(" ".join(str(one) for one in (data["type"], data["name"]) if one))
+        elif kind == "messages_sent":
+            self._step(event)
+        elif kind in ("llm_response", "result"):
+            self.streams.pop(event.scope, None)
+            if kind == "llm_response":
+                self._tokens(data)
+        elif kind in ("skill_execute", "protocol_execute"):
+            self.calls += 1
+        elif kind in ("skill_error", "protocol_error", "builtin_error"):
+            self.errors += 1
+        else:
+            self._workflow(kind, data)
+
+    def figures(self) -> str:
+        """The figures so far, on one line."""
+        usage = self.usage
+        parts = [f"{time.monotonic() - self.began:.1f} s", f"step {self.step}"]
+        if usage.model_calls:
+            parts += [
+                f"tokens {count(usage.prompt_tokens)} in, {count(usage.completion_tokens)} out",
+                f"cost {dollars(usage.cost)}",
+            ]
+        return " | ".join([*parts, f"{self.calls} calls, {self.errors} errors"])
+
+    def _step(self, event: kernai.Event) -> None:
+        if event.depth == 0:
+            self.step = event.step or 0
+        elif event.task_id in self.tasks:
+            self.tasks[event.task_id].steps += 1
+
+    def _tokens(self, data: Mapping[str, Any]) -> None:
+        prompt, completion, total = (data[f"{one}_tokens"] for one in ("prompt", "completion", "total"))
+        self.usage += kernai.Usage(prompt, completion, total, data.get("cost"), 1)
+
+    def _workflow(self, kind: str, data: Any) -> None:
+        if kind == "workflow_start":
+            self.tasks = {task["id"]: TaskState() for task in data["tasks"]}
+        elif kind == "task_start":
+            task = self.tasks.setdefault(data["task_id"], TaskState())
+            task.state, task.began = "running", time.monotonic()
+        elif kind in ("task_complete", "task_error"):
+            task = self.tasks.setdefault(data["task_id"], TaskState())
+            task.state, task.ended = "failed" if kind == "task_error" else "done", time.monotonic()
+
+
+# ----------------------------------------------------------------------------------------------------- what happens now
+
 
 REFRESHES = 10  # a second
 MOST_STREAMS = 3
@@ -161,3 +259,82 @@ def _status(task: TaskState) -> str:
     if task.began is None:
         return task.state
     return f"{task.state}, {task.steps} step{'s' * (task.steps != 1)}, {task.seconds:.1f} s"
+
+
+# ---------------------------------------------------------------------------------------------------------- the outcome
+
+
+NAME = 40  # characters of a task's or a skill's name
+STATES = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("not judged", "dim")}
+
+
+def report_of(run: Run) -> RenderableType:
+    """The answer, the figures, each expectation, and what is worth a note."""
+    parts: list[RenderableType] = [
+        Text(),
+        Panel(_plain(run.outcome.text or "none"), title="answer", title_align="left", border_style=_colour(run)),
+        _figures(run),
+    ]
+    tasks = run.outcome.task_results()
+    if tasks:
+        parts.append(_tasks(tasks))
+    if run.verdicts:
+        parts.append(_expectations(run.verdicts))
+    return Group(*parts, *(_plain(one_line(f"note: {note}", VERDICT_WIDTH), "yellow") for note in run.notes))
+
+
+def verdict_of(run: Run) -> RenderableType:
+    """What is wrong, or that nothing is."""
+    if run.passed:
+        return _plain(run.praise, "green")
+    return Group(*(_plain(one_line(f"FAILED: {fault}", VERDICT_WIDTH), "bold red") for fault in run.faults))
+
+
+def _figures(run: Run) -> RenderableType:
+    outcome, result = run.outcome, run.outcome.result
+    usage = result.usage
+    table = Table(show_header=False, box=None, padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in (
+        ("stop", f"{result.stop_reason} after {result.steps} steps"),
+        ("skill calls", calls_line(outcome, "skill")),
+        ("protocol calls", calls_line(outcome, "protocol")),
+        ("tokens", f"{count(usage.prompt_tokens)} in, {count(usage.completion_tokens)} out"),
+        ("cost", dollars(usage.cost)),
+        ("time", f"{run.seconds:.2f} s"),
+    ):
+        if value:
+            table.add_row(name, _plain(value))
+    return table
+
+
+def _tasks(results: dict[str, object]) -> RenderableType:
+    table = Table(title="tasks", title_justify="left", expand=False)
+    table.add_column("task", overflow="fold")
+    table.add_column("result", overflow="fold")
+    for name, result in results.items():
+        failed = isinstance(result, str) and result.startswith("error: ")
+        table.add_row(_plain(one_line(name, NAME)), _plain(one_line(result, 200), "red" if failed else ""))
+    return table
+
+
+def _expectations(verdicts: Sequence[Verdict]) -> RenderableType:
+    table = Table(title="expectations", title_justify="left")
+    table.add_column("", no_wrap=True)
+    table.add_column("expectation", overflow="fold")
+    if any(one.reason for one in verdicts):
+        table.add_column("reason", overflow="fold")
+    for one in verdicts:
+        word, style = STATES[one.holds]
+        cells = [Text(word, style=style), _plain(one.name), _plain(one.reason)]
+        table.add_row(*cells[: len(table.columns)])
+    return table
+
+
+def _colour(run: Run) -> str:
+    return "green" if run.passed else "red"
+
+
+def _plain(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)

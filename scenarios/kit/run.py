@@ -16,9 +16,8 @@ import kernai
 from kernai.command_line.output import CommandError
 from kernai.command_line.recording import Recording
 from kernai.errors import error_text
-from kit.definition import Definition
+from kit.definition import Definition, Outcome, UsageError, Verdict, judged, named_error
 from kit.kept import kept_run
-from kit.outcome import Outcome, UsageError, Verdict, judged, named_error
 from kit.provider_choice import Choice
 from kit.tape_provider import TapeProvider
 

@@ -9,15 +9,61 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import kernai
-from kit.file_lock import locked
-from kit.outcome import UsageError
+from kit.definition import UsageError
 from kit.run import Run
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(file: int) -> None:
+        while True:
+            try:
+                msvcrt.locking(file, msvcrt.LK_LOCK, 1)  # tries for ten seconds
+            except OSError:
+                continue
+            return
+
+    def _give_back(file: int) -> None:
+        os.lseek(file, 0, os.SEEK_SET)
+        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+else:
+    import fcntl
+
+    def _take(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _give_back(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process (or thread) is in such a block for the same path. The file stays, and is empty.
+
+    The system gives the lock back when a process dies. `OSError` where the file cannot be made.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _take(file)
+        try:
+            yield
+        finally:
+            _give_back(file)
+    finally:
+        os.close(file)
+
+
+# -------------------------------------------------------------------------------------------------------------- the log
+
 
 if TYPE_CHECKING:
     from typing import Self

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kit.outcome import UsageError
+from kit.definition import UsageError
 
 TAPE_FORMAT = 2
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")

@@ -20,10 +20,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import kernai
-from kit.event_lines import count, dollars, line_of
-from kit.live_state import KEPT, LiveState
-from kit.plain_view import PlainView
-from kit.rich_view import RichView
+from kit.plain_view import PlainView, count, dollars, line_of
+from kit.rich_view import KEPT, LiveState, RichView
 from tests.scenarios.scenario_process import ENVIRONMENT, TURNS, Demo, tape
 
 if sys.platform == "win32":

@@ -19,7 +19,7 @@ import kernai
 import mcp_filesystem
 import skill_and_mcp
 from harness import Outcome, UsageError
-from kit import mcp_calls, node_servers
+from kit import node_servers
 from tests.mcp.conftest import NPM_PACKAGES
 from tests.scenarios.scenario_process import (
     ENVIRONMENT,
@@ -197,8 +197,8 @@ def test_requests_that_call_no_tool_are_passed_over() -> None:
     agent = kernai.Agent(instructions="", provider=kernai.MockProvider(*turns, "<final>x</final>"), protocols=[protocol])
     recorder = kernai.Recorder()
     outcome = Outcome(kernai.execute(agent, "?", recorder=recorder), recorder.entries)
-    assert mcp_calls.tool_calls(outcome) == [mcp_calls.ToolCall("read", "answered")]
-    assert mcp_calls.results_since(outcome, "write") == []
+    assert node_servers.tool_calls(outcome) == [node_servers.ToolCall("read", "answered")]
+    assert node_servers.results_since(outcome, "write") == []
 
 
 # -------------------------------------------------------------------------------------------- what may be missing

@@ -22,7 +22,7 @@ import kernai
 import text_only_fallback
 from harness import ExpectationError, Outcome, UsageError
 from kit import charts, packages
-from kit.stored_png import stored_png
+from kit.charts import stored_png
 from kit.vendor_requests import request_bodies
 from tests.scenarios.scenario_process import (
     ENVIRONMENT,

@@ -13,10 +13,9 @@ import pytest
 import kernai
 from kernai_providers import VENDORS
 from kit import known_providers
-from kit.definition import Definition
+from kit.definition import Definition, UsageError
 from kit.model_tables import DEFAULT_MODELS, PRICES, price_of
 from kit.options import parse
-from kit.outcome import UsageError
 from kit.provider_choice import Choice, choose
 from tests.scenarios.scenario_process import KEYS, Demo
 from wire_server import Reply, WireRequest, WireServer, plain

@@ -101,7 +101,7 @@ def test_what_is_hostile_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> No
 COUNTER = """
 import sys
 from pathlib import Path
-from kit.file_lock import locked
+from kit.run_log import locked
 path = Path(sys.argv[1])
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kernai
 from kernai import GenerationOptions, LlmResponse, Media, Message, MockProvider, Models, ProviderError
 from kernai.testing.contracts import at_once
-from kit.outcome import UsageError
+from kit.definition import UsageError
 from kit.tape import Conversation, Tape, Turn
 from kit.tape_making import tape_of
 from kit.tape_provider import PIECE, TapeProvider
