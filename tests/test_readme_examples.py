@@ -29,7 +29,8 @@ from kernai import (
 )
 from kernai.runs.run_request import RunOptions
 from tests.test_imports import ORDER
-from vendor_wires import WIRES, Answering
+from vendor_wires import WIRES
+from wire_format import Answering
 from wire_server import WireServer
 
 ROOT = Path(__file__).resolve().parents[1]

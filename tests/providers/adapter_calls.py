@@ -1,4 +1,4 @@
-"""The adapters over real sockets, in every way to call them.
+"""Tests call the adapters: over real sockets in every way, or in memory, once, for the request that they send.
 
 ::
 
@@ -12,22 +12,38 @@ Nothing here sleeps: tests wait for a signal from the server, or from the callba
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asking import ADAPTERS
+import pytest
+
 from kernai import GenerationOptions, LlmResponse, Message, Model, ProviderError
 from kernai_providers import (
+    AnthropicProvider,
+    GeminiProvider,
     HttpProvider,
     HttpTransport,
+    MemoryTransport,
+    OllamaProvider,
+    OpenAIProvider,
+    Request,
+    ResponsesProvider,
     Transport,
 )
 from kernai_providers.httpx_transport import HttpxTransport
-from vendor_wires import WIRES, Wire
+from kernai_providers.in_process import MemoryReply
+from vendor_wires import WIRES
+from wire_format import Wire
 from wire_server import WireServer
+
+ADAPTERS: dict[str, type[HttpProvider]] = {
+    "openai": OpenAIProvider, "openai-responses": ResponsesProvider, "anthropic": AnthropicProvider,
+    "gemini": GeminiProvider, "ollama": OllamaProvider,
+}  # fmt: skip
 
 #: with characters that URLs and JSON escape; what must not be shown in any spelling is its core
 CORE = "Q7xR2mVb9TzK4wLc"
@@ -225,3 +241,43 @@ def shown_by(error: BaseException) -> str:
         fields = {name: value for name, value in vars(one).items() if name in ("code", "vendor", "kind", "reason")}
         shown += [str(one), repr(one), repr(fields)]
     return "\n".join(shown)
+
+
+# ---------------------------------------------------------------------------------------------------- in memory
+
+
+def user(*content: Any) -> Message:
+    return Message("user", content)
+
+
+HELLO = (user("Hello"),)
+
+
+def asked(
+    provider: HttpProvider, model: Model | None = None, messages: Sequence[Message] = HELLO, generation: Any = None
+) -> Request:
+    """The one request of a call that the vendor refuses at once."""
+    transport = MemoryTransport(MemoryReply(400))
+    provider.transport = transport
+    options = GenerationOptions.coerce(generation)
+    with pytest.raises(ProviderError):
+        provider.call(messages, model if model is not None else Model("m"), options, lambda piece: None)
+    (request,) = transport.requests
+    assert transport.open_responses == 0
+    return request
+
+
+def body_of(request: Request) -> Any:
+    """The body, read as strictly as any vendor may: no other bytes than UTF-8, no NaN, no name twice."""
+    return json.loads(request.body.decode("utf-8"), parse_constant=pytest.fail, object_pairs_hook=_once)
+
+
+def sent(vendor: str, messages: Sequence[Message] = HELLO, generation: Any = None, **model: Any) -> Any:
+    """The body that one of the adapters sends."""
+    named = Model(model.pop("id", "model-1"), **model)
+    return body_of(asked(ADAPTERS[vendor](api_key="test-key"), named, messages, generation))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len({name for name, _ in pairs}) == len(pairs)
+    return dict(pairs)

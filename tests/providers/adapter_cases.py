@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from asking import ADAPTERS
-from vendor_wires import USAGE, GeminiWire, OpenAIWire, Turn, Wire
-from wire_format import sse
+from adapter_calls import ADAPTERS
+from vendor_wires import GeminiWire
+from wire_format import USAGE, Turn, Wire, sse
+from wire_openai import OpenAIWire
 from wire_server import Answer, Close, Framing, Gate, endless, garbage, gzip_if_asked, hang_up, plain, redirect
 
 #: two, three and four bytes a character; what JSON escapes; what only looks like the end of a line

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import gzip
+import json
+import logging
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from adapter_calls import WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
+from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
 from adapter_cases import PAGE, PIECES, TEXT, Case, cases_of
-from asking import ADAPTERS
+from kernai import Agent, GenerationOptions, Message, Model, ProviderError, Recorder, aexecute, execute
+from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES
-from wire_server import Endless, Gate, Reply, Step, WireServer, hang_up, plain
-
-pytestmark = pytest.mark.slow
+from wire_format import Turn, Wire, sse
+from wire_server import Close, Endless, Gate, Reply, Step, WireServer, as_json, garbage, hang_up, plain, redirect
 
 CASES = {vendor: {case.name: case for case in cases_of(wire)} for vendor, wire in WIRES.items()}
 NAMES = list(dict.fromkeys(name for cases in CASES.values() for name in cases))
@@ -39,6 +46,7 @@ def serving(case: Case, gate: Gate) -> Iterator[WireServer]:
             assert server.requests[-1].answered.is_set() == case.whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor,case,way", ROWS)
 def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
     caller, gate = Caller(vendor, way), Gate()
@@ -72,6 +80,7 @@ each_vendor = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_vendor
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, retries: int) -> None:
@@ -84,6 +93,7 @@ def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, r
     assert f"127.0.0.1:{port}" in str(outcome.failure)
 
 
+@pytest.mark.slow
 @each_vendor
 def test_calls_share_one_connection_until_its_end_which_costs_no_answer(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
@@ -96,6 +106,7 @@ def test_calls_share_one_connection_until_its_end_which_costs_no_answer(vendor: 
     assert {outcome.answer.content for outcome in outcomes if outcome.error is None} == {TEXT}
 
 
+@pytest.mark.slow
 def test_the_table_is_about_every_adapter() -> None:
     assert set(WIRES) == set(ADAPTERS)
     assert [len(list(cases_of(wire))) for wire in WIRES.values()] == [len(cases) for cases in CASES.values()], "one name each"
@@ -139,6 +150,7 @@ AROUND = {
 }
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("name", CONTENT)
 def test_content_that_unfolds_to_nothing_ends_at_max_response_bytes(way: Way, name: str) -> None:
@@ -149,6 +161,7 @@ def test_content_that_unfolds_to_nothing_ends_at_max_response_bytes(way: Way, na
     assert f"max_response_bytes={MOST}" in str(failure)
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("name", AROUND)
 def test_what_surrounds_the_content_is_bounded_too(way: Way, name: str) -> None:
@@ -158,6 +171,7 @@ def test_what_surrounds_the_content_is_bounded_too(way: Way, name: str) -> None:
     assert (failure.code, failure.retryable) in (("protocol", False), ("closed", True))
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("name", [*CONTENT, "trailers", "chunk extensions"])
 def test_the_same_holds_for_the_body_of_an_error(way: Way, name: str) -> None:
@@ -168,6 +182,7 @@ def test_the_same_holds_for_the_body_of_an_error(way: Way, name: str) -> None:
     assert failure.status == 418
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_an_answer_in_tiny_chunks_is_not_taken_for_one(way: Way, size: int) -> None:
@@ -175,3 +190,188 @@ def test_an_answer_in_tiny_chunks_is_not_taken_for_one(way: Way, size: int) -> N
     text = "word " * 2000
     with WireServer(caller.wire.answer(text).split(size)) as server:
         assert caller.ask(server).answer.content == text
+
+
+# The key is shown by nothing: no error, no traceback, no log line, no repr, also where the vendor sends it back.
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+SAID = f"the key {KEY} is not welcome"
+
+
+def echoes(wire: Wire) -> Iterator[tuple[str, Reply]]:
+    """Every place where a vendor, or a gateway before it, may repeat a key."""
+    key = KEY.encode()
+    yield "the message of an error", wire.error(401, SAID)
+    yield "the code of an error", wire.error(400, "no luck", KEY)
+    yield "a page", plain(f"<html><title>{SAID}</title></html>".encode(), 403, "text/html")
+    yield "a text", plain(SAID.encode(), 500)
+    yield "JSON of no known shape", as_json({"why": {"authorization": f"Bearer {KEY}"}}, 400)
+    yield "escaped as in a URL", plain(f"/v1?key={quote(KEY, safe='')}".encode(), 404)
+    yield "a retry hint", wire.error(429, headers={"retry-after": KEY})
+    yield "one JSON object with status 200", plain(wire.error_body(500, SAID), 200, "application/json")
+    yield "JSON that is no object", plain(json.dumps([SAID]).encode(), 200, "application/json")
+    yield "the place to go to", redirect(f"https://{CORE}:{CORE}@elsewhere.example/v1?key={KEY}#{KEY}")
+    yield "the path to go to", redirect(f"https://elsewhere.example/{KEY}")
+    yield "no HTTP", garbage(key + b"\r\n\r\n")
+    yield "the status line", garbage(b"HTTP/1.1 " + key + b"\r\n\r\n")
+    yield "a version", garbage(key + b"/9.9 200 OK\r\n\r\n")
+    yield "a header that is none", garbage(HEAD + key + b"\r\n\r\n")
+    yield "the length of a body", garbage(HEAD + b"Content-Length: " + key + b"\r\n\r\n")
+    yield "the framing of a body", garbage(HEAD + b"Transfer-Encoding: " + key + b"\r\n\r\n")
+    yield "the size of a chunk", garbage(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + key + b"\r\n")
+    yield "the coding of a body", wire.answer(*PIECES).with_headers({"Content-Encoding": KEY})
+    yield from echoes_in_streams(wire)
+
+
+def echoes_in_streams(wire: Wire) -> Iterator[tuple[str, Reply]]:
+    error = json.loads(wire.error_body(500, SAID))
+    broken = f'{{"error": "{SAID}'
+    lines = not wire.media_type.startswith("text/event-stream")
+    for name, text, event in (
+        ("an error in a stream", json.dumps(error), "error"),
+        ("broken JSON in a stream", broken, None),
+        ("broken JSON, and the key at its start", KEY + broken, None),
+        ("what is no object in a stream", json.dumps(SAID), None),
+        ("what is no object, and the key across the end of a preview", json.dumps("x" * 50 + SAID), None),
+    ):
+        events = [text.encode() + b"\n"] if lines else [sse(text, event)]
+        yield name, wire.reply([*wire.opening(Turn()), *events])
+
+
+def silences(wire: Wire) -> Iterator[tuple[str, Reply]]:
+    """What fails without a word."""
+    whole = wire.answer(*PIECES)
+    yield "no answer", hang_up()
+    yield "a reset", hang_up(reset=True)
+    yield "a cut", replace(whole, body=(*whole.body[:-1], Close(reset=True)))
+
+
+LEAKS = {vendor: {case: reply for rows in (echoes, silences) for case, reply in rows(wire)} for vendor, wire in WIRES.items()}
+LEAK_ROWS = [
+    pytest.param(vendor, LEAKS[vendor][case], way, id=f"{vendor}-{case}-{way.name}")
+    for row, case in enumerate(LEAKS["openai"])
+    for vendor, way in ways_in_turn(row)
+]
+
+
+@pytest.mark.parametrize("vendor,reply,way", LEAK_ROWS)
+def test_no_failure_shows_the_key_in_a_text_a_traceback_or_a_log_line(
+    vendor: str, reply: Reply, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), WireServer(reply) as server:
+        outcome = Caller(vendor, way).ask(server, max_retries=1)
+        assert any(KEY in value for value in server.requests[0].headers.values())
+    error = outcome.failure
+    logging.getLogger("test").error("it failed", exc_info=error)
+    assert not shows_key(shown_by(error))
+    # httpcore at DEBUG repeats what it reads from the wire, before anything of ours sees it
+    records = [record for record in caplog.records if record.name.partition(".")[0] != "httpcore"]
+    assert not shows_key(logged(records))
+
+
+@each_vendor
+def test_no_success_shows_the_key_in_a_log_line(vendor: str, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    caller = Caller(vendor, way)
+    with caplog.at_level(logging.DEBUG), WireServer(caller.wire.answer(*PIECES)) as server:
+        outcome = caller.ask(server, headers={"X-Gateway-Token": f"{CORE}-too"})
+        (request,) = server.requests
+    assert request.headers["x-gateway-token"] == f"{CORE}-too"
+    assert not shows_key(logged(caplog.records))
+    assert not shows_key(repr(outcome.answer))
+
+
+@each_vendor
+def test_a_header_of_the_callers_is_as_secret_as_the_key(vendor: str, way: Way) -> None:
+    caller = Caller(vendor, way)
+    with WireServer(caller.wire.error(401, f"who is {CORE}-too?")) as server:
+        outcome = caller.ask(server, headers={"X-Gateway-Token": f"{CORE}-too"})
+    assert not shows_key(shown_by(outcome.failure))
+
+
+def echo(value: Any) -> Any:
+    """The same data, with the key in every text but the answer's and those that decide what it is."""
+    if isinstance(value, dict):
+        kept = ("type", "role", "text", "content", "reasoning", "delta")
+        return {name: one if name in kept and isinstance(one, str) else echo(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [echo(one) for one in value]
+    return f"{value} {KEY}" if isinstance(value, str) else value
+
+
+#: streams whose every field repeats the key, split where a stream splits a text
+ECHOES: dict[str, list[dict[str, Any]]] = {
+    "openai": [
+        {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi", "reasoning": f"hm {KEY[:9]}"}}]},
+        {"choices": [{"index": 0, "delta": {"reasoning": KEY[9:], "refusal": KEY}, "finish_reason": "odd"}]},
+    ],
+    "openai-responses": [
+        {"type": "response.created", "response": {"id": "r", "model": "m"}},
+        {"type": "response.output_item.done", "item": {
+            "type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": KEY}], "encrypted_content": "x"}},
+        {"type": "response.output_text.delta", "delta": "Hi"},
+        {"type": "response.reasoning_summary_text.delta", "delta": "hm"},
+        {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "odd"}}},
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": {"id": "r", "model": "m", "usage": {"input_tokens": 1}}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "message_delta", "delta": {"stop_reason": "odd"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ],
+    "gemini": [
+        {"candidates": [{"content": {"parts": [{"text": KEY, "thought": True}]}}], "responseId": "r", "modelVersion": "m"},
+        {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "ODD"}]},
+    ],
+    "ollama": [
+        {"model": "m", "message": {"content": "Hi", "thinking": "hm"}, "done": False},
+        {"model": "m", "message": {"content": ""}, "done": True, "done_reason": "odd"},
+    ],
+}
+
+
+@each_vendor
+def test_metadata_of_an_answer_shows_no_key_in_events_recordings_and_the_log(
+    vendor: str, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller, recorder = Caller(vendor, way), Recorder()
+    lines = [json.dumps(echo(one)).encode() for one in ECHOES[vendor]]
+    events = [line + b"\n" if vendor == "ollama" else b"data: " + line + b"\n\n" for line in lines]
+    if vendor == "openai":
+        events.append(b"data: [DONE]\n\n")
+    reply = caller.wire.reply(events).with_headers({"X-Request-Id": f"id {KEY}"})
+    with caplog.at_level(logging.DEBUG), WireServer(reply) as server, caller.provider(server) as provider:
+        agent = Agent(instructions="", provider=provider, model=caller.model)
+        result = (
+            asyncio.run(aexecute(agent, "Hi", recorder=recorder)) if way.is_async
+            else execute(agent, "Hi", recorder=recorder)
+        )
+        assert any(KEY in value for value in server.requests[0].headers.values())
+    assert result.text == "Hi"
+    shown = json.dumps(recorder.to_list())
+    assert all(word in shown for word in ("[hidden]", '"id [hidden]"'))
+    assert not shows_key(shown)
+    records = [record for record in caplog.records if record.name.partition(".")[0] != "httpcore"]
+    assert not shows_key(logged(records))
+
+
+@pytest.mark.parametrize("echoed", ["password", "pair", "header"])
+def test_a_proxy_that_repeats_its_credentials_in_a_refusal_shows_none(echoed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = f"me:{CORE}/+ü"
+    header = base64.b64encode(pair.encode()).decode()
+    monkeypatch.setenv("http_proxy", f"http://{quote('me', safe='')}:{quote(pair[3:], safe='')}@proxy.test:3128")
+    monkeypatch.setenv("no_proxy", "")
+    said = {"password": pair[3:], "pair": pair, "header": f"Proxy-Authorization: Basic {header}"}[echoed]
+    refusal = MemoryReply(407, {}, f"who is {said}?".encode())
+    provider = ADAPTERS["openai"]("k", base_url="http://vendor.test/v1", transport=MemoryTransport(refusal))
+    with pytest.raises(ProviderError, match="HTTP 407") as caught:
+        provider.call([Message("user", "Hi")], Model("m"), GenerationOptions(), str)
+    assert "[hidden]" in str(caught.value)
+    assert not shows_key(shown_by(caught.value))
+    assert header[:12] not in shown_by(caught.value)
+
+
+def logged(records: Iterable[logging.LogRecord]) -> str:
+    """With each record's traceback and extra fields."""
+    return "\n".join(f"{logging.Formatter().format(record)} {vars(record)}" for record in records)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asking import ADAPTERS, HELLO, asked
+from adapter_calls import ADAPTERS, HELLO, asked
 from kernai import GenerationOptions, Model, ProviderError
 from kernai_providers import (
     VENDORS,

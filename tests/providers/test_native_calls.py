@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import kernai
-from asking import ADAPTERS
+from adapter_calls import ADAPTERS
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
 from kernai_providers import MemoryReply, MemoryTransport, Request, resolve
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict, without_nulls
-from native_wires import Called, spoken
-from test_official_types import MODELS, official
+from test_cassettes import MODELS, official
 from vendor_wires import WIRES
+from wire_format import Called
 
 VENDORS = tuple(ADAPTERS)
 PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
@@ -91,7 +91,7 @@ class Server:
             for at, block in enumerate(parsed.blocks)
         ]
         prose = "".join(parsed.text_segments).strip()
-        return spoken(self.vendor, prose, calls, thought=self.thought)
+        return WIRES[self.vendor].spoken(prose, calls, thought=self.thought)
 
     def agent(self, **options: Any) -> Agent:
         provider = ADAPTERS[self.vendor]("k", transport=self.transport)
@@ -168,7 +168,7 @@ def test_the_vendors_own_types_take_each_request_and_read_each_answer(vendor: st
         take(body)
     for text in server.texts:
         calls = [Called(str(block.name), block.content or "{}") for block in parse(text).blocks]
-        for event in spoken(vendor, "Hm.", calls, thought="Hm."):
+        for event in WIRES[vendor].spoken("Hm.", calls, thought="Hm."):
             data = event.partition(b"data: ")[2] or event
             if data.startswith(b"{"):
                 read(json.loads(data))
@@ -219,7 +219,7 @@ def test_whatever_a_model_calls_the_vendor_gets_one_result_for_each_call(
         server.bodies.append(json.loads(request.body))
         at = len(server.bodies) - 1
         calls = responses[at] if at < len(responses) else []
-        return MemoryReply(200, {"content-type": WIRES[vendor].media_type}, spoken(vendor, "Hm.", calls))
+        return MemoryReply(200, {"content-type": WIRES[vendor].media_type}, WIRES[vendor].spoken("Hm.", calls))
 
     server.transport = MemoryTransport(answer)
     kind: Any = {"Price": Price, "list": list[int]}.get(output or "")
@@ -387,7 +387,7 @@ def test_a_protocol_is_a_tool_with_a_name_and_a_content() -> None:
 
     spoken_to = kernai.Protocol("notes", notes, documentation="Keeps notes.")
     server = Server("openai", ["", "Done."], native=True)
-    answers = iter([spoken("openai", "", [Called("notes", '{"name": "add", "content": "tea"}')]), spoken("openai", "Done.", [])])
+    answers = iter([WIRES["openai"].spoken("", [Called("notes", '{"name": "add", "content": "tea"}')]), WIRES["openai"].spoken("Done.", [])])
 
     def answer(request: Request) -> list[bytes]:
         server.bodies.append(json.loads(request.body))
@@ -407,7 +407,7 @@ def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None
 
     def answer(request: Request) -> MemoryReply:
         bodies.append(json.loads(request.body))
-        stream = spoken("openai", "", [Called("search", '{"query": "a"}', "toolu_01-x")]) if len(bodies) == 1 else spoken("openai", "x", [])
+        stream = WIRES["openai"].spoken("", [Called("search", '{"query": "a"}', "toolu_01-x")]) if len(bodies) == 1 else WIRES["openai"].spoken("x", [])
         return MemoryReply(200, {"content-type": "text/event-stream"}, stream)
 
     provider, model = resolve("mistral/large", api_key="k", transport=MemoryTransport(answer))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import kernai
-from asking import ADAPTERS
+from adapter_calls import ADAPTERS
 from kernai import Agent, LlmResponse, Message, Model, ProviderError, Result, Tool, Tools, skill
 from kernai_providers import MemoryReply, MemoryTransport
 from kernai_providers.reader import Reader
-from native_wires import Called, _chunk, _named, _usage, spoken
 from vendor_wires import WIRES
-from wire_format import dumps, sse
+from wire_format import Called, dumps, sse
+from wire_openai import OpenAIWire, named
 from wire_server import WireServer
 
 VENDORS = tuple(ADAPTERS)
@@ -50,7 +50,7 @@ def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_any_cut_into_two_and_byte_by_byte_read_the_same(vendor: str) -> None:
-    data = b"".join(spoken(vendor, "Größe 😀.", CALLS, thought="Hm."))
+    data = b"".join(WIRES[vendor].spoken("Größe 😀.", CALLS, thought="Hm."))
     whole = read(vendor, [data])
     assert whole[0] == "Größe 😀."
     blocks = whole[2].blocks or []
@@ -65,7 +65,7 @@ def test_any_cut_into_two_and_byte_by_byte_read_the_same(vendor: str) -> None:
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_a_stream_that_ends_anywhere_is_an_error_or_the_whole_response(vendor: str) -> None:
-    data = b"".join(spoken(vendor, "Both.", CALLS))
+    data = b"".join(WIRES[vendor].spoken("Both.", CALLS))
     whole = read(vendor, [data])
     for at in [*range(0, len(data) - 60, 23), *range(len(data) - 60, len(data) - 2)]:  # but for the last line breaks
         with pytest.raises(ProviderError):
@@ -113,7 +113,7 @@ def run(
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_an_error_anywhere_in_a_stream_runs_no_call_of_it(vendor: str) -> None:
-    stream = spoken(vendor, "Both.", CALLS)
+    stream = WIRES[vendor].spoken("Both.", CALLS)
     for error in WIRES[vendor].errors().values():
         for at in (0, len(stream) // 2, len(stream) - 1):
             result, gave, _ = run(vendor, [*stream[:at], *error])
@@ -134,7 +134,7 @@ def test_over_a_socket_a_byte_at_a_time_both_drivers_do_the_same(vendor: str) ->
     import asyncio
 
     wire = WIRES[vendor]
-    replies = [wire.reply(spoken(vendor, "One.", [Called("search", '{"q": "a"}')])).split(1), wire.answer("End.")]
+    replies = [wire.reply(WIRES[vendor].spoken("One.", [Called("search", '{"q": "a"}')])).split(1), wire.answer("End.")]
     gave = []
     for execute in (kernai.execute, lambda *given, **more: asyncio.run(kernai.aexecute(*given, **more))):
         with WireServer(list(replies)) as server:
@@ -149,8 +149,7 @@ def test_over_a_socket_a_byte_at_a_time_both_drivers_do_the_same(vendor: str) ->
 # --------------------------------------------------------------------------------- what servers send all the same
 
 
-def openai(*deltas: Any, finish: str = "tool_calls") -> list[bytes]:
-    return [*map(_chunk, deltas), _chunk({}, finish), *_usage(), b"data: [DONE]\n\n"]
+openai = OpenAIWire().deltas
 
 
 def piece(arguments: Any = None, **more: Any) -> dict[str, Any]:
@@ -190,7 +189,7 @@ def ollama(*calls: Any, reason: str = "stop") -> list[bytes]:
 def responses(*events: tuple[str, Any], output: Sequence[Any] = (), why: str | None = None) -> list[bytes]:
     status = "incomplete" if why else "completed"
     response = {"id": "r", "status": status, "output": list(output), "incomplete_details": {"reason": why}}
-    return [*(_named(kind, **fields) for kind, fields in events), _named(f"response.{status}", response=response)]
+    return [*(named(kind, **fields) for kind, fields in events), named(f"response.{status}", response=response)]
 
 
 def item(arguments: str = '{"q": "a"}', name: str = "search") -> dict[str, Any]:

@@ -35,7 +35,8 @@ from kernai_providers import (
     openai,
     resolve,
 )
-from vendor_wires import WIRES, Turn
+from vendor_wires import WIRES
+from wire_format import Turn
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

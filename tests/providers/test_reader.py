@@ -18,8 +18,8 @@ from kernai_providers.gemini import GeminiReader
 from kernai_providers.ollama import OllamaReader
 from kernai_providers.openai import OpenAIReader, ResponsesReader
 from kernai_providers.reader import Reader
-from vendor_wires import WIRES, Turn
-from wire_format import data_of
+from vendor_wires import WIRES
+from wire_format import Turn, data_of
 
 READERS: dict[str, Callable[..., Reader]] = {
     "openai": OpenAIReader, "openai-responses": ResponsesReader, "anthropic": AnthropicReader, "gemini": GeminiReader,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from asking import ADAPTERS, HELLO, asked, body_of, user
+from adapter_calls import ADAPTERS, HELLO, asked, body_of, user
 from kernai import (
     Agent,
     GenerationOptions,
@@ -31,8 +31,9 @@ from kernai_providers import (
     capabilities_of,
     resolve,
 )
-from vendor_wires import WIRES, Turn
-from wire_responses import ENCRYPTED, ResponsesWire
+from vendor_wires import WIRES
+from wire_format import Turn
+from wire_openai import ENCRYPTED, ResponsesWire
 
 EVENTS = {"content-type": "text/event-stream"}
 
@@ -312,8 +313,6 @@ def test_nothing_is_stored_and_reasoning_is_asked_for_where_there_is_any() -> No
     assert "include" not in sent(id="gpt-4o")
     said = Message("assistant", "Hi.", reasoning=[WIRE.thought(Turn(reasoning=("hm",)))])
     assert sent([*HELLO, said, *HELLO], id="gpt-4o")["include"] == ["reasoning.encrypted_content"]
-
-
 
 
 @pytest.mark.parametrize("durable", [False, True])

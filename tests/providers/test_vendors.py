@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asking import HELLO, asked
+from adapter_calls import HELLO, asked
 from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai.values.model import CAPABILITIES, Models
 from kernai_providers import (

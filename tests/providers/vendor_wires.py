@@ -1,4 +1,4 @@
-"""The wire formats of the four vendors, with one interface (`Wire`): ``WIRES["openai"]`` and so on.
+"""The wire formats of the vendors, with one interface (`Wire`): ``WIRES["openai"]`` and so on.
 
 ::
 
@@ -9,28 +9,485 @@
 
 from __future__ import annotations
 
-from wire_anthropic import AnthropicWire
-from wire_format import USAGE, Answering, Hint, Turn, Usage, Wire, pieces_of
-from wire_gemini import GeminiWire
-from wire_ollama import OllamaWire
-from wire_openai import OpenAIWire
-from wire_responses import ResponsesWire
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
-__all__ = [
-    "USAGE",
-    "WIRES",
-    "Answering",
-    "AnthropicWire",
-    "GeminiWire",
-    "Hint",
-    "OllamaWire",
-    "OpenAIWire",
-    "ResponsesWire",
-    "Turn",
-    "Usage",
-    "Wire",
-    "pieces_of",
-]
+from wire_format import Called, Turn, Wire, alternation_problems, data_of, dumps, retry_headers, sse, texts
+from wire_openai import OpenAIWire, ResponsesWire
+from wire_server import Reply, WireRequest
+
+
+class AnthropicWire(Wire):
+    """Messages. Usage is split over two events, and the cached tokens are counted beside the others."""
+
+    name = "anthropic"
+    model = "claude-sonnet-4-5"
+    base = "/v1"
+    request_id_header = "request-id"
+    finish_reasons: ClassVar = {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "tool_use": "tool",
+        "refusal": "refusal",
+        "model_context_window_exceeded": "context",
+        "pause_turn": "other",
+    }
+    codes: ClassVar = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        402: "billing_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }
+    hints: ClassVar = {
+        "retry-after": "timed",
+        "retry-after date": "timed",
+        "anthropic-ratelimit": "untimed",
+        "none": "untimed",
+        "x-should-retry: false": "final",
+        "credit_balance": "final",
+        "credit_balance 402": "final",
+    }
+
+    def path(self, model: str) -> str:
+        return "/v1/messages"
+
+    def key_header(self, key: str) -> tuple[str, str]:
+        return "x-api-key", key
+
+    def text_at_end(self, pieces: Sequence[str]) -> list[bytes]:
+        return self.stream(pieces)  # the last events have no place for text
+
+    def opening(self, turn: Turn) -> list[bytes]:
+        prompt, _ = turn.usage or (0, 0)
+        written, read = prompt // 4, prompt // 3
+        usage = {
+            "input_tokens": prompt - written - read,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": read,
+            "output_tokens": 1,  # so far; what counts comes at the end
+            "service_tier": "standard",
+        }
+        message: dict[str, Any] = {
+            "id": turn.request_id or "msg_01A7",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-5-20250929",
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+        if turn.usage:
+            message["usage"] = usage
+        return [_named("message_start", message=message), _named("ping")]
+
+    def middle(self, turn: Turn) -> list[bytes]:
+        events = []
+        if turn.reasoning:
+            events.append(_block_start(0, {"type": "thinking", "thinking": "", "signature": ""}))
+            events += [_block_delta(0, "thinking_delta", thinking=piece) for piece in turn.reasoning]
+            events += [_block_delta(0, "signature_delta", signature="EqQB"), _named("content_block_stop", index=0)]
+        index = _text_index(turn)
+        if turn.pieces:
+            events.append(_block_start(index, {"type": "text", "text": ""}))
+            events += [_block_delta(index, "text_delta", text=piece) for piece in turn.pieces]
+        return events
+
+    def ending(self, turn: Turn) -> list[bytes]:
+        _, completion = turn.usage or (0, 0)
+        finish = self.own_finish(turn.finish)
+        delta = {"stop_reason": finish, "stop_sequence": "\n\nEND" if finish == "stop_sequence" else None}
+        final = {"delta": delta, "usage": {"output_tokens": completion}} if turn.usage else {"delta": delta}
+        stop = [_named("content_block_stop", index=_text_index(turn))] if turn.pieces else []
+        return [*stop, _named("message_delta", **final), _named("message_stop")]
+
+    def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
+        turn = Turn((prose,) if prose else (), reasoning=(thought,) if thought else ())
+        events = [*self.opening(turn), *self.middle(turn)]
+        for index, call in enumerate(calls, 2):
+            events.append(_block_start(index, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}))
+            events += [_block_delta(index, "input_json_delta", partial_json=half) for half in call.halves]
+            events.append(_named("content_block_stop", index=index))
+        return [*events, *self.ending(Turn(finish="tool_use"))]
+
+    def unknown(self) -> list[bytes]:
+        return [
+            _named("message_heartbeat", text="no"),
+            _block_delta(0, "brand_new_delta", text="no", brand_new={"a": [1]}),
+            _block_delta(0, "citations_delta", citation={"cited_text": "no"}),
+            b": a comment\n\n",
+            _named("ping", brand_new=True),
+        ]
+
+    def hollow(self) -> list[bytes]:
+        return [_named("ping"), _block_delta(0, "text_delta", text=""), _named("ping")]
+
+    def errors(self) -> dict[str, list[bytes]]:
+        return {
+            code: [_named("error", error={"type": code, "message": "it broke"}, request_id="req_011")]
+            for code in ("overloaded_error", "api_error", "rate_limit_error")
+        }
+
+    def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
+        return {
+            "refusal after text": (self.stream(["half"], finish="refusal"), "refusal"),
+            "refusal without text": (self.stream([], finish="refusal"), "refusal"),
+        }
+
+    def no_candidates(self) -> list[bytes]:
+        return [*self.opening(Turn()), _named("message_stop")]
+
+    def broken_event(self) -> bytes:
+        return b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"hal\n\n'
+
+    def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
+        error = {"type": code or self.codes.get(status, "api_error"), "message": message}
+        return dumps({"type": "error", "error": error, "request_id": "req_011"}).encode()
+
+    def _rate_limit(self, hint: str, seconds: float) -> Reply:
+        if hint.startswith("credit_balance"):
+            said = "Your credit balance is too low to access the API"
+            return self.error(402, said) if "402" in hint else self.error(429, said, headers={"retry-after": "1"})
+        headers = retry_headers(hint, seconds)
+        if hint == "anthropic-ratelimit":
+            headers |= {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-limit": "50"}
+        return self.error(429, "This request would exceed your rate limit", headers=headers)
+
+    def text_in(self, event: bytes) -> str:
+        delta = data_of(event).get("delta") or {}
+        return str(delta["text"]) if delta.get("type") == "text_delta" else ""
+
+    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
+        body = request.json
+        system = [("system", texts(body["system"]))] if body.get("system") else []
+        return system + [(message["role"], texts(message["content"])) for message in body["messages"]]
+
+    def problems(self, request: WireRequest, key: str | None = None, model: str | None = None) -> list[str]:
+        version = [] if request.headers.get("anthropic-version") == "2023-06-01" else ["no anthropic-version"]
+        return version + super().problems(request, key, model)
+
+    def body_problems(self, body: Any) -> Iterator[str]:
+        if not isinstance(body.get("model"), str):
+            yield "no model"
+        if body.get("stream") is not True:
+            yield "stream is not true"
+        if not isinstance(body.get("max_tokens"), int):
+            yield "no max_tokens"
+        roles = [message["role"] for message in body.get("messages", ())]
+        if set(roles) - {"user", "assistant"}:
+            yield f"unknown roles in {roles}"
+        yield from alternation_problems(roles)
+
+
+def _named(event: str, **fields: Any) -> bytes:
+    return sse({"type": event, **fields}, event)
+
+
+def _block_start(index: int, block: dict[str, Any]) -> bytes:
+    return _named("content_block_start", index=index, content_block=block)
+
+
+def _block_delta(index: int, kind: str, **fields: Any) -> bytes:
+    return _named("content_block_delta", index=index, delta={"type": kind, **fields})
+
+
+def _text_index(turn: Turn) -> int:
+    return 1 if turn.reasoning else 0
+
+
+# Gemini streamGenerateContent on the wire.
+
+
+MODEL = "model"  # the word for the assistant
+
+
+class GeminiWire(Wire):
+    """streamGenerateContent with alt=sse, whose lines end in CRLF. There is no terminal event beyond `finishReason`."""
+
+    name = "gemini"
+    model = "gemini-2.5-flash"
+    base = "/v1beta"
+    media_type = "text/event-stream"
+    finish_reasons: ClassVar = {
+        "STOP": "stop",
+        "MAX_TOKENS": "length",
+        "SAFETY": "content_filter",
+        "RECITATION": "content_filter",
+        "BLOCKLIST": "content_filter",
+        "PROHIBITED_CONTENT": "content_filter",
+        "SPII": "content_filter",
+        "IMAGE_SAFETY": "content_filter",
+        "LANGUAGE": "other",
+        "MALFORMED_FUNCTION_CALL": "other",
+        "OTHER": "other",
+        "FINISH_REASON_UNSPECIFIED": "other",
+    }
+    codes: ClassVar = {
+        400: "INVALID_ARGUMENT",
+        401: "UNAUTHENTICATED",
+        403: "PERMISSION_DENIED",
+        404: "NOT_FOUND",
+        429: "RESOURCE_EXHAUSTED",
+        500: "INTERNAL",
+        503: "UNAVAILABLE",
+        504: "DEADLINE_EXCEEDED",
+    }
+    hints: ClassVar = {
+        "retryDelay": "timed",
+        "retryDelay in a list": "timed",
+        "retry-after": "timed",
+        "retry-after date": "timed",
+        "none": "untimed",
+        "quota per day": "final",
+    }
+
+    def path(self, model: str) -> str:
+        return f"/v1beta/models/{model}:streamGenerateContent?alt=sse"
+
+    def key_header(self, key: str) -> tuple[str, str]:
+        return "x-goog-api-key", key
+
+    def opening(self, turn: Turn) -> list[bytes]:
+        return []
+
+    def middle(self, turn: Turn) -> list[bytes]:
+        thoughts: list[dict[str, Any]] = [{"text": piece, "thought": True} for piece in turn.reasoning]
+        parts = thoughts + [{"text": piece} for piece in turn.pieces]
+        return [self._chunk(turn, [part], (number, len(parts))) for number, part in enumerate(parts, 1)]
+
+    def ending(self, turn: Turn) -> list[bytes]:
+        part = {"text": turn.last} | ({"thoughtSignature": "CiQB"} if turn.reasoning else {})
+        said = turn.pieces or turn.last
+        return [self._chunk(turn, [part] if said else None, (1, 1), self.own_finish(turn.finish))]
+
+    def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
+        parts: list[dict[str, Any]] = [{"text": thought, "thought": True}] if thought else []
+        parts += [{"text": prose}] if prose else []
+        for number, call in enumerate(calls):
+            part = {"functionCall": {"id": call.id, "name": call.name, "args": json.loads(call.arguments)}}
+            parts.append(part | ({"thoughtSignature": "c2ln"} if thought and not number else {}))
+        turn = Turn()
+        return [*(self._chunk(turn, [part], (1, 1)) for part in parts), *self.ending(turn)]
+
+    def unknown(self) -> list[bytes]:
+        turn = Turn(usage=None)
+        return [
+            _event({"brandNew": {"text": "no"}}),
+            self._chunk(turn, [{"executableCode": {"language": "PYTHON", "code": "no"}}], (1, 1)),
+            self._chunk(turn, [{"brandNew": [{"text": "no"}]}], (1, 1), citationMetadata={"citationSources": []}),
+            b": a comment\r\n\r\n",
+        ]
+
+    def hollow(self) -> list[bytes]:
+        return [
+            _event({"candidates": []}),
+            _event({"candidates": None}),
+            _event({"usageMetadata": {"promptTokenCount": 1}}),
+            _event({"candidates": [{"index": 0}]}),
+            _event({"candidates": [{"content": {"role": MODEL}, "index": 0}]}),
+            _event({"candidates": [{"content": None, "index": 0}]}),
+            _event({"candidates": [{"content": {"parts": None}, "index": 0}]}),
+        ]
+
+    def errors(self) -> dict[str, list[bytes]]:
+        error = json.loads(self.error_body(503, "The model is overloaded"))
+        return {"an error object": [_event(error)], "an error in a list": [_event([error])]}
+
+    def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
+        feedback = {"blockReason": "PROHIBITED_CONTENT", "safetyRatings": []}
+        count = {"promptTokenCount": 70, "totalTokenCount": 70}
+        blocked = _event({"promptFeedback": feedback, "usageMetadata": count, "modelVersion": self.model})
+        return {
+            "blockReason without a candidate": ([blocked], None),
+            "SAFETY after text": (self.stream(["half"], finish="SAFETY"), "content_filter"),
+            "SAFETY without text": (self.stream([], finish="SAFETY"), "content_filter"),
+        }
+
+    def no_candidates(self) -> list[bytes]:
+        return [_event({"usageMetadata": {"promptTokenCount": 70, "totalTokenCount": 70}, "candidates": []})]
+
+    def candidates(self, *answers: str, apart: bool = False) -> list[bytes]:
+        """Several answers to one question, in one chunk or the last one first in chunks `apart`. The first counts."""
+        rows = [
+            {"content": {"parts": [{"text": text}], "role": MODEL}, "finishReason": "STOP", "index": number}
+            for number, text in enumerate(answers)
+        ]
+        groups = [[row] for row in reversed(rows)] if apart else [rows]
+        return [_event({"candidates": group, "usageMetadata": self._usage(Turn(), (1, 1))}) for group in groups]
+
+    def broken_event(self) -> bytes:
+        return b'data: {"candidates": [{"content": {"parts": [{"text": "hal\r\n\r\n'
+
+    def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
+        return self._error_body(status, message, code, [])
+
+    def _error_body(self, status: int, message: str, code: str | None, details: Sequence[Any]) -> bytes:
+        error = {"code": status, "message": message, "status": code or self.codes.get(status, "UNKNOWN")}
+        return json.dumps({"error": error | ({"details": details} if details else {})}, indent=2).encode()
+
+    def _rate_limit(self, hint: str, seconds: float) -> Reply:
+        google = "type.googleapis.com/google.rpc."
+        span = "Day" if hint == "quota per day" else "Minute"
+        quota = {"quotaMetric": "generate_requests", "quotaId": f"GenerateRequestsPer{span}PerProjectPerModel-FreeTier"}
+        details = [{"@type": f"{google}QuotaFailure", "violations": [quota]}, {"@type": f"{google}Help", "links": []}]
+        if hint.startswith(("retryDelay", "quota")):
+            details.append({"@type": f"{google}RetryInfo", "retryDelay": f"{seconds:g}s"})
+        body = self._error_body(429, "You exceeded your current quota", None, details)
+        reply = self.error(429, headers=retry_headers(hint, seconds))
+        return Reply(429, reply.headers, (b"[%b]" % body if "list" in hint else body,), "length")
+
+    def text_in(self, event: bytes) -> str:
+        first = [row for row in data_of(event).get("candidates") or () if row.get("index", 0) == 0]
+        parts = [part for row in first for part in (row.get("content") or {}).get("parts") or ()]
+        return "".join(part.get("text", "") for part in parts if not part.get("thought"))
+
+    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
+        body = request.json
+        system = [("system", texts(body["systemInstruction"]["parts"]))] if "systemInstruction" in body else []
+        return system + [(_our_role(turn["role"]), texts(turn["parts"])) for turn in body["contents"]]
+
+    def body_problems(self, body: Any) -> Iterator[str]:
+        roles = [content["role"] for content in body.get("contents", ())]
+        if set(roles) - {"user", MODEL}:
+            yield f"unknown roles in {roles}"
+        yield from alternation_problems(roles)
+
+    def _chunk(
+        self,
+        turn: Turn,
+        parts: list[dict[str, Any]] | None,
+        at: tuple[int, int],
+        finish: str | None = None,
+        **more: Any,
+    ) -> bytes:
+        candidate: dict[str, Any] = {"content": {"parts": parts, "role": MODEL}} if parts else {"content": {}}
+        candidate |= {"finishReason": finish} if finish else {}
+        chunk: dict[str, Any] = {"candidates": [candidate | {"index": 0} | more]}
+        if turn.usage:
+            chunk["usageMetadata"] = self._usage(turn, at)
+        return _event(chunk | {"modelVersion": self.model, "responseId": turn.request_id or "mAJmaa7y"})
+
+    def _usage(self, turn: Turn, at: tuple[int, int]) -> dict[str, Any]:
+        """What was used up to this chunk: each one repeats what the ones before it said."""
+        prompt, completion = turn.usage or (0, 0)
+        thought = completion // 2 if turn.reasoning else 0
+        so_far = (completion - thought) * at[0] // at[1]
+        usage = {"promptTokenCount": prompt, "candidatesTokenCount": so_far, "totalTokenCount": prompt + so_far}
+        return usage | ({"thoughtsTokenCount": thought} if thought else {})
+
+
+def _event(data: Any) -> bytes:
+    return sse(json.dumps(data, ensure_ascii=False), end="\r\n")
+
+
+def _our_role(role: str) -> str:
+    return "assistant" if role == MODEL else role
+
+
+# Ollama /api/chat on the wire.
+
+
+class OllamaWire(Wire):
+    """/api/chat: one JSON object a line, written by Go, which escapes < > and &."""
+
+    name = "ollama"
+    model = "llama3.2"
+    base = ""
+    media_type = "application/x-ndjson"
+    finish_reasons: ClassVar = {"stop": "stop", "length": "length", "load": "other", "unload": "other", "": "stop"}
+
+    def path(self, model: str) -> str:
+        return "/api/chat"
+
+    def key_header(self, key: str) -> tuple[str, str]:
+        return "Authorization", f"Bearer {key}"
+
+    def opening(self, turn: Turn) -> list[bytes]:
+        return []
+
+    def middle(self, turn: Turn) -> list[bytes]:
+        thoughts = [_line(message={"role": "assistant", "content": "", "thinking": piece}) for piece in turn.reasoning]
+        return thoughts + [_line(message={"role": "assistant", "content": piece}) for piece in turn.pieces]
+
+    def ending(self, turn: Turn) -> list[bytes]:
+        finish = self.own_finish(turn.finish)
+        final: dict[str, Any] = {"done": True} | ({"done_reason": finish} if finish else {})
+        final |= {"total_duration": 4_883_583_458, "load_duration": 1_334_875_125}  # nanoseconds
+        if turn.usage:
+            prompt, completion = turn.usage
+            final |= {"prompt_eval_count": prompt, "prompt_eval_duration": 342_546_000}
+            final |= {"eval_count": completion, "eval_duration": 4_535_599_000}
+        return [_line(message={"role": "assistant", "content": turn.last}, **final)]
+
+    def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
+        messages: list[dict[str, Any]] = [{"content": "", "thinking": thought}] if thought else []
+        messages += [{"content": prose}] if prose else []
+        for call in calls:
+            function = {"name": call.name, "arguments": json.loads(call.arguments)}
+            messages.append({"content": "", "tool_calls": [{"function": function}]})
+        return [*(_line(message={"role": "assistant", **one}) for one in messages), *self.ending(Turn())]
+
+    def unknown(self) -> list[bytes]:
+        return [
+            _line(status="pulling manifest", brand_new={"content": "no"}),
+            _line(message={"role": "assistant", "content": "", "brand_new": "no"}),
+            b"\n",
+        ]
+
+    def hollow(self) -> list[bytes]:
+        return [
+            _line(message=None),
+            _line(),
+            _line(message={"role": "assistant"}),
+            _line(message={"role": "assistant", "content": None}),
+            _line(message={"role": "assistant", "content": "", "tool_calls": None}),
+        ]
+
+    def errors(self) -> dict[str, list[bytes]]:
+        return {"an error line": [b'{"error":"an error was encountered while running the model: CUDA error"}\n']}
+
+    def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
+        return {}
+
+    def no_candidates(self) -> list[bytes]:
+        return [_line(message=None)]
+
+    def broken_event(self) -> bytes:
+        return b'{"model":"llama3.2","message":{"role":"assistant","content":"hal\n'
+
+    def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
+        return dumps({"error": message}).encode()
+
+    def text_in(self, event: bytes) -> str:
+        return (data_of(event).get("message") or {}).get("content") or ""
+
+    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
+        return [(message["role"], message["content"]) for message in request.json["messages"]]
+
+    def body_problems(self, body: Any) -> Iterator[str]:
+        if not isinstance(body.get("model"), str):
+            yield "no model"
+        if body.get("stream") is False:
+            yield "stream is false"
+        for message in body.get("messages") or [{}]:
+            if message.get("role") not in ("system", "user", "assistant"):
+                yield f"unknown role {message.get('role')!r}"
+            if not isinstance(message.get("content"), str):
+                yield "the content of a message is not a string"
+
+
+def _line(**fields: Any) -> bytes:
+    line = dumps({"model": "llama3.2", "created_at": "2026-01-01T00:00:00.123456789Z", "done": False} | fields)
+    for char in "<>&":
+        line = line.replace(char, f"\\u{ord(char):04x}")
+    return line.encode() + b"\n"
+
 
 ALL: tuple[Wire, ...] = (OpenAIWire(), ResponsesWire(), AnthropicWire(), GeminiWire(), OllamaWire())
 WIRES: dict[str, Wire] = {wire.name: wire for wire in ALL}

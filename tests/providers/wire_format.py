@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -35,6 +35,20 @@ class Turn:
     reasoning: Sequence[str] = ()
     request_id: str | None = None
     last: str = ""  # text in the event that ends the answer, where there is a place for it
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A native call by the name that the vendor was given; `arguments` as JSON."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+    @property
+    def halves(self) -> tuple[str, str]:
+        middle = len(self.arguments) // 2
+        return self.arguments[:middle], self.arguments[middle:]
 
 
 class Wire(ABC):
@@ -106,7 +120,18 @@ class Wire(ABC):
     def body_problems(self, body: Any) -> Iterator[str]:
         """What the vendor would complain about."""
 
+    @abstractmethod
+    def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
+        """A turn with native calls. Arguments come in two pieces where the vendor sends pieces."""
+
     # What follows from it
+
+    def spoken(self, prose: str, calls: Sequence[Called], *, thought: str = "") -> list[bytes]:
+        """Prose followed by native calls, or an answer."""
+        if not calls:
+            return self.stream([prose] if prose else [])
+        named = [replace(call, id=call.id or f"call_{number}") for number, call in enumerate(calls)]
+        return self.called(prose, named, thought)
 
     def stream(
         self,
