@@ -7,26 +7,19 @@ callback, so a row with it ends only if pieces are given as they come.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
-
 from adapter_calls import ADAPTERS
-from vendor_wires import GeminiWire
 from wire_format import USAGE, Turn, Wire, sse
 from wire_openai import OpenAIWire
-from wire_server import Answer, Close, Framing, Gate, endless, garbage, gzip_if_asked, hang_up, plain, redirect
+from wire_server import Answer, Close, Framing, Gate, garbage, gzip_if_asked, hang_up, plain, redirect
 
 #: two, three and four bytes a character; what JSON escapes; what only looks like the end of a line
 PIECES = ("Grüße ", "aus 東京", " 🗼🎉", ' <b> & "q" \\ \n\u2028\u0085', "Ende")
 TEXT = "".join(PIECES)
 PAGE = b"<!doctype html><html><head><title>Bad Gateway</title></head><body><h1>nginx</h1></body></html>"
-BIG = "ü漢😀" * 30_000
-#: bytes: more than all buffers hold, and not so many that a reader without bounds takes the machine down
-ENDLESS = 64 << 20
 #: seconds: for a server that says nothing, for one that answers then, and to connect
 SHORT, ENOUGH, TO_CONNECT = 0.1, 0.3, 5.0
 
@@ -52,13 +45,11 @@ class Case:
     fields: Mapping[str, Any] = field(default_factory=dict)
     says: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    whole: bool | None = None  # whether the last answer was sent to its end; None: as it happens
 
 
 def cases_of(wire: Wire) -> Iterator[Case]:
     """All rows for one vendor."""
     yield from whole_answers(wire)
-    yield from framings(wire)
     yield from finish_reasons(wire)
     yield from odd_answers(wire)
     yield from own_oddities(wire)
@@ -67,7 +58,6 @@ def cases_of(wire: Wire) -> Iterator[Case]:
     yield from faults_before_the_answer(wire)
     yield from retries(wire)
     yield from hints(wire)
-    yield from bounds(wire)
 
 
 def always(*answers: Answer) -> Script:
@@ -109,20 +99,6 @@ def whole_answers(wire: Wire) -> Iterator[Case]:
     yield Case("a body that does not end after the last event", lambda gate: [lingering], TEXT, options=soon)
 
 
-def framings(wire: Wire) -> Iterator[Case]:
-    reply = wire.reply(wire.stream(PIECES))
-    for sizes in ((1,), (3, 1, 7), (1 << 20,)):
-        yield Case(f"a body in pieces of {sizes} bytes", always(reply.split(*sizes)), TEXT)
-    framings: tuple[Framing, ...] = ("chunked", "length", "close")
-    for framing in framings:
-        packed = gzip_if_asked(reply.framed(framing).split(50))
-        asked = {"headers": {"accept-encoding": "gzip"}}
-        yield Case(f"a compressed body with {framing} framing", always(packed), TEXT, options=asked)
-    tight = [event.replace(b"data: ", b"data:").replace(b"event: ", b"event:") for event in wire.stream(PIECES)]
-    yield Case("no space after a field's name", always(wire.reply(tight)), TEXT, PIECES)
-    yield Case("one big piece", lambda gate: [wire.answer(BIG)], BIG, [BIG])
-
-
 def finish_reasons(wire: Wire) -> Iterator[Case]:
     for own, ours in {**wire.finish_reasons, "brand_new": "other"}.items():
         script = always(wire.reply(wire.stream(PIECES, finish=own)))
@@ -130,12 +106,7 @@ def finish_reasons(wire: Wire) -> Iterator[Case]:
 
 
 def odd_answers(wire: Wire) -> Iterator[Case]:
-    yield Case("events, fields and deltas nobody knows", always(wire.reply(wire.unknown_events(PIECES))), TEXT, PIECES)
-    yield Case("events that carry nothing", always(wire.reply(wire.null_choices(PIECES))), TEXT, PIECES)
-    yield Case("text in the last event", always(wire.reply(wire.text_at_end(PIECES))), TEXT, PIECES)
-    yield Case(
-        "an answer that says nothing", always(wire.reply(wire.empty_answer())), "", (), fields={"finish_reason": "stop"}
-    )
+    yield Case("an answer that says nothing", always(wire.answer()), "", (), fields={"finish_reason": "stop"})
     yield Case(
         "no answer and no reason", always(wire.reply(wire.no_candidates())), requests=3, pieces=(),
         fields={"retryable": True, "status": 200},
@@ -150,10 +121,6 @@ def odd_answers(wire: Wire) -> Iterator[Case]:
 
 def own_oddities(wire: Wire) -> Iterator[Case]:
     """What only one vendor does."""
-    if isinstance(wire, GeminiWire):
-        for apart in (False, True):
-            events = wire.candidates("the first", "the second", apart=apart)
-            yield Case(f"two candidates, {'apart' if apart else 'together'}", always(wire.reply(events)), "the first")
     if wire.name == "openai":
         other = OpenAIWire("reasoning")
         events = other.whole(Turn(PIECES, reasoning=("Think ", "hard.")))
@@ -164,15 +131,6 @@ def own_oddities(wire: Wire) -> Iterator[Case]:
         end = sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         refused = {"finish_reason": "refusal", "metadata": {"refusal": "I cannot do that."}}
         yield Case("a refusal in its own field", always(wire.reply([opening, *said, end, done])), "", (), fields=refused)
-        unmarked = wire.reply(wire.stream(PIECES)[:-1])
-        yield Case(
-            "no end mark, from a server that has none", always(unmarked), TEXT, PIECES, options={"done_marker": False}
-        )
-        yield Case(
-            "cut before the finish reason, from a server without an end mark",
-            always(wire.reply(wire.without_end(PIECES))), pieces=PIECES, fields={"code": "cut", "retryable": True},
-            options={"done_marker": False},
-        )
 
 
 def cuts(wire: Wire) -> Iterator[Case]:
@@ -218,28 +176,9 @@ def faults_after_status_200(wire: Wire) -> Iterator[Case]:
             fields={"retryable": True, "status": 200, "vendor": wire.name}, says=[said],
         )
         yield Case(f"{name} before a piece", always(wire.reply([*wire.opening(Turn()), *events]), good), TEXT, requests=2)
-    if wire.name in ("openai", "openai-responses", "anthropic"):
-        # here nothing but the event's name says what it is
-        bare = sse({"message": "no luck today", "code": "server_error"}, "error", end="\r\n")
-        for how, reply in (("whole", wire.reply([bare])), ("byte by byte", wire.reply([bare]).split(1))):
-            yield Case(
-                f"an error event of no known shape, {how}", always(reply), requests=3, pieces=(),
-                fields={"retryable": True, "code": "server_error"}, says=["no luck today"],
-            )
-    body = json.dumps(json.loads(wire.error_body(500, "no luck today"))).encode()
-    yield Case(
-        "an error as one JSON object with status 200", always(plain(body, 200, "application/json")),
-        requests=3, pieces=(), fields={"retryable": True, "status": 200}, says=["no luck today"],
-    )
     yield Case(
         "a page with status 200", always(plain(PAGE, 200, "text/html")), pieces=(), options={"max_retries": 0},
     )
-    yield Case(
-        "what is not JSON after pieces", always(wire.reply(wire.invalid_json(PIECES)), good), pieces=PIECES[:2],
-        fields={"code": "invalid_json", "retryable": True},
-    )
-    broken = wire.reply([*wire.opening(Turn()), wire.broken_event(), *wire.ending(Turn())])
-    yield Case("what is not JSON before a piece", always(broken, good), TEXT, PIECES, requests=2)
 
 
 def faults_before_the_answer(wire: Wire) -> Iterator[Case]:
@@ -298,39 +237,14 @@ def retries(wire: Wire) -> Iterator[Case]:
 
 
 def hints(wire: Wire) -> Iterator[Case]:
-    patient = {"max_retry_wait": 5.0}
-    for hint, kind in wire.hints.items():
-        soon, late = hinting(wire, hint, 0.02), hinting(wire, hint, 20)
-        if kind == "final":
-            yield Case(f"429 that is final by {hint}", soon, fields={"retryable": False}, options=patient)
-            continue
-        waits = patient if kind == "timed" else {}
-        yield Case(f"429 with hint {hint}, then an answer", soon, TEXT, PIECES, requests=2, options=waits)
-        if kind == "timed":
-            yield Case(
-                f"429 with hint {hint} beyond the limit", late,
-                fields={"status": 429, "retryable": True, "retry_after": pytest.approx(20, abs=3)},
-                says=["max_retry_wait", "5 s"], options=patient,
-            )
-
-
-def hinting(wire: Wire, hint: str, seconds: float) -> Script:
-    """One refusal, then an answer. Made when it is needed, for some hints are dates."""
-    return lambda gate: [wire.rate_limit(hint, seconds), wire.answer(*PIECES)]
-
-
-def bounds(wire: Wire) -> Iterator[Case]:
-    """Bodies of which nobody wants to read the rest: none of them may be sent to its end."""
-    large = {"code": "response_too_large", "retryable": False, "status": 200}
-    small = {"max_response_bytes": 20_000}
-    packed = {**small, "headers": {"Accept-Encoding": "gzip"}}
-    event = next(event for event in wire.middle(Turn(["x" * 100])) if wire.text_in(event))
-    for name, piece in (("a body", event), ("an event", b"x" * 1000)):
-        reply = replace(wire.answer(), body=endless(piece, ENDLESS).body)
-        yield Case(f"{name} without end", always(reply), fields=large, options=small, whole=False)
-    bomb = wire.answer("0" * 1_000_000)
-    yield Case("a small body that unfolds to a large one", always(gzip_if_asked(bomb)), fields=large, options=packed)
-    yield Case(
-        "an error's body without end", always(replace(endless(b"no luck " * 100, ENDLESS), status=500)),
-        fields={"status": 500, "retryable": True}, says=["no luck"], options={"max_retries": 0}, whole=False,
+    good, patient = wire.answer(*PIECES), {"max_retry_wait": 5.0}
+    soon, late, final = (
+        wire.error(429, headers=headers)
+        for headers in ({"retry-after": "0.02"}, {"retry-after": "20"}, {"x-should-retry": "false"})
     )
+    yield Case("429 that says when, then an answer", always(soon, good), TEXT, PIECES, requests=2, options=patient)
+    yield Case(
+        "429 that says when, beyond the limit", always(late, good), options=patient, says=["max_retry_wait", "5 s"],
+        fields={"status": 429, "retryable": True, "retry_after": 20.0},
+    )
+    yield Case("429 that is final", always(final, good), fields={"retryable": False}, options=patient)

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +23,7 @@ from kernai import Agent, GenerationOptions, Message, Model, ProviderError, Reco
 from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES
 from wire_format import Turn, Wire, sse
-from wire_server import Close, Endless, Gate, Reply, Step, WireServer, as_json, garbage, hang_up, plain, redirect
+from wire_server import Close, Endless, Gate, Hold, Reply, Step, WireServer, as_json, garbage, hang_up, plain, redirect
 
 CASES = {vendor: {case.name: case for case in cases_of(wire)} for vendor, wire in WIRES.items()}
 NAMES = list(dict.fromkeys(name for cases in CASES.values() for name in cases))
@@ -42,8 +41,6 @@ def serving(case: Case, gate: Gate) -> Iterator[WireServer]:
         yield server
         # whatever came of the call: the provider is closed, so nothing of it may be left open
         server.until(lambda: not server.open_connections)
-        if case.whole is not None:
-            assert server.requests[-1].answered.is_set() == case.whole
 
 
 @pytest.mark.slow
@@ -51,9 +48,7 @@ def serving(case: Case, gate: Gate) -> Iterator[WireServer]:
 def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
     caller, gate = Caller(vendor, way), Gate()
     with serving(case, gate) as server:
-        # what nobody reads to its end is closed at once, and not when the provider is
-        then = partial(server.until, lambda: not server.open_connections) if case.whole is False else None
-        outcome = caller.ask(server, lambda text: gate.allow() if text else None, then, **case.options)
+        outcome = caller.ask(server, lambda text: gate.allow() if text else None, **case.options)
         assert len(server.requests) == case.requests
     assert outcome.looks <= case.requests - 1  # a wait asks once in a while whether it is still wanted
     if case.text is not None:
@@ -139,6 +134,8 @@ CONTENT = {
     "empty stored blocks": coded("deflate", b"\x78\x9c", endless(b"\x00\x00\x00\xff\xff")),
     "a gzip header that does not end": coded("gzip", b"\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03", endless(b"name")),
     "events of which none counts": Reply(200, (STREAM,), (endless(b": keep-alive\n\n"),)),
+    "an event without end": Reply(200, (STREAM,), (endless(b"x" * 1000),)),
+    "a small body that unfolds to a large one": coded("gzip", gzip.compress(b": x\n\n" * 200_000), Hold(Gate())),
 }
 
 CHUNKED = ("Transfer-Encoding", "chunked")

@@ -67,7 +67,8 @@ def test_any_cut_into_two_and_byte_by_byte_read_the_same(vendor: str) -> None:
 def test_a_stream_that_ends_anywhere_is_an_error_or_the_whole_response(vendor: str) -> None:
     data = b"".join(WIRES[vendor].spoken("Both.", CALLS))
     whole = read(vendor, [data])
-    for at in [*range(0, len(data) - 60, 23), *range(len(data) - 60, len(data) - 2)]:  # but for the last line breaks
+    end = len(data.rstrip())  # whether its line breaks come does not matter
+    for at in [*range(0, end - 60, 23), *range(end - 60, end)]:
         with pytest.raises(ProviderError):
             assert read(vendor, [data[:at]]) != whole
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -353,17 +352,6 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
         given |= found
     documented = {key for row in rows_under(text_of("providers.md"), "key", "what it is") for key in codes(row[0])}
     assert given == documented - {"not_sent"}  # which the options decide
-
-
-@pytest.mark.parametrize("page, ours", [("gemini", "generationConfig"), ("ollama", "options")])
-def test_an_object_in_extra_is_merged_key_by_key_as_the_pages_say(page: str, ours: str) -> None:
-    assert re.search(rf"`{ours}` in\s+it\s+is\s+merged\s+with\s+ours\s+key\s+by\s+key", vendor_page(page))
-    transport = MemoryTransport(MemoryReply(400))
-    provider = of(page, transport=transport, max_retries=0)
-    options = GenerationOptions(temperature=0.5, extra={ours: {"seed": 7}})
-    with pytest.raises(ProviderError, match="HTTP 400"):
-        provider.call([Message("user", "Hi")], EVERYTHING, options, lambda text: None)
-    assert json.loads(transport.requests[0].body)[ours] == {"temperature": 0.5, "seed": 7}
 
 
 def test_the_addresses_and_versions_that_the_pages_name_are_those_of_the_adapters(

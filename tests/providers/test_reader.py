@@ -19,7 +19,7 @@ from kernai_providers.ollama import OllamaReader
 from kernai_providers.openai import OpenAIReader, ResponsesReader
 from kernai_providers.reader import Reader
 from vendor_wires import WIRES
-from wire_format import Turn, data_of
+from wire_format import Turn, data_of, sse
 
 READERS: dict[str, Callable[..., Reader]] = {
     "openai": OpenAIReader, "openai-responses": ResponsesReader, "anthropic": AnthropicReader, "gemini": GeminiReader,
@@ -185,15 +185,14 @@ def test_a_field_that_says_nothing_or_is_not_known_changes_nothing(vendor: str, 
     assert whole(vendor, wire(vendor, written)) == whole(vendor, wire(vendor, STREAMS[vendor]))
 
 
-UNKNOWN = [{"choices": [{"index": 1, "delta": {"content": "another"}}]}, {"candidates": [{"index": 1, "content": {"parts": [{"text": "another"}]}}]},
-           {"type": "brand_new", "delta": {"text": "no"}}, {"object": "keepalive", "text": "no"}, {"type": "content_block_delta", "delta": {"type": "citations_delta", "text": "no"}}]
-
-
 @pytest.mark.parametrize("vendor", READERS)
-def test_objects_that_are_not_known_are_passed_over_wherever_they_come(vendor: str) -> None:
-    expected = whole(vendor, wire(vendor, STREAMS[vendor]))
-    for at in range(len(STREAMS[vendor])):
-        assert whole(vendor, wire(vendor, STREAMS[vendor][:at] + UNKNOWN + STREAMS[vendor][at:])) == expected
+def test_events_that_nobody_knows_or_that_carry_nothing_are_passed_over_wherever_they_come(vendor: str) -> None:
+    events, expected = WIRES[vendor].whole(TURN), whole(vendor, wire(vendor, STREAMS[vendor]))
+    other = {"index": 1, "delta": {"content": "another"}, "content": {"parts": [{"text": "another"}]}}
+    another = [sse({"choices": [other], "candidates": [other]})] if vendor in ("openai", "gemini") else []
+    for extra in (WIRES[vendor].unknown(), WIRES[vendor].hollow(), another):
+        for at in range(len(events)):
+            assert whole(vendor, b"".join([*events[:at], *extra, *events[at:]])) == expected
 
 
 # -------------------------------------------------------------------------------------------------------- errors

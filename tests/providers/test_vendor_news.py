@@ -57,25 +57,31 @@ def ran(vendor: str, body: Sequence[bytes], **agent: Any) -> kernai.Result:
 
 # ------------------------------------------------------------------------------------------------------ OpenAI
 
-ONLY_RESPONSES = (
-    "gpt-5.6-cyber", "gpt-6-cyber", "gpt-6-rosalind", "gpt-6.2-astra-law", "gpt-daybreak-blue-latest",
-    "gpt-daybreak-red-latest", "gpt-rosalind-research",
+@pytest.mark.parametrize(
+    "name,adapter",
+    [
+        *((f"openai/{id}", ResponsesProvider) for id in (
+            "o1-pro", "o3-pro-2025-06-10", "gpt-5-pro", "gpt-5.2-pro", "gpt-5.1-codex", "codex-mini-latest",
+            "o4-mini-deep-research", "computer-use-preview", "gpt-5.6-cyber", "gpt-6-cyber", "gpt-6-rosalind",
+            "gpt-6.2-astra-law", "gpt-daybreak-blue-latest", "gpt-daybreak-red-latest", "gpt-rosalind-research")),
+        *((f"openai-responses/{id}", ResponsesProvider) for id in ("gpt-4o", "gpt-5")),
+        *((f"openai/{id}", OpenAIProvider) for id in (
+            "gpt-5", "gpt-4o", "o3", "o4-mini", "gpt-5-chat-latest", "gpt-6.1-sol", "gpt-6-cyberia")),
+    ],
 )  # fmt: skip
+def test_models_that_only_the_responses_api_has_are_sent_there(name: str, adapter: type) -> None:
+    provider, model = resolve(name, api_key="k")
+    assert type(provider) is adapter
+    assert model.id == name.partition("/")[2]
+    assert provider.path(model) == ("/responses" if adapter is ResponsesProvider else "/chat/completions")
 
 
-@pytest.mark.parametrize("model_id", ONLY_RESPONSES)
-def test_models_that_only_the_responses_api_has_are_sent_there(model_id: str) -> None:
-    provider, model = resolve(f"openai/{model_id}", api_key="k")
-    assert type(provider) is ResponsesProvider
-    text_only = model_id in ONLY_RESPONSES[4:]
-    assert (capabilities_of(model_id) == ("text",)) == text_only
+@pytest.mark.parametrize("id, reasons", [("gpt-6-cyber", True), ("gpt-daybreak-blue-latest", False), ("gpt-rosalind-research", False)])
+def test_named_models_that_reason_are_asked_as_such(id: str, reasons: bool) -> None:
+    provider, model = resolve(f"openai/{id}", api_key="k")
     body = body_of(asked(provider, model, generation={"temperature": 0.5}))
-    assert ("temperature" in body, "include" in body) == (text_only, not text_only)
-
-
-def test_a_named_model_is_no_prefix_of_others() -> None:
-    for name in ("gpt-6.1-sol", "gpt-5-chat-latest", "gpt-6-cyberia"):
-        assert type(resolve(f"openai/{name}", api_key="k")[0]) is not ResponsesProvider
+    assert ("temperature" in body, "include" in body) == (not reasons, reasons)
+    assert (capabilities_of(id) == ("text",)) is not reasons
 
 
 def output_event(kind: str, **more: Any) -> dict[str, Any]:
@@ -349,20 +355,3 @@ def test_other_adapters_do_not_send_the_reasoning_of_another_vendor() -> None:
     said = LlmResponse("Hi.", metadata={"reasoning_items": [WIRE.thought(Turn(reasoning=("hm",)))]}).message()
     request = asked(OpenAIProvider("k"), messages=[*HELLO, said, *HELLO])
     assert ENCRYPTED not in request.body.decode()
-
-
-@pytest.mark.parametrize(
-    "name,adapter",
-    [
-        *((f"openai/{id}", ResponsesProvider) for id in (
-            "o1-pro", "o3-pro-2025-06-10", "gpt-5-pro", "gpt-5.2-pro", "gpt-5.1-codex", "codex-mini-latest",
-            "o4-mini-deep-research", "computer-use-preview")),
-        *((f"openai-responses/{id}", ResponsesProvider) for id in ("gpt-4o", "gpt-5")),
-        *((f"openai/{id}", OpenAIProvider) for id in ("gpt-5", "gpt-4o", "o3", "o4-mini", "gpt-5-chat-latest", "gpt-6.1-sol")),
-    ],
-)  # fmt: skip
-def test_models_that_exist_only_there_take_it_by_themselves(name: str, adapter: type) -> None:
-    provider, model = resolve(name, api_key="k")
-    assert type(provider) is adapter
-    assert model.id == name.partition("/")[2]
-    assert provider.path(model) == ("/responses" if adapter is ResponsesProvider else "/chat/completions")

@@ -3,7 +3,7 @@
 ::
 
     wire = WIRES["anthropic"]
-    with WireServer([wire.rate_limit("retry-after", 2), wire.answer("Hel", "lo")]) as server:
+    with WireServer([wire.error(503), wire.answer("Hel", "lo")]) as server:
         provider = AnthropicProvider(api_key="k", base_url=wire.base_url(server.url))
 """
 
@@ -13,9 +13,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from wire_format import Called, Turn, Wire, alternation_problems, data_of, dumps, retry_headers, sse, texts
+from wire_format import Called, Turn, Wire, alternation_problems, data_of, dumps, sse, texts
 from wire_openai import OpenAIWire, ResponsesWire
-from wire_server import Reply, WireRequest
+from wire_server import WireRequest
 
 
 class AnthropicWire(Wire):
@@ -26,43 +26,20 @@ class AnthropicWire(Wire):
     base = "/v1"
     request_id_header = "request-id"
     finish_reasons: ClassVar = {
-        "end_turn": "stop",
-        "stop_sequence": "stop",
-        "max_tokens": "length",
-        "tool_use": "tool",
-        "refusal": "refusal",
-        "model_context_window_exceeded": "context",
-        "pause_turn": "other",
-    }
+        "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
+        "model_context_window_exceeded": "context", "pause_turn": "other",
+    }  # fmt: skip
     codes: ClassVar = {
-        400: "invalid_request_error",
-        401: "authentication_error",
-        402: "billing_error",
-        403: "permission_error",
-        404: "not_found_error",
-        413: "request_too_large",
-        429: "rate_limit_error",
-        504: "timeout_error",
+        400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+        404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error",
         529: "overloaded_error",
-    }
-    hints: ClassVar = {
-        "retry-after": "timed",
-        "retry-after date": "timed",
-        "anthropic-ratelimit": "untimed",
-        "none": "untimed",
-        "x-should-retry: false": "final",
-        "credit_balance": "final",
-        "credit_balance 402": "final",
-    }
+    }  # fmt: skip
 
     def path(self, model: str) -> str:
         return "/v1/messages"
 
     def key_header(self, key: str) -> tuple[str, str]:
         return "x-api-key", key
-
-    def text_at_end(self, pieces: Sequence[str]) -> list[bytes]:
-        return self.stream(pieces)  # the last events have no place for text
 
     def opening(self, turn: Turn) -> list[bytes]:
         prompt, _ = turn.usage or (0, 0)
@@ -143,21 +120,9 @@ class AnthropicWire(Wire):
     def no_candidates(self) -> list[bytes]:
         return [*self.opening(Turn()), _named("message_stop")]
 
-    def broken_event(self) -> bytes:
-        return b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"hal\n\n'
-
     def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
         error = {"type": code or self.codes.get(status, "api_error"), "message": message}
         return dumps({"type": "error", "error": error, "request_id": "req_011"}).encode()
-
-    def _rate_limit(self, hint: str, seconds: float) -> Reply:
-        if hint.startswith("credit_balance"):
-            said = "Your credit balance is too low to access the API"
-            return self.error(402, said) if "402" in hint else self.error(429, said, headers={"retry-after": "1"})
-        headers = retry_headers(hint, seconds)
-        if hint == "anthropic-ratelimit":
-            headers |= {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-limit": "50"}
-        return self.error(429, "This request would exceed your rate limit", headers=headers)
 
     def text_in(self, event: bytes) -> str:
         delta = data_of(event).get("delta") or {}
@@ -215,37 +180,15 @@ class GeminiWire(Wire):
     base = "/v1beta"
     media_type = "text/event-stream"
     finish_reasons: ClassVar = {
-        "STOP": "stop",
-        "MAX_TOKENS": "length",
-        "SAFETY": "content_filter",
-        "RECITATION": "content_filter",
-        "BLOCKLIST": "content_filter",
-        "PROHIBITED_CONTENT": "content_filter",
-        "SPII": "content_filter",
-        "IMAGE_SAFETY": "content_filter",
-        "LANGUAGE": "other",
-        "MALFORMED_FUNCTION_CALL": "other",
-        "OTHER": "other",
+        "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "RECITATION": "content_filter",
+        "BLOCKLIST": "content_filter", "PROHIBITED_CONTENT": "content_filter", "SPII": "content_filter",
+        "IMAGE_SAFETY": "content_filter", "LANGUAGE": "other", "MALFORMED_FUNCTION_CALL": "other", "OTHER": "other",
         "FINISH_REASON_UNSPECIFIED": "other",
-    }
+    }  # fmt: skip
     codes: ClassVar = {
-        400: "INVALID_ARGUMENT",
-        401: "UNAUTHENTICATED",
-        403: "PERMISSION_DENIED",
-        404: "NOT_FOUND",
-        429: "RESOURCE_EXHAUSTED",
-        500: "INTERNAL",
-        503: "UNAVAILABLE",
-        504: "DEADLINE_EXCEEDED",
-    }
-    hints: ClassVar = {
-        "retryDelay": "timed",
-        "retryDelay in a list": "timed",
-        "retry-after": "timed",
-        "retry-after date": "timed",
-        "none": "untimed",
-        "quota per day": "final",
-    }
+        400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+        429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+    }  # fmt: skip
 
     def path(self, model: str) -> str:
         return f"/v1beta/models/{model}:streamGenerateContent?alt=sse"
@@ -262,9 +205,8 @@ class GeminiWire(Wire):
         return [self._chunk(turn, [part], (number, len(parts))) for number, part in enumerate(parts, 1)]
 
     def ending(self, turn: Turn) -> list[bytes]:
-        part = {"text": turn.last} | ({"thoughtSignature": "CiQB"} if turn.reasoning else {})
-        said = turn.pieces or turn.last
-        return [self._chunk(turn, [part] if said else None, (1, 1), self.own_finish(turn.finish))]
+        part = {"text": ""} | ({"thoughtSignature": "CiQB"} if turn.reasoning else {})
+        return [self._chunk(turn, [part] if turn.pieces else None, (1, 1), self.own_finish(turn.finish))]
 
     def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
         parts: list[dict[str, Any]] = [{"text": thought, "thought": True}] if thought else []
@@ -312,35 +254,9 @@ class GeminiWire(Wire):
     def no_candidates(self) -> list[bytes]:
         return [_event({"usageMetadata": {"promptTokenCount": 70, "totalTokenCount": 70}, "candidates": []})]
 
-    def candidates(self, *answers: str, apart: bool = False) -> list[bytes]:
-        """Several answers to one question, in one chunk or the last one first in chunks `apart`. The first counts."""
-        rows = [
-            {"content": {"parts": [{"text": text}], "role": MODEL}, "finishReason": "STOP", "index": number}
-            for number, text in enumerate(answers)
-        ]
-        groups = [[row] for row in reversed(rows)] if apart else [rows]
-        return [_event({"candidates": group, "usageMetadata": self._usage(Turn(), (1, 1))}) for group in groups]
-
-    def broken_event(self) -> bytes:
-        return b'data: {"candidates": [{"content": {"parts": [{"text": "hal\r\n\r\n'
-
     def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
-        return self._error_body(status, message, code, [])
-
-    def _error_body(self, status: int, message: str, code: str | None, details: Sequence[Any]) -> bytes:
         error = {"code": status, "message": message, "status": code or self.codes.get(status, "UNKNOWN")}
-        return json.dumps({"error": error | ({"details": details} if details else {})}, indent=2).encode()
-
-    def _rate_limit(self, hint: str, seconds: float) -> Reply:
-        google = "type.googleapis.com/google.rpc."
-        span = "Day" if hint == "quota per day" else "Minute"
-        quota = {"quotaMetric": "generate_requests", "quotaId": f"GenerateRequestsPer{span}PerProjectPerModel-FreeTier"}
-        details = [{"@type": f"{google}QuotaFailure", "violations": [quota]}, {"@type": f"{google}Help", "links": []}]
-        if hint.startswith(("retryDelay", "quota")):
-            details.append({"@type": f"{google}RetryInfo", "retryDelay": f"{seconds:g}s"})
-        body = self._error_body(429, "You exceeded your current quota", None, details)
-        reply = self.error(429, headers=retry_headers(hint, seconds))
-        return Reply(429, reply.headers, (b"[%b]" % body if "list" in hint else body,), "length")
+        return json.dumps({"error": error}, indent=2).encode()
 
     def text_in(self, event: bytes) -> str:
         first = [row for row in data_of(event).get("candidates") or () if row.get("index", 0) == 0]
@@ -423,7 +339,7 @@ class OllamaWire(Wire):
             prompt, completion = turn.usage
             final |= {"prompt_eval_count": prompt, "prompt_eval_duration": 342_546_000}
             final |= {"eval_count": completion, "eval_duration": 4_535_599_000}
-        return [_line(message={"role": "assistant", "content": turn.last}, **final)]
+        return [_line(message={"role": "assistant", "content": ""}, **final)]
 
     def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
         messages: list[dict[str, Any]] = [{"content": "", "thinking": thought}] if thought else []
@@ -457,9 +373,6 @@ class OllamaWire(Wire):
 
     def no_candidates(self) -> list[bytes]:
         return [_line(message=None)]
-
-    def broken_event(self) -> bytes:
-        return b'{"model":"llama3.2","message":{"role":"assistant","content":"hal\n'
 
     def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
         return dumps({"error": message}).encode()

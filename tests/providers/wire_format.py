@@ -10,17 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from email.utils import formatdate
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from wire_server import Reply, WireRequest, plain
 
 Usage: TypeAlias = tuple[int, int]
-Hint: TypeAlias = Literal["timed", "untimed", "final"]  # says when, says only "later", says "do not try again"
 
 USAGE: Usage = (70, 50)
 
@@ -34,7 +31,6 @@ class Turn:
     finish: str = "stop"
     reasoning: Sequence[str] = ()
     request_id: str | None = None
-    last: str = ""  # text in the event that ends the answer, where there is a place for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,6 @@ class Wire(ABC):
     request_id_header: ClassVar[str | None] = None
     finish_reasons: ClassVar[Mapping[str, str]]  # the vendor's word: ours
     codes: ClassVar[Mapping[int, str]] = {}  # the code that goes with a status
-    hints: ClassVar[Mapping[str, Hint]] = {"none": "untimed"}  # what `rate_limit` can say
 
     # What a vendor says
 
@@ -100,10 +95,6 @@ class Wire(ABC):
     @abstractmethod
     def no_candidates(self) -> list[bytes]:
         """A stream that ends in good order and holds neither an answer nor a reason: an error."""
-
-    @abstractmethod
-    def broken_event(self) -> bytes:
-        """An event that is not JSON."""
 
     @abstractmethod
     def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes: ...
@@ -147,14 +138,6 @@ class Wire(ABC):
     def whole(self, turn: Turn) -> list[bytes]:
         return [*self.opening(turn), *self.middle(turn), *self.ending(turn)]
 
-    def empty_answer(self) -> list[bytes]:
-        """A whole answer that says nothing: allowed."""
-        return self.stream([])
-
-    def text_at_end(self, pieces: Sequence[str]) -> list[bytes]:
-        """The last piece comes in the same event as the finish reason."""
-        return self.whole(Turn(pieces[:-1], last=pieces[-1]))
-
     def without_end(self, pieces: Sequence[str]) -> list[bytes]:
         """The body ends in good order, but the terminal event is missing."""
         turn = Turn(pieces)
@@ -163,19 +146,6 @@ class Wire(ABC):
     def error_in_stream(self, pieces: Sequence[str], variant: str | None = None) -> list[bytes]:
         errors = self.errors()
         return [*self.without_end(pieces), *errors[variant or next(iter(errors))]]
-
-    def unknown_events(self, pieces: Sequence[str]) -> list[bytes]:
-        return self._mixed(pieces, self.unknown())
-
-    def null_choices(self, pieces: Sequence[str]) -> list[bytes]:
-        return self._mixed(pieces, self.hollow())
-
-    def invalid_json(self, pieces: Sequence[str]) -> list[bytes]:
-        """One event in the middle is broken; after it the answer continues normally."""
-        turn = Turn(pieces)
-        middle = self.middle(turn)
-        half = len(middle) // 2
-        return [*self.opening(turn), *middle[:half], self.broken_event(), *middle[half:], *self.ending(turn)]
 
     def own_finish(self, finish: str) -> str:
         """The vendor's word for one of ours; its own and unknown ones stay as they are."""
@@ -204,15 +174,6 @@ class Wire(ABC):
         body = self.error_body(status, message, code)
         return plain(body, status, "application/json").with_headers({**named, **(headers or {})})
 
-    def rate_limit(self, hint: str, seconds: float = 2.0) -> Reply:
-        """A refusal for now; `hint` is a key of `hints`. Dates are whole seconds from the clock of this machine."""
-        if hint not in self.hints:
-            raise ValueError(f"{self.name} has no hint {hint!r}; it knows {', '.join(self.hints)}")
-        return self._rate_limit(hint, seconds)
-
-    def _rate_limit(self, hint: str, seconds: float) -> Reply:
-        return self.error(429, "too many requests", headers=retry_headers(hint, seconds))
-
     def base_url(self, server_url: str) -> str:
         """The `base_url` of an adapter that shall talk to the server at `server_url`."""
         return server_url + self.base
@@ -228,12 +189,6 @@ class Wire(ABC):
             name, value = self.key_header(key)
             found += [] if request.headers.get(name.lower()) == value else [f"no valid {name}"]
         return [*found, *self.body_problems(request.json)]
-
-    def _mixed(self, pieces: Sequence[str], extra: Sequence[bytes]) -> list[bytes]:
-        turn = Turn(pieces)
-        middle = self.middle(turn)
-        rows = itertools.zip_longest(middle, extra, fillvalue=b"")
-        return [*self.opening(turn), *extra[:1], *filter(None, itertools.chain(*rows)), *self.ending(turn)]
 
 
 class Answering:
@@ -299,16 +254,6 @@ def data_of(event: bytes) -> Any:
     except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def retry_headers(hint: str, seconds: float) -> dict[str, str]:
-    """The headers for a hint of this name. Without one: none."""
-    return {
-        "retry-after-ms": {"retry-after-ms": str(round(seconds * 1000))},
-        "retry-after": {"retry-after": f"{seconds:.15g}"},
-        "retry-after date": {"retry-after": formatdate(time.time() + seconds, usegmt=True)},
-        "x-should-retry: false": {"x-should-retry": "false"},
-    }.get(hint, {})
 
 
 def texts(content: Any) -> str:

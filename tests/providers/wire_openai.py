@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from wire_format import Called, Turn, Wire, data_of, retry_headers, sse, texts
-from wire_server import Reply, WireRequest
+from wire_format import Called, Turn, Wire, data_of, sse, texts
+from wire_server import WireRequest
 
 
 class OpenAIWire(Wire):
@@ -18,23 +18,10 @@ class OpenAIWire(Wire):
     base = "/v1"
     request_id_header = "x-request-id"
     finish_reasons: ClassVar = {
-        "stop": "stop",
-        "length": "length",
-        "content_filter": "content_filter",
-        "tool_calls": "tool",
+        "stop": "stop", "length": "length", "content_filter": "content_filter", "tool_calls": "tool",
         "function_call": "tool",
-    }
+    }  # fmt: skip
     codes: ClassVar = {400: "invalid_value", 401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
-    hints: ClassVar = {
-        "retry-after-ms": "timed",
-        "retry-after": "timed",
-        "retry-after date": "timed",
-        "x-ratelimit": "untimed",
-        "none": "untimed",
-        "x-should-retry: false": "final",
-        "insufficient_quota": "final",
-        "insufficient_quota 402": "final",
-    }
 
     def __init__(self, reasoning_field: str = "reasoning_content") -> None:
         self._reasoning_field = reasoning_field
@@ -64,7 +51,7 @@ class OpenAIWire(Wire):
         }
         counted = [self._chunk([], turn, usage=usage)] if turn.usage else []
         return [
-            self._delta({"content": turn.last} if turn.last else {}, turn, self.own_finish(turn.finish)),
+            self._delta({}, turn, self.own_finish(turn.finish)),
             *counted,
             sse("[DONE]"),
         ]
@@ -125,9 +112,6 @@ class OpenAIWire(Wire):
     def no_candidates(self) -> list[bytes]:
         return [self._chunk([], Turn()), self._chunk(None, Turn()), sse("[DONE]")]
 
-    def broken_event(self) -> bytes:
-        return b'data: {"id":"chatcmpl-1","choices":[{"delta":{"content":"hal\n\n'
-
     def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
         code = code or self.codes.get(status)
         kind = {401: "authentication_error", 429: "requests"}.get(status)
@@ -137,15 +121,6 @@ class OpenAIWire(Wire):
             else kind or ("server_error" if status >= 500 else "invalid_request_error")
         )
         return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}, indent=2).encode()
-
-    def _rate_limit(self, hint: str, seconds: float) -> Reply:
-        if hint.startswith("insufficient_quota"):
-            status = 402 if "402" in hint else 429
-            return self.error(status, "You exceeded your current quota", "insufficient_quota", {"retry-after": "1"})
-        headers = retry_headers(hint, seconds)
-        if hint == "x-ratelimit":
-            headers |= {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": f"{seconds:g}s"}
-        return self.error(429, "Rate limit reached", headers=headers)
 
     def text_in(self, event: bytes) -> str:
         choices = data_of(event).get("choices") or [{}]
@@ -244,9 +219,8 @@ class ResponsesWire(OpenAIWire):
     def ending(self, turn: Turn) -> list[bytes]:
         finish = self.own_finish(turn.finish)
         status = "completed" if finish == "completed" else "incomplete"
-        last = [_delta(turn.last)] if turn.last else []
         response = self._response(turn, status, None if status == "completed" else {"reason": finish})
-        text = "".join(turn.pieces) + turn.last
+        text = "".join(turn.pieces)
         content = [{"type": "output_text", "text": text, "annotations": []}]
         response["output"] = [
             {"type": "message", "id": "msg_1", "role": "assistant", "status": status, "content": content}
@@ -260,9 +234,8 @@ class ResponsesWire(OpenAIWire):
                 "output_tokens_details": {"reasoning_tokens": completion // 2 if turn.reasoning else 0},
                 "total_tokens": prompt + completion,
             }
-        if turn.pieces:
-            place = {"item_id": "msg_1", "output_index": 1 if turn.reasoning else 0, "content_index": 0}
-            last.append(named("response.output_text.done", **place, text=text, logprobs=[]))
+        place = {"item_id": "msg_1", "output_index": 1 if turn.reasoning else 0, "content_index": 0}
+        last = [named("response.output_text.done", **place, text=text, logprobs=[])] if turn.pieces else []
         return [*last, named(f"response.{status}", response=response)]
 
     def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
@@ -314,9 +287,6 @@ class ResponsesWire(OpenAIWire):
 
     def no_candidates(self) -> list[bytes]:
         return [*self.opening(Turn()), named("response.completed", response=self._response(Turn(), "completed"))]
-
-    def broken_event(self) -> bytes:
-        return b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"hal\n\n'
 
     def text_in(self, event: bytes) -> str:
         found = data_of(event)
