@@ -1,10 +1,17 @@
-"""Whole runs: the model's turns are scripted, the kernel, the adapter and the servers are real."""
+"""Whole runs, the servers that others wrote (npm's filesystem, memory and everything, PyPI's time), and the example.
+
+The model's turns are scripted; the kernel, the adapter and the servers are real.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +20,8 @@ import pytest
 import kernai
 from kernai import Agent, Media, MockProvider, Models, Provider, Recorder, Skill, aexecute, execute
 from kernai.mcp import Adapter, load, setup
-from tests.mcp.conftest import NodeServers
-from tests.mcp.support import raw, raw_adapter
+from tests.mcp.conftest import NPM_PACKAGES, ROOT, NodeServers, Served, serve_everything
+from tests.mcp.support import ask, call, raw, raw_adapter
 
 
 def block(method: str, **params: Any) -> str:
@@ -107,12 +114,6 @@ class Seeing(Provider):
     def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> kernai.LlmResponse:
         self.sent.append(self.encode(messages[-1].content, model))
         return self._mock.call(messages, model, generation, on_chunk)
-
-
-@pytest.fixture(scope="module")
-def everything(node_servers: NodeServers) -> Iterator[Adapter]:
-    with setup({"servers": {"all": node_servers.command("everything")}}, register=False) as adapter:
-        yield adapter
 
 
 @pytest.mark.parametrize("model", [Models.GPT_4O, Models.TEXT_ONLY], ids=["with eyes", "text only"])
@@ -213,3 +214,136 @@ def test_an_agent_has_the_servers_of_the_process_only_if_it_names_them() -> None
         listing = injected(execute(Agent(instructions="", provider=provider), "go"))[0]
         assert "clock" in listing
         assert "mcp" not in listing
+
+
+# ------------------------------------------------------------------------------------------------------- real servers
+
+TRANSPORTS = ("stdio", "sse", "streamable_http")
+
+
+def adapter_of(**servers: dict[str, Any]) -> Adapter:
+    return setup({"servers": servers}, register=False)
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def over_each_transport(
+    request: pytest.FixtureRequest, node_servers: NodeServers, everything_over: Callable[[str], Served]
+) -> Any:
+    """An adapter of server-everything over each transport; http ones detect the transport from the URL."""
+    if request.param == "stdio":
+        entry = node_servers.command("everything")
+    else:
+        sse = request.param == "sse"
+        port = everything_over("sse" if sse else "streamableHttp").port
+        entry = {"url": f"http://127.0.0.1:{port}/{'sse' if sse else 'mcp'}", "headers": {"Authorization": "Bearer k3y-k3y"}}
+    with adapter_of(everything=entry) as adapter:
+        yield adapter
+
+
+def test_everything_over_every_transport(over_each_transport: Adapter) -> None:
+    assert "- echo(message: string): Echoes back the input string" in ask(over_each_transport, {"method": "tools/list"}).text
+    assert call(over_each_transport, "echo", message="Grüße").text == "Echo: Grüße"
+    assert call(over_each_transport, "get-sum", a=2, b=3.5).text == "The sum of 2 and 3.5 is 5.5."
+
+    answer = call(over_each_transport, "trigger-long-running-operation", duration=0.2, steps=4)
+    assert answer.text == "Long running operation completed. Duration: 0.2 seconds, Steps: 4."
+    assert [(event["mcp"], event["progress"], event["total"]) for event in answer.events] == [
+        ("progress", step, 4) for step in (1, 2, 3, 4)
+    ]
+
+    image = call(over_each_transport, "get-tiny-image")
+    assert [one.mime_type for one in image.media] == ["image/png"]
+    assert image.media[0].read_bytes().startswith(b"\x89PNG")
+    assert image.text == "Here's the image you requested:\nThe image above is the MCP logo."
+
+    listing = ask(over_each_transport, {"method": "resources/list"}).text
+    uri = re.findall(r"demo://\S+architecture\S*", listing)[0]
+    assert "architecture" in ask(over_each_transport, {"method": "resources/read", "params": {"uri": uri}}).text
+    templates = ask(over_each_transport, {"method": "resources/templates/list"}).text
+    assert "- demo://resource/dynamic/text/{resourceId} (text/plain)" in templates
+    text = ask(over_each_transport, {"method": "resources/read", "params": {"uri": "demo://resource/dynamic/text/7"}}).text
+    assert text.startswith("Resource 7: This is a plaintext resource")
+
+    assert "- args-prompt(city, state?)" in ask(over_each_transport, {"method": "prompts/list"}).text
+    prompt = ask(over_each_transport, {"method": "prompts/get", "params": {"name": "args-prompt", "arguments": {"city": "Rome"}}})
+    assert prompt.text == "[user]\nWhat's weather in Rome?"
+
+
+def test_the_filesystem_server_takes_its_folders_from_the_roots(node_servers: NodeServers, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    rooted = tmp_path / "rooted"
+    for folder in (elsewhere, rooted):
+        folder.mkdir()
+        Path(folder, "notes.txt").write_text(folder.name)
+    with adapter_of(files={**node_servers.command("filesystem", str(elsewhere)), "roots": [str(rooted)]}) as adapter:
+        folders = call(adapter, "list_allowed_directories").text
+        assert str(rooted) in folders or str(elsewhere) in folders
+        while str(rooted) not in folders:  # it asks for the roots on its own time
+            folders = call(adapter, "list_allowed_directories").text
+        assert call(adapter, "read_text_file", path=str(rooted / "notes.txt")).text == "rooted"
+
+
+def test_the_time_server_speaks_the_revision_of_2026(time_server: dict[str, Any]) -> None:
+    with adapter_of(time=time_server) as adapter:
+        converted = call(
+            adapter, "convert_time", source_timezone="Europe/Berlin", time="16:30", target_timezone="Asia/Tokyo"
+        )
+        assert json.loads(converted.text)["target"]["datetime"][11:16] in ("23:30", "00:30")
+        failed = call(adapter, "get_current_time", timezone="Mars/Olympus").error
+        assert failed is not None
+        assert "Mars/Olympus" in failed
+        assert adapter._connections is not None
+        session = adapter._connections["time"]._session
+        assert session is not None
+        assert session.revision == "2026-07-28"
+
+
+def test_a_restarted_http_server_is_reconnected(node_servers: NodeServers) -> None:
+    """Whether or not it was asked while it was gone."""
+    served = serve_everything(node_servers, "streamableHttp")
+    with adapter_of(it={"url": f"http://127.0.0.1:{served.port}/mcp", "timeout": 10}) as adapter:
+        for asked_meanwhile in (False, True):
+            assert call(adapter, "echo", message="one").text == "Echo: one"
+            served.process.kill()
+            served.process.communicate()
+            if asked_meanwhile:
+                assert call(adapter, "echo", message="two").error is not None
+            served = serve_everything(node_servers, "streamableHttp", served.port)
+        assert call(adapter, "echo", message="three").text == "Echo: three"
+    served.process.kill()
+    served.process.communicate()
+
+
+# ------------------------------------------------------------------------------------------------------- the example
+
+OUTPUT = """\
+user: What do I do on Thursday?
+assistant: <block type="mcp">{"method": "tools/list", "params": {}}</block>
+user: <block type="result" name="mcp">server files: 2 tools
+assistant: <block type="mcp">{"method": "read_text_file", "params": {"path": "FOLDER/notes.txt"}}</block>
+user: <block type="error" name="mcp">'read_text_file' is a tool, not a method. Write: {"method": "tools/call", "params": {"server": "files", "name": "read_text_file", "arguments": {"path": "FOLDER/notes.txt"}}}</block>
+user: <block type="result" name="mcp">Thursday: water the plants.
+user: <block type="error" name="mcp">the tool 'write_file' of server 'files' is not allowed; allowed are: read_text_file, list_directory</block>
+assistant: <block type="final">On Thursday you water the plants.</block>
+"""
+
+
+def test_the_example_prints_what_it_promises_and_leaves_nothing_behind(
+    node_servers: NodeServers, tmp_path: Path
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "KERNAI", "COV_"))}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8", "MCP_SERVERS": str(node_servers.folder)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / "mcp_filesystem.py")],
+        cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=120, check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    printed = iter(done.stdout.splitlines())
+    assert [line for line in OUTPUT.splitlines() if line not in printed] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_example_names_the_version_that_is_tested() -> None:
+    config = (ROOT / "examples" / "mcp.yml").read_text(encoding="utf-8")
+    assert f"server-filesystem@{NPM_PACKAGES['@modelcontextprotocol/server-filesystem']}" in config

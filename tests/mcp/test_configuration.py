@@ -151,13 +151,6 @@ def test_what_a_variable_holds_is_never_expanded_again_nor_read_as_markup(value:
     assert expanded(f"{around}${{NAME}}", {"NAME": value}) == around + value
 
 
-def test_a_configuration_that_contains_itself_is_an_error() -> None:
-    mapping: dict[str, Any] = {"servers": {}}
-    mapping["servers"]["it"] = mapping
-    with pytest.raises(McpConfigError, match="contains itself"):
-        setup(mapping)
-
-
 FILES = {
     "mcp.yml": "servers:\n  files:\n    command: ${MCP_TEST_COMMAND}\n    args: [-y, '${NONE:-x y}']\n    env:\n",
     "mcp.yaml": "mcpServers:\n  files: {command: '${MCP_TEST_COMMAND}'}\n",
@@ -225,14 +218,6 @@ def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
         assert [(one.command, dict(one.env)) for one in adapter._servers.values()] == [("uvx", {"A": "b"}), ("npx", {"A": "b"})]
 
 
-def test_a_mapping_that_is_shared_within_itself_is_not_blown_up_either() -> None:
-    shared: Any = {"command": "x"}
-    for _ in range(40):
-        shared = [shared, shared]
-    with pytest.raises(McpConfigError, match="the configuration has more than 10000 values"):
-        setup({"servers": {"a": {"args": shared}}})
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -268,25 +253,6 @@ def test_the_keys_in_an_address_are_hidden_even_on_their_own() -> None:
     url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
     hide = redactor_of(read_servers({"servers": {"it": {"url": url}}})["it"]).text
     assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
-
-
-@pytest.mark.parametrize(
-    "client, complaint",
-    [
-        ([1], "client must be a mapping from server names"),
-        ({"it": 3}, "client['it'] must be an SDK server, an SDK client that was not entered, or a function"),
-    ],
-)
-def test_what_is_handed_in_is_checked_at_once(client: Any, complaint: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        setup({}, client)
-    assert complaint in str(caught.value)
-
-
-def test_an_option_that_does_not_exist_is_named() -> None:
-    options: dict[str, Any] = {"regster": False}
-    with pytest.raises(TypeError, match="unknown option 'regster'; known: name, register"):
-        setup({"servers": {}}, **options)
 
 
 def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none() -> None:

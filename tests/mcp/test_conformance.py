@@ -81,7 +81,7 @@ def served(
 ) -> dict[str, dict[str, list[Any]]]:
     """What the package says of the skills that are served, by revision and scenario."""
     folders = {revision: tmp_path_factory.mktemp(revision) for revision in REVISIONS}
-    with python.run(HERE / "conformance_skills.py", environment=environment()) as server:
+    with python.run(HERE / "conformance_program.py", environment=environment()) as server:
         try:
             url = server.stdout.readline().strip()
             for revision, folder in folders.items():
@@ -101,7 +101,7 @@ class Relay(socketserver.StreamRequestHandler):
         assert isinstance(server, Clients)
         asked = json.loads(self.rfile.readline())
         with server.starting:  # what forks takes one request at a time
-            client = server.python.run(HERE / "conformance_client.py", asked["url"], environment=asked["environment"])
+            client = server.python.run(HERE / "conformance_program.py", asked["url"], environment=asked["environment"])
         with client:
             output, errors = client.communicate()
         server.statuses[asked["environment"]["MCP_CONFORMANCE_SCENARIO"]] = client.wait()

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
@@ -43,7 +42,7 @@ def library() -> MCPServer:
     @server.tool()
     def lend(title: str) -> str:
         """Lend a book."""
-        raise ToolError(f"{title} is lent already")
+        return f"lent {title}"
 
     @server.resource("books://catalogue")
     def catalogue() -> str:
@@ -135,10 +134,6 @@ def test_resources_and_prompts(two: Adapter) -> None:
     assert ask(two, {"method": "resources/templates/list"}).text == (
         "server library: 0 resource templates\n\nserver shop: 0 resource templates"
     )
-
-
-def test_an_error_of_a_tool_is_an_error(one: Adapter) -> None:
-    assert "Emma is lent already" in str(call(one, "lend", title="Emma").error)
 
 
 TOOL: dict[str, Any] = {"name": "find_book", "arguments": {"title": "Emma"}}

@@ -35,7 +35,7 @@ from kernai import Agent, MemoryStore, MockProvider, execute, resume
 from kernai.mcp import Adapter, interaction, setup
 from kernai.mcp.interaction import TaskParams
 from tests.mcp import bank_server
-from tests.mcp.support import ask, call
+from tests.mcp.support import ask, call, raw
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 CHOICE = {"type": "object", "properties": {"size": {"enum": ["S", "M"], "type": "string", "default": "M"}}}
@@ -330,8 +330,6 @@ def test_a_server_that_asks_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_server_of_an_older_revision_is_declined_for_it_cannot_wait() -> None:
-    from tests.mcp.support import raw
-
     with setup(raw(), register=False, elicitation="pause") as adapter:
         assert call(adapter, "elicit").text == '{"result": {"action": "decline"}}'
 
@@ -339,12 +337,6 @@ def test_a_server_of_an_older_revision_is_declined_for_it_cannot_wait() -> None:
 def test_a_pause_without_a_store_says_so() -> None:
     with desk() as adapter, pytest.raises(kernai.KernaiError, match="store"):
         execute(agent(adapter, requests("tools/call", name="register")), "go")
-
-
-@pytest.mark.parametrize("wrong", ["stop", 5])
-def test_anything_else_for_elicitation_is_refused(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="elicitation must be a function"):
-        setup({"servers": {}}, register=False, elicitation=wrong)
 
 
 # ----------------------------------------------------------------------------------------------------------- tasks

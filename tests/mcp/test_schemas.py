@@ -54,32 +54,28 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}, {"x": True}, [
         "arguments.x: expected string or null, received boolean true",
     ]),
+    # many servers call required what has a default
+    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
+    ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
+    ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
+     ['arguments.a: expected integer, received string "1"']),
+    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),
+    ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
+    ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
+]
+#: what is broken or hostile is left to the server
+UNCHECKED: list[dict[str, Any]] = [
+    {"type": "nonsense"}, {"type": 3}, {"properties": 3}, {"required": "path"}, {"$ref": "#"},
+    {"$ref": "https://example.org/schema.json"}, {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
+    {"$schema": "https://example.org/none", "type": "object"},
+    {"properties": {"a": {"pattern": "(a+)+$"}}}, {"patternProperties": {"(a+)+$": False}, "additionalProperties": False},
+    {"properties": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "(a+)+$"}}},
 ]
 
 
-@pytest.mark.parametrize("schema, arguments, messages", TABLE)
+@pytest.mark.parametrize("schema, arguments, messages", [*TABLE, *((one, {"a": "a" * 5000 + "!"}, []) for one in UNCHECKED)])
 def test_what_is_wrong_with_arguments(schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]) -> None:
     assert faults(schema, arguments) == messages
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "nonsense"},
-        {"type": 3},
-        {"properties": 3},
-        {"required": "path"},
-        {"$ref": "#"},
-        {"$ref": "https://example.org/schema.json"},
-        {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
-        {"$schema": "https://example.org/none", "type": "object"},
-        {"properties": {"a": {"pattern": "(a+)+$"}}},
-        {"patternProperties": {"(a+)+$": False}, "additionalProperties": False},
-        {"properties": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "(a+)+$"}}},
-    ],
-)
-def test_a_schema_that_is_broken_or_hostile_is_left_to_the_server(schema: dict[str, Any]) -> None:
-    assert faults(schema, {"a": "a" * 5000 + "!"}) == []
 
 
 def chain(levels: int, last: dict[str, Any], *keywords: str) -> dict[str, Any]:
@@ -136,6 +132,8 @@ def test_a_misspelt_name_is_found_among_thousands_of_long_ones() -> None:
     assert close_matches(LONG_NAMES[1500].replace("useful", "usefull").upper(), LONG_NAMES)[0] == LONG_NAMES[1500]
     assert close_matches("x" * 1_000_000, LONG_NAMES) == []
     assert close_matches(LONG_NAMES[3][:-1], ["y" * 1_000_000, LONG_NAMES[3]]) == [LONG_NAMES[3]]
+    both = ["read_file", "write_file"]
+    assert [close_matches(one, both, 3) for one in ("read-file", "readFile", "READ_FILE", "xyz")] == [both[:1], both, both[:1], []]
 
 
 def test_each_of_many_threads_has_its_own_budget() -> None:
@@ -143,21 +141,6 @@ def test_each_of_many_threads_has_its_own_budget() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: faults(rows, {"a": [{"path": "a"}] * 2000 + [{"path": n}]}), range(8)))
     assert found == [[f"arguments.a[2000].path: expected string, received integer {n}"] for n in range(8)]
-
-
-@pytest.mark.parametrize("schema, arguments, messages", [
-    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
-    ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
-    ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
-     ['arguments.a: expected integer, received string "1"']),
-    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),
-    ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
-    ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
-])
-def test_what_is_required_and_has_a_default_may_be_left_out(
-    schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]
-) -> None:
-    assert faults(schema, arguments) == messages
 
 
 def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_left_out() -> None:
@@ -209,16 +192,3 @@ def test_the_example_is_a_right_call_and_does_not_repeat_what_was_wrong(given: d
     assert faults(FILE, given)
     assert faults(FILE, example(FILE, given)) == []
     assert example(FILE, given)["path"] == ("a" if given.get("path") == "a" else "...")
-
-
-@pytest.mark.parametrize(
-    "name, known, close",
-    [
-        ("read-file", ["read_file", "write_file"], ["read_file"]),
-        ("readFile", ["read_file", "write_file"], ["read_file", "write_file"]),
-        ("READ_FILE", ["read_file"], ["read_file"]),
-        ("xyz", ["read_file"], []),
-    ],
-)
-def test_the_closest_names_are_found(name: str, known: list[str], close: list[str]) -> None:
-    assert close_matches(name, known, 3) == close

@@ -79,11 +79,6 @@ async def test_a_wrong_call_gets_the_faults_that_a_model_gets(client: Client, se
         assert texts(result)[0].partition("\nRight arguments: ")[0] == str(error.value).partition("\nUsage: ")[0]
 
 
-async def test_an_unknown_tool_is_an_error_that_names_the_closest(client: Client) -> None:
-    with pytest.raises(MCPError, match="Unknown tool 'ad'; there is add"):
-        await client.call_tool("ad", {})
-
-
 RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
     "nothing": ([], None),
     "text": ([{"type": "text", "text": "a <b> & ü"}], None),
@@ -175,9 +170,9 @@ async def test_wrong_arguments_are_reported_with_an_example_and_not_as_a_block(c
     ]
 
 
-async def test_a_long_name_of_no_tool_is_answered_at_once(client: Client) -> None:
-    for name in ("addd", "a" * 1_000_000):
-        with pytest.raises(MCPError, match="Unknown tool 'a"):
+async def test_an_unknown_tool_is_an_error_that_names_the_closest_however_long_its_name_is(client: Client) -> None:
+    for name, message in (("ad", "Unknown tool 'ad'; there is add"), ("a" * 1_000_000, "Unknown tool 'aaa")):
+        with pytest.raises(MCPError, match=message):
             await client.call_tool(name, {})
 
 
@@ -254,9 +249,3 @@ async def test_fifty_calls_at_once_leave_the_server_responsive(client: Client) -
     assert not any(call.done() for call in calls)
     await client.call_tool("release")
     assert [texts(one) for one in await soon(asyncio.gather(*calls))] == [["released"]] * 50
-
-
-@pytest.mark.parametrize("client", ["stdio-legacy", "stdio-auto"], indirect=True)
-async def test_a_skill_that_writes_to_stdout_and_reads_stdin_breaks_nothing(client: Client) -> None:
-    assert texts(await client.call_tool("shout", {"text": "hello"})) == ["shouted"]
-    assert texts(await client.call_tool("add", {"a": 1})) == ["2"]

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -289,19 +288,3 @@ def test_the_example_explains_its_options(
         ended, out, stderr = server.end()
     assert ended == code
     assert words in " ".join((out + stderr).split())
-
-
-def test_servers_that_were_stopped_leave_no_thread_and_no_descriptor(served: Any) -> None:
-    from kernai.mcp.serving import Server
-
-    def open_descriptors() -> int:
-        return len(os.listdir("/dev/fd"))
-
-    with Server(served.SKILLS, port=0):
-        pass  # what is opened once and kept is opened now
-    before, threads = open_descriptors(), set(threading.enumerate())
-    servers = [Server(served.SKILLS, port=0).start() for _ in range(5)]
-    for server in servers:
-        server.stop()
-    assert set(threading.enumerate()) - threads == set()
-    assert open_descriptors() <= before  # what others have left behind may be gone by now

@@ -91,7 +91,7 @@ class Catalogue:
         return name in self._tools
 
     def change(self, name: str) -> dict[str, Any] | None:
-        """The event for a tool that is not what it was when it was first listed."""
+        """The event for a tool whose definition has changed since it was first listed."""
         tool, before = self._tools.get(name), self._first.get(name)
         if tool is None or before is None:
             return None

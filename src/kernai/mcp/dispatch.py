@@ -213,7 +213,7 @@ class Turn:
         return self._each(old, lambda connection, exchange: connection.refresh(exchange, force=again))[1]
 
     def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
-        """An event for each of the tools that is not what it was when it was first listed."""
+        """An event for each of the tools whose definition has changed since it was first listed."""
         for name in tools:
             change = connection.catalogue.change(name)
             if change is not None:

@@ -1,4 +1,4 @@
-"""What a server needs before it gives its final result: input of a person, a model's answer, time.
+"""What a server needs before it gives its final result: input from a person, a model's answer, time.
 
 Since revision 2026-07-28 a server answers a request with what it needs (`InputRequiredResult`), and the request is sent
 again with the answers and the server's opaque state. Where people answer, the call pauses: the metadata of its `Pause`

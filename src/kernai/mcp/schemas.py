@@ -1,4 +1,4 @@
-"""Checks data against a JSON Schema that nobody vouches for, and says what is wrong with it.
+"""Checks data against an untrusted JSON Schema, and says what is wrong with it.
 
 References are never fetched. Regular expressions and the two ``unevaluated…`` keywords are never run, because a single
 step of either can take exponential time. All other work is counted: a schema can branch at each level and meet again at
@@ -177,7 +177,7 @@ def is_schema(schema: Mapping[str, Any]) -> bool:
 
 
 def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
-    """What is wrong first, in a line; None where nothing is, or where that cannot be said."""
+    """The first error, in one line; None if there is none or it cannot be determined."""
     try:
         error = next(errors_of(schema, instance), None)
     except (Exception, RecursionError):  # noqa: BLE001 - nothing can be said about such a schema

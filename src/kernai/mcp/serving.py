@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mcp import MCPError, types
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 Transport = Literal["stdio", "streamable_http", "http"]
 
-_HTTP_OPTIONS = ("host", "port", "path", "token", "allowed_hosts", "allowed_origins")
+_HTTP_OPTIONS = signature(Address).parameters
 
 
 class ServeOptions(TypedDict, total=False):

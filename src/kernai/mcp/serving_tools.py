@@ -1,7 +1,7 @@
 """The tools that are served, and their calls.
 
-Skills are found again for each request, so that a reloaded registry shows at once. A skill's `Media` is the id of a
-media in its run's store. An MCP client has no such store, so it sends the payload itself, in MCP's own form for an
+Skills are looked up for each request, so that a reloaded registry takes effect at once. A skill's `Media` is the id of
+a media in its run's store. An MCP client has no such store, so it sends the payload itself, in MCP's own form for an
 image or a sound: ``{"data": BASE64, "mimeType": "image/png"}``.
 
 A sync skill runs in a worker thread; an async one on the event loop, in an asyncio task of its own; an agent as an

@@ -158,7 +158,7 @@ class _Writer:
         if "$ref" in schema:
             return self._referred(schema, inside)
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            raise UnheldSchemaError("it holds a dynamic reference")
+            raise UnheldSchemaError("it contains a dynamic reference")
         made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
         self._write_parts(made, inside)
         for one in made.pop("allOf", ()):
@@ -200,7 +200,7 @@ class _Writer:
             elif isinstance(found, Mapping) and key in found and steps[0] == "#":
                 found = found[key]
             else:
-                raise UnheldSchemaError(f"it refers to {reference!r}, which it does not hold")
+                raise UnheldSchemaError(f"it refers to {reference!r}, which it does not contain")
         return found
 
 

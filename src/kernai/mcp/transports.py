@@ -49,7 +49,7 @@ hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=N
 
 
 class Health:
-    """What a connection has shown of its server so far. Lives on the event loop.
+    """What is known about the server of a connection so far. Lives on the event loop.
 
     `on_end` is called when nothing more will come from the server. `redactor` knows the server's secrets.
     """

@@ -1,25 +1,71 @@
-"""Servers handed in by the caller: in memory, as clients, as transports; in the revision of 2026-07-28 and before."""
+"""The adapter: how it is imported, which servers may be handed in, signing in, and options that are wrong."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+from mcp_types import CallToolResult, ElicitResult, ListToolsResult, TextContent, Tool
 
 import kernai
-from kernai import Agent, MockProvider
-from kernai.mcp import Adapter, setup
+from kernai import Agent, MockProvider, skill
+from kernai.mcp import Adapter, McpConfigError, setup
+from kernai.mcp.serving import Server
 from kernai.testing.contracts import at_once
-from tests.mcp.support import RAW_SERVER, ask, call
+from tests.mcp.support import RAW_SERVER, answering, ask, call, raw
 
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+#: makes a module impossible to import, or older than it has to be
+HIDE = "sys.modules['mcp'] = None"
+OLD = "import types; sys.modules['mcp'] = types.ModuleType('mcp')"
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SRC)!r})\n{code}"],
+        capture_output=True, text=True, check=False,
+    )
+
+
+@pytest.mark.parametrize("absent", [HIDE, OLD], ids=["no SDK", "the SDK's first version"])
+def test_without_the_sdk_the_import_says_what_to_install(absent: str) -> None:
+    done = run(f"{absent}\nimport kernai\nimport kernai.mcp")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(
+        'ImportError: kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"'
+    )
+
+
+def test_the_core_does_not_load_the_adapter_and_the_adapter_no_yaml_which_it_says_how_to_install(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.yml"
+    config.write_text("servers: {}")
+    done = run(
+        "import kernai\nassert not [name for name in sys.modules if name.split('.')[0] == 'mcp' or 'kernai.mcp' in name]\n"
+        "import kernai.mcp\nassert 'yaml' not in sys.modules\n"
+        f"sys.modules['yaml'] = None\nkernai.mcp.load({str(config)!r})\n"
+    )
+    assert done.stderr.rstrip().endswith('ImportError: YAML needs PyYAML: pip install "kernai[mcp]"')
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = kernai.mcp.nothing  # type: ignore[attr-defined]  # which a type checker knows too
+
+
+# --------------------------------------------------------------------------------------------------------- handed in
 
 def counter() -> MCPServer:
     server = MCPServer("counter")
@@ -63,8 +109,6 @@ def test_a_server_can_be_handed_in_as(made: str) -> None:
 
 def test_a_transport_that_a_factory_makes_is_restarted_too() -> None:
     def transport() -> Any:
-        import sys
-
         return stdio_client(StdioServerParameters(command=sys.executable, args=[str(RAW_SERVER)]))
 
     with setup({}, {"raw": transport}, register=False) as adapter:
@@ -159,8 +203,6 @@ def test_a_connection_that_closes_at_once_is_reported_without_endless_retries() 
 
 
 def test_a_callback_may_run_an_agent_that_uses_the_same_servers() -> None:
-    from mcp_types import ElicitResult
-
     answers: list[Any] = []
 
     def elicitation(context: Any, params: Any) -> ElicitResult:
@@ -169,28 +211,20 @@ def test_a_callback_may_run_an_agent_that_uses_the_same_servers() -> None:
         answers.append(kernai.run(agent, params.message))
         return ElicitResult(action="decline")
 
-    import sys
-
-    entry = {"command": sys.executable, "args": [str(RAW_SERVER)]}
-    adapter = setup({"servers": {"raw": entry}}, register=False, elicitation=elicitation)
+    adapter = setup(raw(), register=False, elicitation=elicitation)
     with adapter:
         assert '"decline"' in call(adapter, "elicit").text
     assert answers == ["me"]
 
 
 def test_a_request_on_the_thread_that_serves_is_refused_and_does_not_hang() -> None:
-    from mcp_types import ElicitResult
-
     errors: list[str | None] = []
 
     async def elicitation(context: Any, params: Any) -> ElicitResult:
         errors.append(call(adapter, "pid").error)
         return ElicitResult(action="decline")
 
-    import sys
-
-    entry = {"command": sys.executable, "args": [str(RAW_SERVER)]}
-    adapter = setup({"servers": {"raw": entry}}, register=False, elicitation=elicitation)
+    adapter = setup(raw(), register=False, elicitation=elicitation)
     with adapter:
         call(adapter, "elicit")
     assert "would wait for itself" in str(errors[0])
@@ -230,3 +264,69 @@ async def test_the_handler_does_not_hold_the_event_loop_up_in_an_asynchronous_ru
         release.set()
         result = await running
     assert "came round" in result.messages[2].text
+
+
+# --------------------------------------------------------------------------------------------------------- signing in
+
+TOKEN = "ghp_0123456789abcdefghij"
+
+
+@skill(register=False)
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+class Bearer(httpx2.Auth):
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = list(tokens)
+
+    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
+        request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
+        response: Any = yield request
+        if response.status_code == 401 and len(self.tokens) > 1:
+            self.tokens.pop(0)
+            request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
+            yield request
+
+
+def test_each_request_is_signed_and_a_token_may_be_renewed() -> None:
+    with Server([echo], port=0, token=TOKEN) as server:
+        servers = {"servers": {"it": {"url": server.url}}}
+        with setup(servers, register=False, auth={"it": Bearer("expired", TOKEN)}) as adapter:
+            assert call(adapter, "echo", text="hello").text == "hello"
+        with setup(servers, register=False) as adapter:
+            assert "HTTP status 401" in str(call(adapter, "echo", text="hello").error)
+
+
+def test_a_token_that_was_not_configured_is_hidden_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    echo = lambda request, _: (200, "application/json", json.dumps({"you sent": request.headers["Authorization"]}))  # noqa: E731
+    with answering(echo) as host:
+        servers = {"servers": {"it": {"url": f"http://{host}/mcp", "timeout": 5}}}
+        with setup(servers, register=False, auth={"it": Bearer(TOKEN)}) as adapter:
+            error = str(call(adapter, "echo").error)
+            assert adapter._connections is not None
+            assert adapter._connections["it"].redactor.text(f"sent {TOKEN}") == "sent [header Authorization]"
+    assert "cannot be reached" in error
+    assert TOKEN not in error + caplog.text
+
+
+WRONG: list[tuple[Any, Any, type[Exception], str]] = [
+    ([1], {}, TypeError, "client must be a mapping from server names"),
+    ({"it": 3}, {}, TypeError, r"client\['it'\] must be an SDK server, an SDK client that was not entered, or a function"),
+    (None, {"regster": False}, TypeError, "unknown option 'regster'; known: name, register"),
+    (None, {"elicitation": "stop"}, TypeError, "elicitation must be a function"),
+    (None, {"sampling": "pause"}, TypeError, "sampling must be a function"),
+    (None, {"auth": [1]}, TypeError, "auth must be a mapping from server names to httpx2.Auth, got list"),
+    (None, {"auth": {"it": "token"}}, TypeError, r"auth\['it'\] must be an httpx2.Auth, such as the SDK's OAuthClientProvider"),
+    (None, {"auth": {"other": Bearer("x")}}, McpConfigError, r"auth\['other'\]: there is no server with a url of that name"),
+    (None, {"auth": {"local": Bearer("x")}}, McpConfigError, r"auth\['local'\]: there is no server with a url of that name"),
+]
+
+
+@pytest.mark.parametrize("client, options, kind, message", WRONG)
+def test_a_wrong_option_is_refused_at_once(client: Any, options: Any, kind: type[Exception], message: str) -> None:
+    servers = {"it": {"url": "http://host/mcp"}, "local": {"command": "true"}}
+    with pytest.raises(kind, match=message):
+        setup({"servers": servers}, client, **options)

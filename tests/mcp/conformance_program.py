@@ -1,4 +1,6 @@
-"""A client for the conformance package: lists the tools of the server whose URL is given, and calls each of them."""
+"""What the conformance package talks to: with a URL a client that lists the tools of that server and calls each of them,
+and without one a server of the tools that the package calls, which prints its URL.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from mcp_types import ElicitResult
 from pydantic import AnyUrl
 
-from kernai import Block, SkillContext
-from kernai.mcp import Adapter, McpError, setup
+from kernai import Block, Media, Skill, SkillContext, skill
+from kernai.mcp import Adapter, McpError, serve, setup
 from kernai.mcp.schemas import example
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
@@ -121,5 +123,62 @@ def main(url: str) -> None:
                 ask(adapter, "tools/call", name=name, arguments=one)
 
 
+# --------------------------------------------------------------------------------------------------- the tools served
+
+PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
+
+
+@skill(register=False)
+def test_simple_text() -> str:
+    """Give a text."""
+    return "This is a simple text response for testing."
+
+
+@skill(register=False)
+def test_image_content() -> Media:
+    """Give an image."""
+    return PICTURE
+
+
+@skill(register=False)
+def test_audio_content() -> Media:
+    """Give a sound."""
+    return Media.from_bytes(b"RIFF\0\0\0\0WAVE", mime_type="audio/wav")
+
+
+@skill(register=False)
+def test_embedded_resource() -> Media:
+    """Give a document."""
+    return Media.from_bytes(b"This is an embedded resource content.", mime_type="text/plain")
+
+
+@skill(register=False)
+def test_multiple_content_types() -> list[Any]:
+    """Give a text, an image and a document."""
+    return ["Multiple content types test:", PICTURE, Media.from_bytes(b'{"test":"data"}', mime_type="application/json")]
+
+
+@skill(register=False)
+def test_tool_with_progress(ctx: SkillContext[Any]) -> str:
+    """Report progress."""
+    for done in (0, 50, 100):
+        ctx.emit({"progress": done, "total": 100})
+    return "done"
+
+
+@skill(register=False)
+def test_error_handling() -> str:
+    """Fail."""
+    raise ValueError("This tool intentionally returns an error for testing")
+
+
+SKILLS: list[Skill] = [
+    test_simple_text, test_image_content, test_audio_content, test_embedded_resource,
+    test_multiple_content_types, test_tool_with_progress, test_error_handling,
+]
+
 if __name__ == "__main__":
-    main(sys.argv[-1])
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        serve(SKILLS, transport="http", port=0, on_ready=lambda url: print(url, flush=True))

@@ -1,11 +1,13 @@
-"""Who may come in over HTTP, where a server listens, and how it ends."""
+"""Serving over stdio in this process; who may come in over HTTP, where a server listens, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import io
 import json
 import logging
+import os
 import socket
 import threading
 from contextlib import suppress
@@ -18,6 +20,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
+from kernai import KernaiError
 from kernai.mcp import serving, serving_transports
 from kernai.mcp.serving import Server, serve
 
@@ -27,6 +30,7 @@ INITIALIZE = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
 }
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
 
 
 def post(
@@ -52,6 +56,41 @@ def post(
 
 def bearer(token: str) -> tuple[str, str]:
     return "Authorization", f"Bearer {token}"
+
+
+def test_over_stdio_one_client_is_served_stray_output_goes_to_stderr_and_both_descriptors_are_given_back(
+    served: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # pytest's own refuses to be read
+    asked, answered, before = os.pipe(), os.pipe(), (os.dup(0), os.dup(1))
+    got: list[Any] = []
+
+    def client() -> None:
+        with os.fdopen(asked[1], "w") as there, os.fdopen(answered[0]) as back:
+            for request in (INITIALIZE, {**CALL, "params": {"name": "shout", "arguments": {"text": "hello"}}}):
+                there.write(json.dumps(request) + "\n")
+                there.flush()
+                got.append(json.loads(back.readline()))
+            with pytest.raises(KernaiError, match="are serving an MCP client already") as error:
+                serve(served.SKILLS)
+            got.append(error)
+
+    os.dup2(asked[0], 0)
+    os.dup2(answered[1], 1)
+    thread = threading.Thread(target=client)
+    thread.start()
+    try:
+        serve(served.SKILLS, **served.OPTIONS)  # until the client leaves
+        assert [os.path.sameopenfile(one, ours) for one, ours in ((0, asked[0]), (1, answered[1]))] == [True, True]
+    finally:
+        for descriptor, kept in enumerate(before):
+            os.dup2(kept, descriptor)
+        for one in (*before, asked[0], answered[1]):
+            os.close(one)
+        thread.join(30)
+    assert [one["result"].get("content") for one in got[:2]] == [None, [{"type": "text", "text": "shouted"}]]
+    assert len(got) == 3
+    assert "descriptor: hello" in capfd.readouterr().err
 
 
 async def test_a_client_with_the_token_is_served(served: Any) -> None:
@@ -227,15 +266,17 @@ def test_a_server_is_started_once_and_stopped_as_often_as_one_likes(served: Any)
     assert repr(server) == f"Server({server.url})"
 
 
-def test_a_stopped_server_leaves_no_thread_and_frees_its_port(served: Any) -> None:
-    before = set(threading.enumerate())
-    port: int | None = None
-    for _ in range(3):
-        with Server(served.SKILLS, port=0) as server:
-            assert post(server.url)[0] == 200
-            port = urlsplit(server.url).port
-        assert set(threading.enumerate()) <= before
-    with Server(served.SKILLS, port=port or 0) as server:
+def test_a_stopped_server_leaves_no_thread_and_no_descriptor_and_frees_its_port(served: Any) -> None:
+    with Server(served.SKILLS, port=0) as server:
+        assert post(server.url)[0] == 200  # what is opened once and kept is opened now
+    before, threads = len(os.listdir("/dev/fd")), set(threading.enumerate())
+    servers = [Server(served.SKILLS, port=0).start() for _ in range(5)]
+    assert [post(server.url)[0] for server in servers] == [200] * 5
+    for server in servers:
+        server.stop()
+    assert set(threading.enumerate()) <= threads
+    assert len(os.listdir("/dev/fd")) <= before  # what others have left behind may be gone by now
+    with Server(served.SKILLS, port=urlsplit(server.url).port or 0) as server:
         assert post(server.url)[0] == 200
 
 
