@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from kernai._util.api import Value
@@ -135,18 +136,8 @@ def _goal(goal: object) -> str:
 
 
 def _has_cycle(tasks: tuple[Task, ...]) -> bool:
-    """Kahn's algorithm: what is left when everything possible is done is a cycle."""
-    waiting = {task.id: len(set(task.depends_on)) for task in tasks}
-    dependents: dict[str, list[str]] = {task.id: [] for task in tasks}
-    for task in tasks:
-        for needed in set(task.depends_on):
-            dependents[needed].append(task.id)
-    ready = [one for one, count in waiting.items() if not count]
-    done = 0
-    while ready:
-        done += 1
-        for dependent in dependents[ready.pop()]:
-            waiting[dependent] -= 1
-            if not waiting[dependent]:
-                ready.append(dependent)
-    return done < len(tasks)
+    try:
+        TopologicalSorter({task.id: task.depends_on for task in tasks}).prepare()
+    except CycleError:
+        return True
+    return False

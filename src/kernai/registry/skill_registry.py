@@ -57,13 +57,7 @@ class SkillRegistry(Registry[Skill]):
         """
         text = os.path.abspath(os.fspath(pattern))  # noqa: PTH100 - Path would take "**" and "[" for names
         with self._loading:
-            found = load_files(find_files(text))
-            with self._lock:
-                patterns = tuple(dict.fromkeys([*self._state.patterns, text]))
-                old = [self._state.files[one.path] for one in found if one.path in self._state.files]
-                self._replace(old, found, patterns)
-        forget(old)
-        return [skill for one in found for skill in one.skills]
+            return self._load(find_files(text), text)
 
     def reload(self) -> list[Skill]:
         """Runs the files of all patterns given to `load_from` again, new files too.
@@ -72,29 +66,28 @@ class SkillRegistry(Registry[Skill]):
         `KernaiError` says which file and line. Current runs keep the skills they have.
         """
         with self._loading:
-            patterns = self._state.patterns
-            paths = dict.fromkeys(path for pattern in patterns for path in find_files(pattern))
-            found = load_files(list(paths))
-            with self._lock:
-                old = list(self._state.files.values())
-                self._replace(old, found, patterns)
-        forget(old)
-        return [skill for one in found for skill in one.skills]
+            return self._load(list(dict.fromkeys(path for one in self._state.patterns for path in find_files(one))))
 
-    def _replace(self, old: list[SkillFile], new: list[SkillFile], patterns: tuple[str, ...]) -> None:
-        """Replaces the skills of old files by those of new ones. Under the lock."""
-        known = dict(self._state.entries)
-        fresh = {skill.name: skill for one in new for skill in one.skills}
-        for one in old:
-            for skill in one.skills:
-                # a skill that was replaced by hand since no longer belongs to the file
-                if one.owns(skill) and skill.name not in fresh and known.get(skill.name) is skill:
-                    del known[skill.name]
-        known.update(fresh)
-        gone = {one.path for one in old}
-        files = {path: one for path, one in self._state.files.items() if path not in gone}
-        files.update((one.path, one) for one in new)
-        self._set(RegistryState(known, patterns, files))
+    def _load(self, paths: list[str], pattern: str | None = None) -> list[Skill]:
+        """Runs files in place of those loaded before: of the pattern, or of all patterns."""
+        new = {one.path: one for one in load_files(paths)}
+        skills = [skill for one in new.values() for skill in one.skills]
+        fresh = {skill.name: skill for skill in skills}
+        with self._lock:
+            entries, patterns, files = self._state
+            old = {path: one for path, one in files.items() if pattern is None or path in new}
+            known = dict(entries)
+            for one in old.values():
+                for skill in one.skills:
+                    # a skill that was replaced by hand since no longer belongs to the file
+                    if one.owns(skill) and skill.name not in fresh and known.get(skill.name) is skill:
+                        del known[skill.name]
+            known.update(fresh)
+            kept = {path: one for path, one in files.items() if path not in old}
+            patterns = patterns if pattern is None else tuple(dict.fromkeys([*patterns, pattern]))
+            self._set(RegistryState(known, patterns, {**kept, **new}))
+        forget(list(old.values()))
+        return skills
 
     def select(self, selection: SkillSelection, model: Model | None = None) -> list[Skill]:
         """The skills of a selection that a model can use: ``"all"``, None for none, or a list of names and skills.
