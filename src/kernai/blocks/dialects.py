@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
@@ -143,23 +143,18 @@ _FENCE_END = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
 
 
-def _hermes(text: str) -> Sequence[Block]:
-    """`<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen."""
-    return [block for tag in _TOOL_CALL.finditer(text) for block in _one_after_another(text, tag.end())]
+def _at_each(tag: re.Pattern[str], read: Callable[[str, re.Match[str]], Iterable[Block]]) -> Recogniser:
+    """Reads the calls at each place where the pattern matches."""
+    return lambda text: [block for found in tag.finditer(text) for block in read(text, found)]
 
 
-def _one_after_another(text: str, at: int) -> Iterator[Block]:
-    """The calls from there on, as objects or lists of them, with or without a `;` between them."""
-    value, at = json_at(text, at)
+def _one_after_another(text: str, tag: re.Match[str]) -> Iterator[Block]:
+    """The calls after a tag, as objects or lists of them, with or without a `;` between them."""
+    value, at = json_at(text, tag.end())
     yield from map(_must_be_called, _values(value))
     while (more := _MORE.match(text, at)) is not None:
         value, at = json_at(text, more.end())
         yield from map(_must_be_called, _values(value))
-
-
-def _function_tags(text: str) -> Sequence[Block]:
-    """`<function=name>{…}</function>`: Llama; with a tag a parameter: Qwen's coders; `<invoke name="…">`: Claude."""
-    return [function_at(text, tag) for tag in FUNCTION.finditer(text)]
 
 
 def function_at(text: str, tag: re.Match[str]) -> Block:
@@ -188,30 +183,16 @@ def _parameter(text: str) -> object:
         return bare
 
 
-def _python_tag(text: str) -> Sequence[Block]:
-    """`<|python_tag|>{"name": …, "parameters": …}`: Llama; several are separated by `;`."""
-    return [block for tag in _PYTHON_TAG.finditer(text) for block in _one_after_another(text, tag.end())]
-
-
-def _mistral(text: str) -> Sequence[Block]:
-    """`[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, where everything but the
-    name and the arguments is optional.
-    """
-    return [block for tag in MISTRAL.finditer(text) for block in _after_tool_calls(text, tag.end())]
-
-
-def _after_tool_calls(text: str, at: int) -> Iterator[Block]:
-    named = MISTRAL_CALL.match(text, at)
+def _after_tool_calls(text: str, tag: re.Match[str]) -> Iterator[Block]:
+    named = MISTRAL_CALL.match(text, tag.end())
     if named is not None:
         yield named_block(named[1], json_at(text, named.end())[0])
         return
-    value, _ = json_at(text, at)
-    for one in _values(value):
-        yield _must_be_called(one)
+    value, _ = json_at(text, tag.end())
+    yield from map(_must_be_called, _values(value))
 
 
 def _json_objects(text: str) -> Sequence[Block]:
-    """JSON objects with `name` and `arguments` or `parameters`, or a list of them, in a fence or as the whole text."""
     whole = text.lstrip()[:1] in ("{", "[")
     return [block for given in ([text] if whole else _fenced(text)) for block in _calls_alone(given)]
 
@@ -285,7 +266,6 @@ _mended = Remembered(_mended_tag).__getitem__
 
 
 def _near_tags(text: str) -> Sequence[Block]:
-    """Tags in capitals, with other quotes or none, self-closing, or with only a name: `<block name="search">`."""
     found = parse(mended_tags(text))
     if found.incomplete is not None and found.incomplete.type == "command":
         raise Unreadable
@@ -293,11 +273,18 @@ def _near_tags(text: str) -> Sequence[Block]:
 
 
 DIALECTS: dict[str, Recogniser] = {
-    "hermes": _hermes,
-    "function_tag": _function_tags,
-    "python_tag": _python_tag,
-    "mistral": _mistral,
+    # `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen
+    "hermes": _at_each(_TOOL_CALL, _one_after_another),
+    # `<function=name>{…}</function>`: Llama; with a tag a parameter: Qwen's coders; `<invoke name="…">`: Claude
+    "function_tag": _at_each(FUNCTION, lambda text, tag: [function_at(text, tag)]),
+    # `<|python_tag|>{"name": …, "parameters": …}`: Llama; several are separated by `;`
+    "python_tag": _at_each(_PYTHON_TAG, _one_after_another),
+    # `[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, where everything but the
+    # name and the arguments is optional
+    "mistral": _at_each(MISTRAL, _after_tool_calls),
+    # tags in capitals, with other quotes or none, self-closing, or with only a name: `<block name="search">`
     "near_tag": _near_tags,
+    # objects with `name` and `arguments` or `parameters`, or a list of them, in a fence or as the whole text
     "json": _json_objects,
 }
 """Each dialect's recogniser, in the order in which they are tried."""

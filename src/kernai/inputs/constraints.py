@@ -26,7 +26,8 @@ _TEXT = PLAIN[str]
 _DESCRIPTIVE = {"description", "title", "examples", "annotation"}
 #: constraints of annotated-types that refuse no value
 _HINTS = {"unit", "documentation"}
-_TEXTS = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "")  # to try if the sample is refused
+#: to try if the sample is refused
+_SAMPLES: tuple[Any, ...] = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "", 0, 2, 10, [], {})
 #: the keywords of JSON Schema for bounds
 _BOUNDS = {
     "ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
@@ -126,22 +127,16 @@ class ConstrainedType(WrapperType):
         return not validation.faults and all(one.holds(made) for one in self.constraints)
 
     def _candidates(self, sample: Any) -> Iterator[Any]:
-        """The schema's own sample, and what to try where it does not fit."""
+        """The schema's own sample, and what to try where it does not fit. Values of other types do not fit either."""
         yield sample
-        if isinstance(underlying(self.inner), TextType):
-            bounds = {one.name: one.value for one in self.constraints if not callable(one.value)}
-            edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
-            yield from map(plain, bounds.values())
-            for edge in edges:
-                yield from _beside(edge)
-            if len(edges) > 1 and hasattr(edges[0], "as_tuple"):
-                yield str(sum(edges) / 2)
-        elif isinstance(sample, str):
-            yield from _TEXTS
-        elif isinstance(sample, (int, float)):
-            yield from (0, 2, 10)
-        else:
-            yield from ([], {})
+        bounds = {one.name: one.value for one in self.constraints if one.name in _BOUNDS}
+        edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
+        yield from map(plain, bounds.values())
+        for edge in edges:
+            yield from _beside(edge)
+        if len(edges) > 1 and hasattr(edges[0], "as_tuple"):
+            yield str(sum(edges) / 2)
+        yield from _SAMPLES
 
 
 def _beside(edge: Any) -> Iterator[Any]:
