@@ -30,8 +30,7 @@ class ListType(InputType):
         if self._is_set and isinstance(value, SETS):
             value = list(value)
         if not isinstance(value, (list, tuple)):
-            validation.refuse(self.label, value)
-            return None
+            return validation.refuse(self.label, value)
         item, exact = self.item, self.item.exact
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
         if self._build is list:
@@ -71,8 +70,7 @@ class TupleType(InputType):
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
-            validation.refuse(self.label, value)
-            return None
+            return validation.refuse(self.label, value)
         pairs = zip(self.items, value, strict=True)
         return tuple(validation.inside(at, item, one) for at, (item, one) in enumerate(pairs))
 
@@ -92,8 +90,7 @@ class DictType(InputType):
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
-            validation.refuse(self.label, value)
-            return None
+            return validation.refuse(self.label, value)
         for key in value:
             if not isinstance(key, str):  # possible only for a caller in Python
                 validation.refuse("text as a key", key, (str(key),))
@@ -260,8 +257,7 @@ class RecordType(InputType):
             if self._instance is not None and isinstance(value, self._instance):
                 return value
             required = ", ".join(one.name for one in self.fields if one.required)
-            validation.refuse(f"{self.label} with {required}" if required else self.label, value)
-            return None
+            return validation.refuse(f"{self.label} with {required}" if required else self.label, value)
         faults = validation.faults
         before = len(faults)
         made = {}

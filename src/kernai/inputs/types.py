@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.errors import KernaiError, SkillInputError
+from kernai.errors import SkillInputError
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
 from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, quoted
 from kernai.values.media import Media
@@ -56,7 +56,8 @@ class Validation:
         # results of unions for containers, without which nested unions would be tried exponentially often
         self.memo: dict[tuple[int, int, bool], Any] = {} if memo is None else memo
 
-    def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> None:
+    def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> Any:
+        """Notes a fault, and returns None in place of a value."""
         self.faults.append(Fault(path, f"expected {expected}, received {shown(received)}"))
 
     def missing(self, key: str, expected: str) -> None:
@@ -173,8 +174,7 @@ class InputType:
             made = self.from_text(value)
             if made is not NO_VALUE:
                 return made
-        validation.refuse(self.label, value)
-        return None
+        return validation.refuse(self.label, value)
 
 
 class WrapperType(InputType):
@@ -235,8 +235,7 @@ class FloatType(InputType):
             number = _parsed(float, value)
             if number is not NO_VALUE and math.isfinite(number):
                 return number
-            validation.refuse("finite number", value)
-            return None
+            return validation.refuse("finite number", value)
         return self._from_string(value, validation)
 
 
@@ -272,8 +271,7 @@ class TextType(InputType):
         if isinstance(value, self._sources) and not isinstance(value, bool) and has_shape:
             with suppress(ValueError, ArithmeticError):
                 return self._parse(bare)
-        validation.refuse(self.label, value)
-        return None
+        return validation.refuse(self.label, value)
 
 
 class MediaType(InputType):
@@ -290,12 +288,11 @@ class MediaType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):
             return value
-        if isinstance(value, str) and validation.media_store is not None:
-            with suppress(KernaiError):
-                return validation.media_store.fetch(value.strip(ASCII_SPACE))
+        store = validation.media_store
+        if isinstance(value, str) and store is not None and (found := store.get(value.strip(ASCII_SPACE))) is not None:
+            return found
         expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
-        validation.refuse(expected, value)
-        return None
+        return validation.refuse(expected, value)
 
 
 class ChoiceType(InputType):
