@@ -30,7 +30,7 @@ from kernai.agents import agent as agent_module
 from kernai.agents.agent import OPTIONS
 from kernai.errors import LimitReachedError, ReplayDivergenceError
 from kernai.testing import ByHand
-from tests.loop.loop_cases import command
+from tests.written import command, final
 
 
 @dataclass
@@ -52,10 +52,6 @@ VALUE = Invoice("A1", [Line("tea", 3.5)])
 
 def agent_of(output: Any, *texts: str, **options: Any) -> Agent[Any]:
     return Agent(instructions="Answer.", provider=MockProvider(*texts), output=output, **options)
-
-
-def final(text: str) -> str:
-    return f'<block type="final">{text}</block>'
 
 
 @pytest.mark.parametrize("said", [
@@ -210,13 +206,6 @@ def test_an_agent_as_a_skill_gives_the_json_of_its_value() -> None:
     result = kernai.execute(outer, "?")
     assert '>{"number": "A1", "lines": []}</block>' in result.messages[2].text
     assert kernai.execute(inner, "q").output == Invoice("A1")
-
-
-def test_an_agent_as_a_skill_that_never_answers_rightly_is_an_error_of_the_call() -> None:
-    inner = agent_of(int, final("no"), output_retries=0)
-    outer = Agent(instructions="", skills=[inner.as_skill("ask", "asks")],
-                  provider=MockProvider('<command name="ask">q</command>', final("ok")))
-    assert '<block type="error" name="ask">' in kernai.execute(outer, "?").messages[2].text
 
 
 def test_the_tasks_of_a_workflow_answer_with_text_and_the_whole_with_the_type() -> None:

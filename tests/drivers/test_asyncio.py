@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import logging
 import threading
@@ -33,18 +32,7 @@ from kernai.testing.contracts import at_once
 from tests.ways import LIVE_ONLY, PATIENCE
 from tests.written import command, final, plan
 
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 OnChunk = Callable[[str], Any]
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("kernai"):
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), f"{thread.name} outlived its run"
 
 
 class Native(Provider):
@@ -58,10 +46,6 @@ class Native(Provider):
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         return LlmResponse(await self.answer(messages, on_chunk))
-
-
-def first_then_done(text: str) -> Callable[[Sequence[Message], Model], str]:
-    return lambda messages, _: final("done") if len(messages) > 2 else text
 
 
 # ------------------------------------------------------------------------------------------- where things run
@@ -296,9 +280,6 @@ async def test_an_async_callback_that_raises_is_logged_and_the_run_continues(cap
     assert "event=callback.failed" in caplog.text
 
 
-# ------------------------------------------------------------------------------------------- failures
-
-
 # ------------------------------------------------------------------------------------------- many, and nothing left
 
 
@@ -310,9 +291,8 @@ def test_one_agent_serves_several_event_loops_at_once() -> None:
         together.wait(PATIENCE)
         return "native"
 
-    agent = Agent(
-        instructions="x", skills=[native], provider=MockProvider().on_call(first_then_done(command("native")))
-    )
+    provider = MockProvider().on_call(lambda messages, _: final("done") if len(messages) > 2 else command("native"))
+    agent = Agent(instructions="x", skills=[native], provider=provider)
     answers: list[str] = []
     assert at_once(lambda _: answers.append(asyncio.run(arun(agent, "go"))), 4) == []
     assert answers == ["done"] * 4

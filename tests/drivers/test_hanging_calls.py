@@ -96,20 +96,13 @@ def whole(recorder: Recorder) -> bool:
 
 @WAYS
 @KINDS
-def test_a_run_that_is_cancelled_does_not_wait_for_it(way: Way, kind: str, hang: Hang) -> None:
+@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
+def test_a_run_that_is_to_stop_does_not_wait_for_it(way: Way, reason: str, kind: str, hang: Hang) -> None:
     recorder = Recorder()
-    result = way(agents(hang)[kind], recorder=recorder, cancel=hang.entered)
-    assert result.stop_reason == "cancelled"
+    stop: dict[str, Any] = {"limits": Limits(timeout=0.05)} if reason == "timeout" else {"cancel": hang.entered}
+    result = way(agents(hang)[kind], recorder=recorder, **stop)
+    assert result.stop_reason == reason
     assert not hang.leave.is_set()
-    assert whole(recorder)
-
-
-@WAYS
-@KINDS
-def test_a_run_whose_time_is_up_does_not_wait_for_it(way: Way, kind: str, hang: Hang) -> None:
-    recorder = Recorder()
-    result = way(agents(hang)[kind], recorder=recorder, limits=Limits(timeout=0.05))
-    assert result.stop_reason == "timeout"
     assert whole(recorder)
 
 

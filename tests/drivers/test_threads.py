@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import json
 import os
@@ -39,9 +38,6 @@ from kernai.testing.contracts import at_once
 from tests.ways import LIVE_ONLY, PATIENCE, SYNC_WAYS, WAYS, Way
 from tests.written import command, final, plan
 
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
-
-
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
@@ -58,7 +54,7 @@ def kinds(recorder: Recorder, *types: str) -> list[str]:
 # ------------------------------------------------------------------------------------------- whose thread it is
 
 
-def test_skills_are_called_in_the_callers_thread() -> None:
+def test_skills_are_called_in_the_callers_thread_and_those_of_a_stream_in_one_of_its_own() -> None:
     seen: list[int] = []
 
     @skill(register=False)
@@ -66,28 +62,11 @@ def test_skills_are_called_in_the_callers_thread() -> None:
         seen.append(threading.get_ident())
         return "here"
 
-    assert run(agent_with(where, calls=["where", "where"]), "go") == "done"
-    assert seen == [threading.get_ident()] * 2
-
-
-def test_the_skills_of_a_stream_are_called_in_one_thread_of_its_own_with_the_callers_context_variables() -> None:
-    seen: list[tuple[int, str]] = []
-    who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
-
-    @skill(register=False)
-    def where() -> str:
-        seen.append((threading.get_ident(), who.get()))
-        who.set("changed")
-        return "here"
-
-    token = who.set("the caller")
-    events = stream(agent_with(where, calls=["where", "where"]), "go")
-    who.reset(token)
-    assert list(events)[-1].data["text"] == "done"
-    [(one, first), (other, second)] = seen
-    assert one == other != threading.get_ident()
-    assert (first, second) == ("the caller", "the caller")
-    assert who.get() == "nobody"
+    run(agent_with(where, calls=["where", "where"]), "go")
+    run(agent_with(where, parallel_skills=True), "go")
+    assert seen == [threading.get_ident()] * 3, "a single call needs no worker"
+    list(stream(agent_with(where, calls=["where", "where"]), "go"))
+    assert seen[3] == seen[4] != threading.get_ident()
 
 
 def test_a_stream_may_be_handed_from_thread_to_thread() -> None:
@@ -125,16 +104,6 @@ def test_parallel_skills_run_at_once_in_workers(way: Way) -> None:
     assert way(agent_with(meet, calls=["meet"] * 3, parallel_skills=True)).text == "done"
     assert len(seen) == 3
     assert threading.get_ident() not in seen
-
-
-def test_a_single_call_of_an_agent_with_parallel_skills_needs_no_worker() -> None:
-    @skill(register=False)
-    def where() -> str:
-        return str(threading.get_ident())
-
-    recorder = Recorder()
-    run(agent_with(where, parallel_skills=True), "go", recorder=recorder)
-    assert recorder.for_event("skill_result")[0].data["result"] == str(threading.get_ident())
 
 
 # ------------------------------------------------------------------------------------------- the private event loop

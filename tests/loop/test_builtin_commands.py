@@ -60,16 +60,6 @@ def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:
     assert ask("/workflow", context=Context(depth=1)) != text
 
 
-def test_tasks_of_a_run_without_a_workflow_are_none() -> None:
-    assert json.loads(ask("/tasks")) == {
-        "depth": 0,
-        "goal": None,
-        "strategy": None,
-        "tasks": [],
-        "task_results": {},
-    }
-
-
 def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     response = f'<block type="plan">{json.dumps({"goal": "G", "tasks": [task("a", depends_on=[]), task("b")]})}</block>'
     provider = Script({

@@ -14,7 +14,6 @@ import pytest
 
 from kernai import (
     Agent,
-    Context,
     LimitReachedError,
     Limits,
     MemoryStore,
@@ -264,15 +263,6 @@ def test_a_model_reads_which_tasks_failed() -> None:
 def test_the_text_of_a_stream_is_the_results_as_json() -> None:
     with stream_plan(agent(), PLAN) as events:
         assert json.loads("".join(events.text())) == RESULTS
-
-
-def test_the_tasks_see_the_callers_context() -> None:
-    class Shop(Context):
-        pass
-
-    context = Shop()
-    run_plan(agent(), PLAN, context=context)
-    assert context.task_results == {"a": "one!", "b": "two!", "c": "sum of 2"}
 
 
 def test_a_resume_that_was_not_given_the_tasks_agents_again_says_so_and_changes_nothing() -> None:

@@ -193,15 +193,10 @@ def test_only_a_limit_on_tokens_has_them_estimated_and_an_estimate_is_no_usage(l
     assert len(hand.warnings) == warned
 
 
-@pytest.mark.parametrize(
-    "usage,cost",
-    [
-        ({"prompt_tokens": 10, "completion_tokens": 4}, 10 * 2e-6 + 4 * 10e-6),
-        ({"total_tokens": 14}, None),
-        ({"prompt_tokens": 10}, None),
-        ({}, None),
-    ],
-)
+@pytest.mark.parametrize("usage, cost", [
+    ({"prompt_tokens": 10, "completion_tokens": 4}, 10 * 2e-6 + 4 * 10e-6), ({"total_tokens": 14}, None),
+    ({"prompt_tokens": 10}, None), ({}, None),
+])  # fmt: skip
 def test_a_cost_is_known_where_both_halves_are(usage: dict[str, int], cost: float | None) -> None:
     hand = by_hand(
         provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(), agent={"model": PRICED}
@@ -266,18 +261,10 @@ def test_protocol_calls_are_looked_at_too_and_differ_by_name_and_text() -> None:
     assert by_hand(same + same, "done", limits=limits).run("Go.").stop_reason == "loop"
 
 
-@pytest.mark.parametrize(
-    "turn",
-    [
-        command("nope", "x"),
-        command("", "x"),
-        command("/skills"),
-        command("/nope"),
-        '<block type="closed">?</block>',
-        command("out_of_bounds", "x"),
-        command("add", "no number"),
-    ],
-)
+@pytest.mark.parametrize("turn", [
+    command("nope", "x"), command("", "x"), command("/skills"), command("/nope"), '<block type="closed">?</block>',
+    command("out_of_bounds", "x"), command("add", "no number"),
+])  # fmt: skip
 def test_calls_that_are_refused_and_built_in_ones_come_again_too(turn: str) -> None:
     for name in ("oracle", "closed"):
         kernai.protocols.register(name, lambda *_: "yes")
@@ -298,15 +285,6 @@ def test_two_runs_with_the_same_limits_have_a_budget_each() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- depth
-
-
-def test_a_sub_run_deeper_than_the_limit_fails_its_call() -> None:
-    leaf = Agent(instructions="").as_skill("leaf", "")
-    hand = by_hand(*[command("leaf", "x")] * 3, "done", limits=Limits(max_depth=0), agent={"skills": [leaf]})
-    assert hand.run("Go.").text == "done"
-    ends = {event.scope: event.data["stop_reason"] for event in hand.events if event.type == "result"}
-    assert ends["0.0"] == "max_depth"
-    assert "max_depth=0" in next(event.data["error"] for event in hand.events if event.type == "skill_error")
 
 
 def test_a_run_that_starts_too_deep_stops() -> None:
@@ -340,32 +318,14 @@ def test_two_agents_that_are_each_others_skills_end(steps: int) -> None:
 # ------------------------------------------------------------------------------------------- a caller's mistake
 
 
-@pytest.mark.parametrize(
-    "name,value,error",
-    [
-        ("max_tokens", "10", TypeError),
-        ("max_tokens", 1.5, TypeError),
-        ("max_tokens", True, TypeError),
-        ("max_tokens", -1, ValueError),
-        ("max_cost", "1", TypeError),
-        ("max_cost", -0.1, ValueError),
-        ("max_calls", 2.0, TypeError),
-        ("timeout", None, None),
-        ("timeout", "1s", TypeError),
-        ("timeout", -1, ValueError),
-        ("max_depth", None, TypeError),
-        ("max_depth", -1, ValueError),
-        ("repeated_calls", 1, ValueError),
-        ("repeated_calls", False, TypeError),
-        ("max_cost", 1, None),
-        ("timeout", 0.5, None),
-        ("timeout", float("inf"), None),
-        ("timeout", 10**400, ValueError),
-        ("max_cost", 10**400, ValueError),
-        ("timeout", float("nan"), ValueError),
-        ("max_cost", float("nan"), ValueError),
-    ],
-)
+@pytest.mark.parametrize("name, value, error", [
+    *[("max_tokens", wrong, TypeError) for wrong in ("10", 1.5, True)], ("max_tokens", -1, ValueError),
+    ("max_cost", "1", TypeError), *[("max_cost", wrong, ValueError) for wrong in (-0.1, 10**400, float("nan"))],
+    *[("timeout", right, None) for right in (None, 0.5, float("inf"))], ("timeout", "1s", TypeError),
+    *[("timeout", wrong, ValueError) for wrong in (-1, 10**400, float("nan"))],
+    ("max_calls", 2.0, TypeError), ("max_calls", "many", TypeError), ("max_depth", None, TypeError), ("max_depth", -1, ValueError),
+    ("repeated_calls", 1, ValueError), ("repeated_calls", False, TypeError), ("max_cost", 1, None),
+])  # fmt: skip
 def test_an_error_names_the_wrong_limit(name: str, value: object, error: type[Exception] | None) -> None:
     if error is None:
         assert getattr(Limits(**{name: value}), name) == value  # type: ignore[arg-type]  # the point of the table
@@ -456,5 +416,3 @@ def test_a_copy_of_limits_knows_whether_calls_were_limited(copied: Callable[[Lim
         assert copied(limits) == limits
     calls: list[str] = []
     assert kernai.execute(endless(calls), "Go.", limits=copied(Limits())).stop_reason == "max_calls"
-    with pytest.raises(TypeError, match="max_calls must be an int"):
-        Limits(max_calls="many")  # type: ignore[arg-type] # the point

@@ -365,29 +365,11 @@ def test_concurrent_calls_are_announced_in_order_and_recorded_as_they_end() -> N
     assert [one.text for one in done.messages[2:5]] == [result("echo", one) for one in "abc"]
 
 
-FRAGMENTS = st.sampled_from(
-    [
-        "prose ",
-        "< ",
-        "<block",
-        "</block>",
-        "<final>",
-        "</final>",
-        '<block type="final">',
-        '<block type="command" name="echo">',
-        '<block type="command" name="add">',
-        '{"a": 1}',
-        '<block type="plan">',
-        '{"tasks": [{"id": "a", "input": "Go."}]}',
-        '<block type="oracle">',
-        "none",
-        '<block type="result" name="echo">',
-        '<block type="x"/>',
-        "<json>",
-        "</json>",
-        "\n",
-    ]
-)
+FRAGMENTS = st.sampled_from([
+    "prose ", "< ", "<block", "</block>", "<final>", "</final>", '<block type="final">', '<block type="command" name="echo">',
+    '<block type="command" name="add">', '{"a": 1}', '<block type="plan">', '{"tasks": [{"id": "a", "input": "Go."}]}',
+    '<block type="oracle">', "none", '<block type="result" name="echo">', '<block type="x"/>', "<json>", "</json>", "\n",
+])  # fmt: skip
 
 
 @given(st.lists(st.lists(FRAGMENTS, max_size=8).map("".join), min_size=1, max_size=4), st.booleans(), st.integers(1, 9))
@@ -395,18 +377,8 @@ def test_whatever_a_model_writes_the_run_ends_and_both_drivers_record_the_same(
     responses: list[str], correct: bool, size: int
 ) -> None:
     def agent() -> Agent:
-        return set_up(
-            Case(
-                "",
-                [],
-                agent={
-                    "provider": MockProvider(*responses, chunk_size=size),
-                    "max_steps": 4,
-                    "on_prose": "correct" if correct else "accept",
-                },
-            ),
-            size,
-        )
+        options = {"max_steps": 4, "on_prose": "correct" if correct else "accept"}
+        return set_up(Case("", [], agent={"provider": MockProvider(*responses, chunk_size=size), **options}), size)
 
     hand = ByHand(agent(), listening=True)
     wanted = hand.run("Go.")
@@ -507,36 +479,19 @@ def test_one_error_that_ends_two_runs_does_not_mix_them_up() -> None:
 # -------------------------------------------------------------------------------------- stopping and breaking
 
 
-def _cancelled_after(effects: int) -> tuple[ByHand, Result]:
-    """A run of two commands, cancelled while the given effect is performed."""
-    agent = Agent(instructions="Work.", skills=[echo])
-    hand = ByHand(
-        agent, provider=MockProvider(command("echo", "x") * 2, "done"), cancelled=lambda: len(hand.effects) >= effects
-    )
-    return hand, hand.run("Go.")
+ANSWERED = ["run_start", "messages_sent", "llm_response", "blocks_parsed"]
 
 
-@pytest.mark.parametrize(
-    "effects,types",
-    [
-        (0, ["run_start", "result"]),
-        (1, ["run_start", "messages_sent", "model_failed", "result"]),
-        (2, ["run_start", "messages_sent", "llm_response", "blocks_parsed", "skill_execute", "skill_result", "result"]),
-        (
-            4,
-            [
-                *["run_start", "messages_sent", "llm_response", "blocks_parsed"],
-                *["skill_execute", "skill_result"] * 2,
-                "messages_sent",
-                "model_failed",
-                "result",
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("effects, types", [
+    (0, ["run_start"]), (1, ["run_start", "messages_sent", "model_failed"]), (2, [*ANSWERED, "skill_execute", "skill_result"]),
+    (4, [*ANSWERED, *["skill_execute", "skill_result"] * 2, "messages_sent", "model_failed"]),
+])  # fmt: skip
 def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, types: list[str]) -> None:
-    hand, cancelled = _cancelled_after(effects)
-    assert [event.type for event in hand.events] == types
+    """Two calls, cancelled while the given effect is performed."""
+    agent = Agent(instructions="Work.", skills=[echo], provider=MockProvider(command("echo", "x") * 2, "done"))
+    hand = ByHand(agent, cancelled=lambda: len(hand.effects) >= effects)
+    cancelled = hand.run("Go.")
+    assert [event.type for event in hand.events] == [*types, "result"]
     assert (cancelled.stop_reason, cancelled.text) == ("cancelled", None)
     assert isinstance(cancelled.error, kernai.RunCancelledError)
     assert cancelled.error.result is cancelled
@@ -639,14 +594,6 @@ def test_names_that_nothing_has_are_warned_of_when_a_run_starts_with_those_that_
         ("skill.unknown", "root", "serch_archive", "search_archive"), ("skill.unknown", "root", "nothing", None),
         ("protocol.unknown", "root", "tiketing", "ticketing"), ("skill.unknown", "leaf", "Search_archiv", "search_archive"),
     ]  # fmt: skip
-
-
-def test_a_name_that_no_skill_has_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    kernai.skills.register(echo)
-    kernai.run(Agent(instructions="", skills=["ecko"], provider=MockProvider("done")), "Go.", run_id="r")
-    [line] = [one for one in caplog.messages if one.startswith("event=skill.unknown")]
-    assert "skill=ecko" in line
-    assert "close=echo" in line
 
 
 @WAYS

@@ -475,16 +475,6 @@ def test_what_a_middleware_changes_of_a_call_is_checked_and_the_rest_stays(way: 
 
 
 @WAYS
-def test_one_that_forgets_to_return_is_named_where_a_skill_is_called(way: Way) -> None:
-    def of_skills(effect: Effect) -> Flow:
-        return (yield from forgetful(effect)) if isinstance(effect, CallSkill) else (yield effect)
-
-    recorder = Recorder()
-    assert way(agent_with(of_skills), recorder=recorder).text == "done"
-    assert ["of_skills returned nothing" in one["error"] for one in data_of(recorder, "skill_error")] == [True]
-
-
-@WAYS
 def test_the_provider_that_failed_is_named_behind_middleware_too(way: Way) -> None:
     result = way(agent_with(passing, provider=Script(KeyError("slot"))))
     assert str(result.error) == "Script raised KeyError: KeyError: 'slot'"

@@ -227,11 +227,6 @@ def test_a_run_that_the_hosts_code_broke_off_has_an_end_event(way: Way) -> None:
     assert hooks.notes[-1] == ("on_run_end", "", "error")
 
 
-def test_a_class_of_hooks_in_place_of_an_instance_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"write Noting\(\)"):
-        Agent(instructions="x", middleware=[Noting])  # type: ignore[list-item]
-
-
 @WAYS
 def test_on_error_asks_the_next_provider_of_a_fallback_before_it(way: Way) -> None:
     def down() -> MockProvider:
