@@ -2,7 +2,7 @@
 
 Python raises `KeyboardInterrupt` between any two instructions of the main thread. While a run is driven, a handler of
 ours decides whether to, by the frames on the stack: yes, where the code that is interrupted is not kernai's and was
-called by one of kernai's functions that are marked with `calls_out`; such a function reckons with any exception there.
+called by one of kernai's functions that are marked with `calls_out`; such a function can handle any exception there.
 Anywhere else the press is noted. kernai's waits check for a note regularly, and a driver does before it performs an
 effect; meanwhile a thread sends the signal again as soon as the main thread is in code where it may be raised. A second
 press while the first is still noted is raised at once, wherever that is; unfinished work is not waited for.

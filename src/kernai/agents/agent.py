@@ -310,7 +310,7 @@ def _read_instructions(instructions: object) -> tuple[Any, int]:
 
 
 def _arguments(instructions: Callable[..., str]) -> int:
-    """How many arguments, none or one, a callable of instructions wants."""
+    """How many arguments, none or one, instructions that are a callable take."""
     from inspect import Parameter, signature
 
     try:
@@ -343,7 +343,7 @@ def _answer_type(output: object) -> AnswerType | None:
     return AnswerType(output)
 
 
-#: the bundled functions that make a middleware, and are none
+#: the bundled functions that make a middleware and are not one themselves
 _FACTORIES = frozenset({"compact", "fallback", "guardrail", "redact", "retry", "timeout"})
 
 
@@ -377,7 +377,7 @@ def _check_protocols(protocols: object) -> tuple[str | Protocol, ...] | None:
 
 
 def _named(argument: str, given: object, kind: type[Any], others: str, advice: str) -> tuple[Any, ...]:
-    """What is given as a tuple of names and objects of a `kind`."""
+    """A tuple of names and objects of a `kind`, checked."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
         if given == "all":
@@ -477,7 +477,7 @@ def _declared(kind: type) -> set[str]:
     return {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
 
 
-#: the options of a run that are no agent's; see `RunOptions`
+#: options of a run that an agent does not have; see `RunOptions`
 OPTIONS_OF_A_RUN = (
     "history", "recorder", "context", "limits", "cancel", "on_event", "on_task_complete", "run_id", "metadata", "store",
     "lease",

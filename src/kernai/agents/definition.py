@@ -1,7 +1,7 @@
 """What a run's `run_start` records of its agent: the `Rules` by which its responses are judged, and its definition.
 
-A definition is plain data: digests of long texts and schemas, and the options and flags that a reader can judge. It is
-the same in every process and on every Python, and holds no value of a closure and no credential. Each agent is in it
+A definition is plain data: digests of long texts and schemas, and the options and flags that a reader can compare. It
+is the same in every process and on every Python, and holds no value of a closure and no credential. Each agent is in it
 once and refers to others by their place, so that agents may call each other. A replay compares it; a resume never does.
 """
 

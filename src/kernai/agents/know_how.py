@@ -1,7 +1,7 @@
 """`KnowHow`: folders of instructions in the Agent Skills format, for `Agent(know_how=...)`.
 
-A folder has a file `SKILL.md`, which begins with a `name` and a `description` between two lines ``---``, and may have
-other files. The descriptions are in the system message; a model reads the rest with `/read`. Nothing is run.
+A folder has a file `SKILL.md`, whose front matter gives a `name` and a `description`, and may have other files. The
+descriptions are in the system message; a model reads the rest with `/read`. Nothing is run.
 https://agentskills.io/specification
 """
 
@@ -33,7 +33,7 @@ class Folder:
     path: str
 
     def read(self, file: str) -> str:
-        """A file's text, `SKILL.md` without its head; `ValueError` that says what is wrong, for the model to read."""
+        """A file's text, without the front matter of `SKILL.md`; `ValueError` with a text for the model to read."""
         root = os.path.realpath(self.path)
         path = os.path.realpath(os.path.join(root, file or FILE))
         if os.path.commonpath([root, path]) != root or not os.path.isfile(path):
@@ -131,12 +131,13 @@ def _folder(path: str) -> Folder:
         if not fields.get(name, "").strip():
             raise ValueError(f"know_how: {file!r} has no {name} between two lines of --- at its beginning")
     if not _NAME.fullmatch(fields["name"]):
-        raise ValueError(f"know_how: the name {fields['name']!r} in {file!r} has white space or a sign that names lack")
+        wrong = "is longer than 64 characters, or has white space, a slash, a quote or an angle bracket"
+        raise ValueError(f"know_how: the name {fields['name']!r} in {file!r} {wrong}")
     return Folder(fields["name"], " ".join(neutralize(fields["description"]).split()), path)
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """The head of a `SKILL.md`, and what follows it."""
+    """The front matter of a `SKILL.md`, and the text after it."""
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         return "", text
@@ -147,7 +148,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _fields(head: str) -> dict[str, str]:
-    """The top-level texts of the YAML that such files have: plain, quoted, over several lines; lists are left out."""
+    """The top-level texts of its YAML: plain, quoted, or over several lines. Lists are ignored."""
     fields: dict[str, list[str]] = {}
     current: list[str] = []
     for line in head.splitlines():

@@ -1,7 +1,7 @@
-"""`Setup`: what is the same in every step of an agent's runs, worked out once.
+"""`Setup`: what is the same in every step of an agent's runs, computed once.
 
 It depends on the agent's options, the model, the registries, what the configuration allows, whether plans are run and
-whether the answer is typed. The agent keeps the latest one; a run asks at each step whether it still holds.
+whether the answer is typed. The agent keeps the latest one; a run checks at each step that it is still valid.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
 
 
 class Setup:
-    """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
+    """`skills` and `protocols` are what the agent may call. The rest is derived from them, most of it on first use."""
 
     __slots__ = (
         "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls",
@@ -86,7 +86,7 @@ class Setup:
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
-        # not the agent itself, which keeps this: both would have to wait for the garbage collector
+        # not the agent itself: it refers to this, and a cycle would have to wait for the garbage collector
         self._revision, self._number = agent.revision, agent.revision.number
         self._all_skills, self._all_protocols = key.skills, key.protocols
         self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
@@ -96,7 +96,7 @@ class Setup:
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         #: whether `Agent.approve` is asked before each call
         self.asks = agent.approve is not None
-        # one attribute: of two runs at once neither may see the other's message with its own instructions
+        # one attribute, so that of two runs at once neither combines its instructions with the other's message
         self._system: System | None = None
         #: the same in every step, unless the instructions are a function
         self.system: System | None = None
@@ -119,7 +119,7 @@ class Setup:
         return type(None), ()  # a deep or pickled copy of an agent works out its own: registries are not copied
 
     def holds(self) -> bool:
-        """Whether neither the agent nor a registry has changed since."""
+        """Whether neither the agent nor a registry has changed since it was made."""
         return (
             self._number == self._revision.number and self._skills_version == self._all_skills.version
             and self._protocols_version == self._all_protocols.version
@@ -161,7 +161,7 @@ class Setup:
         return self._has_calls
 
     def is_guarded(self) -> bool:
-        """Whether a skill asks for trusted values, or acts on others."""
+        """Whether a skill takes trusted values, or has effects that others notice."""
         if self._is_guarded is None:
             self._is_guarded = self.key.skills.any_guarded(self._skill_selection)
         return self._is_guarded
@@ -180,7 +180,7 @@ class Setup:
         return self._foreign
 
     def unknown(self) -> Sequence[tuple[str, str, str]]:
-        """Names in the agent's lists that are not registered: of which kind, and which names are close."""
+        """Names in the agent's lists that are not registered: each with its kind and the names that are close."""
         if self._unknown is None:
             self._unknown = [
                 *_unknown("skill", self._skill_selection, self.key.skills),

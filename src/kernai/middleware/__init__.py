@@ -1,7 +1,7 @@
-"""The layer between the loop and its drivers: generator functions that are given an effect.
+"""The layer between the loop and its drivers: generator functions that each get an effect.
 
-A middleware yields the effect it is given (or another, or none) to have it performed, is sent the outcome, and returns
-the outcome for the loop. One definition serves threads and asyncio; see docs/middleware.md.
+A middleware yields the effect (or another one, or none) to have it performed, is sent its outcome, and returns the
+outcome for the loop. One definition serves threads and asyncio; see docs/middleware.md.
 """
 
 from __future__ import annotations

@@ -212,14 +212,15 @@ def compact(
 
 
 def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
-    """Decided again from the messages alone, as before each answer: so what was shortened stays so, and
-    the beginning of what is sent stays the same from call to call, which a vendor's cache of prefixes needs.
+    """Computed from the messages alone before each call, so what was shortened once stays so.
+
+    The beginning of what is sent is then the same from call to call, which a vendor's prefix cache needs.
     """
     sent = list(messages)
     old: deque[tuple[int, str]] = deque()  # results that may be shortened, each with the line that replaces it
     new: list[tuple[int, str]] = []  # those that the model has not answered to
     characters = 0
-    is_input = True  # also the results that a workflow's task begins with, which are one message with the task itself
+    is_input = True  # so are the results that a workflow's task begins with: they share a message with the task itself
     for at, message in enumerate((*messages, Message("assistant", ""))):
         text = message.text
         if message.role == "assistant":

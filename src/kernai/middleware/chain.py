@@ -29,7 +29,7 @@ from kernai.loop.effects import (
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
-#: what a middleware's generator is: it yields effects, is sent what came of them, and returns the outcome
+#: a middleware's generator: it yields effects, is sent their outcomes, and returns the outcome for its caller
 Flow = Generator[Effect, Any, Any]
 Middleware = Callable[[Any], Flow]
 
@@ -48,16 +48,15 @@ def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
 
 @calls_out
 def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = None) -> Flow:
-    """Performs one effect through the list. Gives, or raises, what the outermost one makes of it.
+    """Passes one effect through the list; returns or raises what the outermost middleware makes of it.
 
-    What a middleware changes in the parameters of a skill's call is checked as the call itself was, if the `run` is
-    known.
+    With a `run`, parameters of a skill that a middleware changes are checked as the call itself was.
     """
     first = effect
     flows: list[Flow] = []
-    got_none: list[bool] = []  # of each, whether a call that it asked for gave None, so that it may return None
+    got_none: list[bool] = []  # for each flow: whether a call that it asked for returned None, so that it may, too
     depth = len(middleware)
-    given: BaseException | None = None  # what the driver has thrown
+    given: BaseException | None = None  # what the driver has thrown in
     while True:
         outcome: Any = None
         error: BaseException | None = None
@@ -101,7 +100,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
 
 
 def _checked(run: Run, call: Effect, first: Effect) -> Effect:
-    """A call as a middleware has changed it; `ValueError` or `SkillInputError` for what its skill does not take."""
+    """A call that a middleware has changed; `ValueError` or `SkillInputError` if its skill does not take it so."""
     if not isinstance(call, CallSkill):
         return call
     skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
@@ -144,9 +143,9 @@ def _name(middleware: Middleware) -> str:
 
 
 def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
-    """Work, its calls made through the run's middleware. The hooks of `observers` are called at its start and its end.
+    """`work`, with its calls made through the run's middleware; the hooks of `observers` are called at start and end.
 
-    It starts with its first effect: a run that is only replayed has none.
+    It starts with its first effect, so a run that is only replayed never starts.
     """
     outcome: Any = None
     error: BaseException | None = None

@@ -28,13 +28,13 @@ _A_LETTER_OFF = 0.9
 
 
 class FallbackWantedError(ProviderError):
-    """What an outer `fallback` takes as the sign to ask the next provider."""
+    """Makes a `fallback` that is before the hooks in the list ask its provider."""
 
 
 class HookContext:
     """One call: its `effect`, which a before-hook may replace, and its outcome, `response` for a model, else `result`.
 
-    An outcome that is set before the call takes its place. `attempt` counts from 0.
+    An outcome that is set before the call replaces it. `attempt` counts from 0.
     """
 
     def __init__(self, effect: CallModel | CallSkill | CallProtocol, attempt: int = 0) -> None:
@@ -107,7 +107,7 @@ class Hooks:
             return getattr(ctx, outcome)
 
     def _check_silent(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
-        """Nobody reads what such a hook returns: one that returns False would guard nothing."""
+        """Nobody reads what such a hook returns, so a guard that returns False would not stop anything."""
         if returned is not None:
             name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
             raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")
@@ -120,7 +120,7 @@ class Hooks:
 
 
 def _is_meant(name: str) -> bool:
-    """Whether a name begins as a hook's does, or is a letter off."""
+    """Whether a name begins like a hook's, or differs from one by a letter."""
     if name.startswith(("_", *_LIKE_HOOKS)):
         return name[0] != "_"
     from difflib import get_close_matches  # most classes have nothing but hooks

@@ -1,7 +1,7 @@
 """`map_runs`: one agent, many inputs. A bounded number of them run at once, and each ends with a `Result`.
 
-Guarantees: results are in the order of the inputs; whatever ends one run leaves the others alone; callbacks are called
-one at a time. What ends the whole (Ctrl-C, a cancelled task) ends all runs first.
+Guarantees: results are in the order of the inputs; a run that fails does not affect the others; callbacks are called
+one at a time. Ctrl-C or a cancelled task ends all runs before it is raised.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class RunResults(tuple[Result[Output_co], ...]):
 
     @property
     def usage(self) -> Usage:
-        """The bill of all runs."""
+        """The usage of all runs together."""
         return sum((one.usage for one in self), Usage())
 
     @property
     def failed(self) -> tuple[int, ...]:
-        """The places of those without an answer: ``[inputs[at] for at in results.failed]`` can be run again."""
+        """The indexes of runs without an answer: ``[inputs[at] for at in results.failed]`` can be run again."""
         return tuple(at for at, one in enumerate(self) if not one.ok)
 
 
@@ -52,8 +52,8 @@ class RunResults(tuple[Result[Output_co], ...]):
 class Progress(Value, Generic[Output_co]):
     """What `map_runs` reports after each run.
 
-    The run of input number `index` has ended with `result`; so have `done` of `total` runs, `failed` of them without an
-    answer, and their bill is `usage`.
+    The run of input number `index` has just ended with `result`. Of `total` runs, `done` have ended, `failed` of them
+    without an answer; together they used `usage`.
     """
 
     index: int
@@ -121,7 +121,7 @@ class Batch:
         running: dict[int, tuple[Run, Driving]] = {}
 
         def wait() -> int | None:
-            """The next run that has ended, or None after a while."""
+            """The next run that has ended, or None if none ends for a while."""
             for _, driving in running.values():
                 if driving.patience:
                     driving.look_after()
@@ -242,17 +242,17 @@ class Batch:
 
 
 class _Ended(Exception):  # noqa: N818 - never seen outside
-    """What is no `Exception` has ended a task; it is the cause."""
+    """Carries a `BaseException` out of a task; it is the cause."""
 
 
 class _End:
-    """In the place of a stream's channel: nobody takes events, and the end is put where `map_runs` waits for it."""
+    """Replaces the channel of a stream: events go to nobody, and `map_runs` learns of the end."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self.end = end
 
     def leave(self) -> None:
-        """Nobody has to be let go."""
+        """Nobody waits here."""
 
     def has_events(self) -> bool:
         return False
@@ -265,21 +265,21 @@ def _listed(inputs: Iterable[UserInput]) -> list[UserInput]:
 
 
 def _context_of_a_run(given: Context) -> Context:
-    """A context of its own, made as for a sub-run, on the same level."""
+    """A context made as for a sub-run, but at the depth of the given one."""
     made = given.child(given.task_id)
     made.depth, made.trusted = given.depth, given.trusted
     return made
 
 
 class _Turns:
-    """Has callbacks called one at a time, for whichever run."""
+    """Calls the callbacks of all runs one at a time."""
 
     def __init__(self) -> None:
         self._lock = RLock()  # re-entrant: a callback may use the context of a call, which emits
         self._async_lock: Any = None
 
     def of(self, observer: Any) -> Any:
-        """The observer, called in turn. What is none is left to be refused."""
+        """The observer, called one at a time. Anything else is returned for the run to refuse."""
         if not callable(observer):
             return observer
         return self._async(observer) if is_async(observer) else self._plain(observer)
@@ -304,7 +304,7 @@ class _Turns:
 
 
 def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> Result[Any]:
-    """The result of a run that ended with an exception, such as one of its store."""
+    """The result of a run that ended with an exception, such as one from its store."""
     if not isinstance(error, KernaiError):
         failure = KernaiError(f"{type(error).__name__}: {error_text(error)}")
         failure.__cause__ = error

@@ -20,7 +20,7 @@ NO_GOAL = "Run the plan."
 
 
 class PlanRequest(RunRequest):
-    """The plan takes the place of a model's first response; the agent, or one of `agents`, runs its tasks."""
+    """The plan replaces the model's first response; the agent, or one of `agents`, runs each task."""
 
     def __init__(
         self, agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: Mapping[str, Any]
@@ -64,7 +64,7 @@ def checked_plan(given: GivenPlan) -> Plan:
 
 
 def _check_task(task: Task, given: Mapping[str, Any]) -> None:
-    """`ValueError` for what was pruned of a task."""
+    """`ValueError` for what `Plan.validate` dropped from a task."""
     _check_keys(f"task {task.id!r}", given, Task)
     if type(given.get("parallel", False)) is not bool:
         raise ValueError(f"task {task.id!r}: parallel must be True or False, got {given['parallel']!r}")
@@ -78,7 +78,7 @@ def _check_task(task: Task, given: Mapping[str, Any]) -> None:
 
 
 def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) -> None:
-    """`ValueError` for a key that would be passed over, such as ``depend_on``."""
+    """`ValueError` for a key that would be ignored, such as ``depend_on``."""
     known = [one.name for one in fields(kind)]
     for key in given:
         if key not in known:

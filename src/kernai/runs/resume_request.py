@@ -1,4 +1,4 @@
-"""`ResumeRequest` and `ReplayRequest`: a run that is on record, to be continued or compared."""
+"""`ResumeRequest` and `ReplayRequest`: a recorded run, to be continued or compared."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Same = Callable[[Any, Any], bool]
 
 
 class _RecordedRequest(RunRequest):
-    """The arguments of a run that is on record, taken from there."""
+    """The arguments of a recorded run, taken from the recording."""
 
     def __init__(
         self, agent: Agent[Any], recorded: RecordedRun, agents: Agents, context: Context, options: Mapping[str, Any], *,
@@ -72,7 +72,7 @@ class _RecordedRequest(RunRequest):
         self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
-        """What has changed of the agent; `ReplayLoosenedError` where it protects less and is not accepted."""
+        """What has changed in the agent; `ReplayLoosenedError` if it has lost a protection that is not in `accept`."""
         recorded = self._recorded.definition
         if recorded is None:
             return ["the recording was made by an older kernai and does not describe the agent", *_stale(accept, {})]
@@ -93,7 +93,7 @@ def _stale(accept: Iterable[str], loosened: Mapping[str, str]) -> list[str]:
 
 
 def accepted_keys(keys: Iterable[str]) -> list[str]:
-    """The keys of what may protect less."""
+    """The keys of protections that may be lost."""
     if isinstance(keys, str):
         raise TypeError(f"accept must be a list of keys: write accept=[{keys!r}]")
     return list(keys)
@@ -181,7 +181,7 @@ class ResumeRequest(_RecordedRequest):
         return run, durable.waiting_on() if waits else durable.continued()
 
     def _history_to_keep(self) -> History:
-        """All of the recording if an input follows the run's end, else without what its stop caused."""
+        """The whole recording if an input follows the end of the run, else without what stopping it wrote."""
         end = self._recorded.result
         if self._input is None or end is None or end.stop_reason in (StopReason.INTERRUPT, StopReason.CLOSED):
             return History.truncated(self._recorded)
@@ -209,10 +209,9 @@ class ResumeRequest(_RecordedRequest):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Replay(Value, Generic[Output_co]):
-    """What a replay has found: the run's `result`, None if the recording stops in the middle of it, and `changes`.
+    """What a replay has found: the run's `result`, None if the recording stops in the middle of the run, and `changes`.
 
-    Those say in words what of the agent's definition differs from the recorded one and protects no less; see
-    docs/replay.md.
+    `changes` describes the differences to the recorded agent, apart from lost protections; see docs/replay.md.
     """
 
     result: Result[Output_co] | None
@@ -244,12 +243,12 @@ class ReplayRequest(_RecordedRequest):
         super().__init__(agent, recorded, agents, context, options, may_call=True)
 
     def replay(self) -> Replay[Any]:
-        """How the run ended, as the agent decides it from the recorded outcomes, and what has changed of the agent."""
+        """How the run ended, as the agent decides it from the recorded outcomes, and what has changed in the agent."""
         result, run = self.decided()
         return Replay(result, tuple(self._changes(run, self._accepted)))
 
     def decided(self) -> tuple[Result[Any] | None, Run]:
-        """How the run ended, whatever has changed of the agent that has not made it decide differently."""
+        """How the run ended, even if the agent has changed in ways that did not affect its decisions."""
         try:
             return self._compared(History.whole(self._recorded))
         except ReplayDivergenceError as error:
@@ -356,7 +355,7 @@ class _SkillChecks:
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
-    """How a stored run ended, though the agent may be less protected by now; None if the recording stops first."""
+    """How a stored run ended, even if the agent has lost protections since; None if the recording stops first."""
     request = ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context})
     return request.decided()[0]
 
@@ -371,9 +370,9 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
 
 
 def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[Any], RunInfo | None]:
-    """All of the run's entries and what the store lists of it. `RunBusyError` if somebody works on it.
+    """All of the run's entries, and what the store lists about it. `RunBusyError` if another worker has it.
 
-    A worker may have ended since `entries` were loaded; then the rest is loaded, and looked at again.
+    That worker may have written more since `entries` were loaded; then the rest is loaded and checked again.
     """
     while True:
         info = runs.info(run_id)
@@ -386,7 +385,7 @@ def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[An
 
 
 def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller supplied for the run, and its tasks' agents; all of them if they may be called."""
+    """The plan that the caller supplied, and its tasks' agents; `ValueError` if one is missing that may be called."""
     if start.plan is None:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")

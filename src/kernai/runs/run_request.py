@@ -163,7 +163,7 @@ class RunRequest:
         return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
     def driven(self, end: Any) -> tuple[Run, Driving]:
-        """The root run, and what drives it in a thread of its own; `end` stands for the channel of a stream."""
+        """The root run, and what drives it in a thread of its own; `end` replaces the channel of a stream."""
         from kernai.drivers.run_stream import Driving
 
         delivery = self._delivery()
@@ -212,7 +212,7 @@ class RunRequest:
         return run, root_work(run, self.parts)
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
-        """What is on record of a run, and its media, before anybody works on it: a resume then begins it."""
+        """The first entry of a run that nobody has begun, and its media; a resume begins it."""
         run = self._run(ThreadsDelivery(self.writer))
         self._asks(run)
         begin(run, self.parts)
@@ -262,9 +262,9 @@ class RunRequest:
         ))
 
     def _asks(self, run: Run) -> bool:
-        """Whether calls may be asked about: by the run's agent, those of its tasks, or those that these can call.
+        """Whether a call may need a decision: of the run's agent, its tasks' agents, or agents that these can call.
 
-        If a skill of one of them asks for trusted values, the run gets what it judges them by.
+        If a skill of one of them takes trusted values, the run tracks where values come from.
         """
         asks, is_guarded, seen = run.agent.approve is not None, run.setup.is_guarded(), {id(run.agent)}
         left = [*run.setup.agents(), *self._task_agents.values()]
@@ -281,7 +281,7 @@ class RunRequest:
         return asks or is_guarded
 
     def _journal(self, **stored: Any) -> Journal:
-        """Takes the run's events to the store, after those that are `stored`; see `Journal`."""
+        """Writes the run's events to the store, after those that it already has; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
         from kernai.durable.lease import Held
@@ -294,7 +294,7 @@ class RunRequest:
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
-    """`TypeError` for an option that the TypedDict `known` does not have; says where one of the agent's belongs."""
+    """`TypeError` for an option that the TypedDict `known` lacks; it says where an option of the agent belongs."""
     if options.keys() <= known.__annotations__.keys():
         return
     names = [*known.__annotations__, *others]
@@ -311,7 +311,7 @@ def check_options(options: Mapping[str, Any], known: type, *others: str) -> None
 
 
 def checked_context(given: object) -> Context:
-    """The context, or a new one. `TypeError` if it is none, or one that cannot be changed."""
+    """The context, or a new one. `TypeError` for anything else, and for a context that is frozen."""
     if given is None:
         return Context()
     context: Context = _instance("context", given, Context)
@@ -322,7 +322,7 @@ def checked_context(given: object) -> Context:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """`ValueError` unless it is a time that can pass."""
+    """`ValueError` unless it is a number of seconds above 0 and below `LONGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value

@@ -65,19 +65,10 @@ class ByHand:
     """
 
     def __init__(
-        self,
-        agent: Agent[Any],
-        *,
-        provider: Provider | None = None,
-        history: Iterable[Message] = (),
-        limits: Limits | None = None,
-        context: Context | None = None,
-        listening: bool = False,
-        cancelled: Callable[[], bool] | None = None,
-        monotonic: Callable[[], float] | None = None,
-        order: Order = first_spawned,
-        skills: SkillRegistry = SKILLS,
-        protocols: ProtocolRegistry = PROTOCOLS,
+        self, agent: Agent[Any], *, provider: Provider | None = None, history: Iterable[Message] = (),
+        limits: Limits | None = None, context: Context | None = None, listening: bool = False,
+        cancelled: Callable[[], bool] | None = None, monotonic: Callable[[], float] | None = None,
+        order: Order = first_spawned, skills: SkillRegistry = SKILLS, protocols: ProtocolRegistry = PROTOCOLS,
     ) -> None:
         self.events: list[Event] = []
         self.effects: list[Effect] = []
@@ -90,34 +81,18 @@ class ByHand:
         cancellation = Cancellation(clock, None if cancelled is None else _Asked(cancelled))
         cancellation.begin(limits.timeout)
         self.root = Root(
-            "run-1",
-            Budget(limits),
-            clock,
-            cancellation,
-            wrap=wrap,
-            skills=skills,
-            protocols=protocols,
-            allowed_skills=config.allowed_skills,
-            credential_resolver=config.credential_resolver,
-            setting_resolver=config.setting_resolver,
-            repair=config.repair,
+            "run-1", Budget(limits), clock, cancellation, wrap=wrap, skills=skills, protocols=protocols,
+            allowed_skills=config.allowed_skills, credential_resolver=config.credential_resolver,
+            setting_resolver=config.setting_resolver, repair=config.repair,
             warn=lambda name, **fields: self.warnings.append((name, fields)),
         )
         context = Context() if context is None else context
         self.kept: list[Row] | None = None
         self.outbox = Outbox(self)
         self.state = Run(
-            agent,
-            self.root,
-            self.outbox,
-            context,
-            provider=agent.provider if provider is None else provider,
-            model=agent.model,
-            generation=agent.generation,
-            depth=context.depth,
-            middleware=agent.middleware or (),
-            answer_type=agent.answer_type,
-            output_check=agent.output_check,
+            agent, self.root, self.outbox, context, provider=agent.provider if provider is None else provider,
+            model=agent.model, generation=agent.generation, depth=context.depth, middleware=agent.middleware or (),
+            answer_type=agent.answer_type, output_check=agent.output_check,
         )
         self._driver = Driver(self.root)
         for message in history:
