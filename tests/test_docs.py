@@ -15,15 +15,26 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import json
 import re
+import socket
 import sys
 import textwrap
+import threading
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import pytest
+
+from kernai import Agent, Event, LlmResponse, Media, Models, Provider, ProviderError, Result, execute, isolated
+from vendor_wires import WIRES
+from wire_format import Answering
+from wire_server import Reply, WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -77,6 +88,11 @@ def skip_reason(comment: str) -> str | None:
     if needs:
         return None if importlib.util.find_spec(needs["module"]) else f"needs {needs['module']}"
     return skip["reason"] if skip else None
+
+
+def block_with(word: str, page: Path) -> str:
+    """The first Python of a page that contains this."""
+    return next(block.code for block in code_blocks(page) if block.language == "python" and word in block.code)
 
 
 def run_python(block: CodeBlock, module: types.ModuleType) -> None:
@@ -169,3 +185,159 @@ def test_a_failing_block_names_its_page_and_its_line(tmp_path: Path) -> None:
     assert caught.value.__notes__ == [f"in the block at {page}:4"]
     last = caught.traceback[-1]
     assert (str(last.path), last.lineno + 1) == (str(page), 5)
+
+
+# ----------------------------------------------------------------------------------------- the provider of the tour
+
+CODE_OF_THE_TOUR = block_with("class Ollama", ROOT / "docs" / "tour.md")
+ADDRESS = '"http://127.0.0.1:11434/api/chat"'
+ANSWER = [
+    {"message": {"role": "assistant", "content": "<final>12 "}, "done": False},
+    {"message": {"role": "assistant", "content": "lamps</final>"}, "done": False},
+    {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop", "prompt_eval_count": 31},
+]
+
+
+def asked_by_the_tour(server: WireServer, input: Any, **options: Any) -> Result:
+    """The result of an agent with the provider that the page has, but for the server's address."""
+    assert ADDRESS in CODE_OF_THE_TOUR
+    names: dict[str, Any] = {}
+    exec(CODE_OF_THE_TOUR.replace(ADDRESS, repr(server.url)), names)
+    return execute(Agent(instructions="Be brief.", provider=names["Ollama"](), model=Models.LLAMA_3_1), input, **options)
+
+
+def lines_of_json(status: int, lines: list[Any]) -> Reply:
+    return Reply(status, body=tuple(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+def test_the_provider_of_the_tour_streams_an_answer() -> None:
+    events: list[Event] = []
+    image = Media.from_bytes(b"image", mime_type="image/png")
+    with WireServer([lines_of_json(200, ANSWER)]) as server:
+        result = asked_by_the_tour(server, ["How many? ", image], on_event=events.append)
+    assert result.text == "12 lamps"
+    assert result.usage.prompt_tokens == 31
+    assert [event.data for event in events if event.type == "block_content"] == ["12 ", "lamps"]
+    assert [request.json for request in server.requests] == [{
+        "model": "llama3.1",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "How many? [image unavailable: image/png]"},
+        ],
+    }]
+
+
+@pytest.mark.parametrize(
+    "status, lines, complaint",
+    [
+        (200, ANSWER[:2], "stream broke off"),
+        (200, [], "stream broke off"),
+        (200, [{"error": "model not found"}], "Ollama failed: KeyError"),
+        (200, ["text"], "TypeError"),
+        (500, [], "Ollama failed: <HTTPError 500"),
+    ],
+    ids=["cut off", "empty", "an error in the stream", "nonsense", "a status"],
+)
+def test_the_provider_of_the_tour_never_takes_a_failure_for_an_answer(
+    status: int, lines: list[Any], complaint: str
+) -> None:
+    with WireServer([lines_of_json(status, lines)]) as server:
+        result = asked_by_the_tour(server, "How many?")
+    assert result.stop_reason == "error"
+    assert isinstance(result.error, ProviderError)
+    assert complaint in str(result.error)
+    if isinstance(result.error.__cause__, HTTPError):
+        result.error.__cause__.close()  # it holds the response
+
+
+def test_the_provider_of_the_tour_is_as_short_as_it_claims_to_be() -> None:
+    assert len(CODE_OF_THE_TOUR[CODE_OF_THE_TOUR.index("class Ollama"):].splitlines()) <= 20
+
+
+# --------------------------------------------------------------------------------------- README's first screen
+
+
+def test_the_example_of_readme_runs_with_a_vendor_and_pays_once_somebody_agrees(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("find_order", ROOT / "README.md")
+    turns = [
+        '<block type="command" name="find_order">{"number": 1042}</block>',
+        '<block type="command" name="refund">{"number": 1042, "reason": "damaged"}</block>',
+        "<final>You get your 35 euros back.</final>",
+    ]
+    asked: list[str] = []
+
+    def say_yes(question: str) -> str:
+        asked.append(question)
+        return "y"
+
+    wire = WIRES["openai"]
+    with WireServer(Answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server, isolated():
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", wire.base_url(server.url))
+        names: dict[str, Any] = {"__name__": "program", "input": say_yes}
+        exec(code, names)
+        names["provider"].close()
+    assert asked == ["refund {'number': 1042, 'reason': 'damaged'}? [y/n] "]
+    assert "35.0 euros paid back" in names["result"].messages[4].text
+    assert capsys.readouterr().out == "You get your 35 euros back.\n"
+
+
+# ------------------------------------------------------------------------------- the guide to web servers, on a real one
+
+PATIENCE = 20.0
+
+
+class Endless(Provider):
+    """Writes an answer for as long as anybody listens."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        try:
+            on_chunk("<final>")
+            while True:
+                on_chunk("word ")
+        finally:
+            self.ended.set()
+
+
+@contextmanager
+def served(app: Any) -> Iterator[tuple[str, int]]:
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield listening.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_pieces_come_while_the_model_writes_and_a_browser_that_leaves_ends_the_run() -> None:
+    names: dict[str, Any] = {}
+    exec(block_with("/ask", ROOT / "docs" / "guides" / "web.md"), names)
+    provider = Endless()
+    names["agent"] = Agent(instructions="", provider=provider)
+    with served(names["app"]) as address, socket.create_connection(address, PATIENCE) as browser:
+        browser.sendall(b"GET /ask?q=Go. HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        come = b""
+        while b'event: piece\ndata: "word' not in come:
+            come += browser.recv(4096)
+        assert b"text/event-stream" in come
+        assert not provider.ended.is_set()
+        browser.close()
+        assert provider.ended.wait(PATIENCE)

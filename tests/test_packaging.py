@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import subprocess
@@ -115,3 +116,19 @@ def test_an_old_python_gets_a_clear_error_before_code_it_cannot_run() -> None:
     assert (refused.returncode, refused.stderr) == (
         2, "dev.py: error: kernai needs Python 3.11 or later, and this is 3.6.15; try python3.11 dev.py\n",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_pyright_knows_the_answers_type_and_what_is_a_mistake(tmp_path: Path) -> None:
+    """mypy checks all of this anyway, as `dev.py types`."""
+    pyright = [sys.executable, "-m", "pyright"]
+    if subprocess.run([*pyright, "--version"], capture_output=True, timeout=300, check=False).returncode:
+        pytest.skip("pyright is not installed, or finds no node")
+    config = tmp_path / "pyrightconfig.json"
+    config.write_text(json.dumps({
+        "include": [str(ROOT / "tests" / "typed_use.py")], "extraPaths": [str(ROOT / "src")], "pythonVersion": "3.11",
+        "typeCheckingMode": "strict", "enableTypeIgnoreComments": False, "reportUnnecessaryTypeIgnoreComment": True,
+    }))
+    done = subprocess.run([*pyright, "-p", str(config)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""What type checkers know of typed answers. mypy checks it with all tests, `tests/test_type_checkers.py` with pyright.
+"""What type checkers know of typed answers. mypy checks it with all tests, `tests/test_packaging.py` with pyright.
 
 Nothing here is run.
 """

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernai import Block, parse
 from kernai.blocks.dialects import DIALECTS, recognise
 from tests.blocks.parser_cases import TEXTS
-from tests.growth import assert_linear
+from tests.properties import assert_linear
 
 ARGUMENTS = '{"query": "the \\"old\\" </tool_call> lamps", "limit": 3}'
 OBJECT = f'{{"name": "search", "arguments": {ARGUMENTS}}}'

@@ -14,8 +14,7 @@ from kernai import Block, parse
 from kernai.blocks.parser import parse_one
 from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final, found_in
 from tests.blocks.slow_reader import read_slowly
-from tests.growth import assert_linear
-from tests.properties import examples
+from tests.properties import assert_linear, examples
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

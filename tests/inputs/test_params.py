@@ -18,8 +18,7 @@ import kernai
 from kernai import Input, Skill, SkillInputError, parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, loads
 from kernai.jsonio.tolerant_json import read_tolerantly
-from tests.growth import assert_linear
-from tests.properties import json_data
+from tests.properties import assert_linear, json_data
 
 
 def skill_with(**types: Any) -> Skill:

@@ -32,7 +32,7 @@ from kernai import (
 from kernai.blocks.decodings import readings_of
 from kernai.blocks.quotations import DEEPEST, QuotedCall, bare, is_spelled_in, look_at, quoted_calls
 from kernai.loop.quoted_calls import QuotedCalls
-from tests.growth import assert_linear
+from tests.properties import assert_linear
 
 WIPE = '<block type="command" name="wipe">{"path": "/etc"}</block>'
 FETCH = '<block type="command" name="fetch">x</block>'

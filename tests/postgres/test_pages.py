@@ -16,9 +16,8 @@ import pytest
 
 from kernai.postgres import PostgresStore, Workers
 from kernai.registry.skill_registry import REGISTRY
-from tests.integration.test_web_guide import served
 from tests.postgres.server import Server
-from tests.test_docs import code_blocks
+from tests.test_docs import code_blocks, served
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from tests.warm_python import WarmProcess, WarmPython
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")]
 
+ROOT = Path(__file__).resolve().parents[1]
 #: seconds after which a program that hangs fails its test; none takes that long when all is well
 PATIENCE = 30
 
@@ -94,6 +97,14 @@ skills = [hang, hang_until_cancelled, hang_later]
 def agent(*texts, **options):
     return Agent(instructions="x", skills=skills, provider=Script(*texts), **options)
 """
+
+
+@pytest.fixture(scope="module")
+def strict_python() -> Iterator[WarmPython]:
+    """A Python that has imported kernai, in development mode, which warns of whatever is left open."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with WarmPython("kernai", environment=environment, options=["-X", "dev"]) as python:
+        yield python
 
 
 @contextmanager
@@ -304,3 +315,17 @@ def test_nothing_keeps_a_program_from_ending(strict_python: WarmPython, tmp_path
         stderr = end_of(process)
     assert process.returncode == 0, stderr
     assert stderr == ""
+
+
+@pytest.mark.slow
+def test_runs_abandoned_streams_and_cancelled_calls_leave_nothing_behind() -> None:
+    """A hundredth of what `dev.py soak` runs."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "soak.py"), "--share", "0.01"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    for what in ("200 runs", "20 abandoned streams", "20 cancelled calls"):
+        assert f"{what} in" in done.stdout
+    assert done.stdout.count("tasks left 0") == 3
