@@ -145,7 +145,3 @@ def main(*, quick: bool = False) -> None:
     asyncio.run(_objects_of_a_run(5))  # what is made once, such as caches, is not a run's
     held = asyncio.run(_objects_of_a_run())
     emit("objects of a run that waits", held, MOST_OBJECTS, held / MOST_OBJECTS, "<= 1", unit="objects")
-
-
-if __name__ == "__main__":
-    main()

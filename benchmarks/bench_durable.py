@@ -88,7 +88,3 @@ def main(*, quick: bool = False) -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         sqlite_figures(Path(folder), "process", 200, rounds, "<= 10")
         sqlite_figures(Path(folder), "power", 50, rounds, "<= 10")
-
-
-if __name__ == "__main__":
-    main()

@@ -129,7 +129,5 @@ def reuse(port: int) -> None:
     emit(f"connections for {CALLS} calls in a row", accepted, 1, accepted, "<= 1", unit="connections")
 
 
-if __name__ == "__main__":
-    if "--serve" in sys.argv:
-        serve(int(sys.argv[-1]))
-    main(quick="--quick" in sys.argv)
+if __name__ == "__main__":  # the server's process
+    serve(int(sys.argv[-1]))

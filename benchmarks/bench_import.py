@@ -30,7 +30,3 @@ def main(*, quick: bool = False) -> None:
     floor, ours = ((best[name] - best["bare"]) * 1e3 for name in ("floor", "kernai"))
     emit("import kernai", ours, floor, ours / floor, "<= 2.7", unit="ms")
     emit("import kernai, absolute", ours, 30.0, ours / 30.0, "<= 1", unit="ms")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,7 +118,3 @@ def main(*, quick: bool = False) -> None:
     texts(rounds)
     json_texts(rounds)
     registry(rounds)
-
-
-if __name__ == "__main__":
-    main(quick="--quick" in sys.argv)

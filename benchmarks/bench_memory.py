@@ -50,7 +50,3 @@ def main(*, quick: bool = False) -> None:
     emit("memory a step, 1,000 steps against 100", at_1000 / 1000, at_100 / 100, growth, "<= 1.1", unit="kB")
     left = (objects(1100) - objects(100)) / 1000
     emit("objects a step leaves", left, MOST_OBJECTS, left / MOST_OBJECTS, "<= 1", unit="objects")
-
-
-if __name__ == "__main__":
-    main()

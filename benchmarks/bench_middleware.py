@@ -56,7 +56,3 @@ def main(*, quick: bool = False) -> None:
     pairs = [(step_with(None), step_with([passing])) for _ in range(rounds)]
     without, one = (min(seconds) for seconds in zip(*pairs, strict=True))
     emit("step with one middleware against none", one * 1e6, without * 1e6, one / without, "<= 1.5", unit="us")
-
-
-if __name__ == "__main__":
-    main()

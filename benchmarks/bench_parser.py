@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import gc
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -228,7 +227,3 @@ def main(*, quick: bool = False) -> None:
     small_calls(rounds)
     html_against_expat(0.2 if quick else 1, rounds)
     growth(*((0.2, 2, 1) if quick else (1, 10, 3)))
-
-
-if __name__ == "__main__":
-    main(quick="--quick" in sys.argv)

@@ -192,7 +192,3 @@ def main(*, quick: bool = False) -> None:
             waited = deciding(store, times)
             emit("from a decision to the call by a worker", waited, 0.0, waited, "<= 100", unit="ms")
         of_a_million(server, 20_000 if quick else 1_000_000)
-
-
-if __name__ == "__main__":
-    main(quick="--quick" in sys.argv)

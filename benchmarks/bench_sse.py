@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -119,7 +118,3 @@ def main(*, quick: bool = False) -> None:
     against("SSE", openai(events // 10), (1, 16), rounds, aim=">= 0")
     line = b"data: " + json.dumps({"text": "a long answer in one piece " * (events * 10)}).encode() + b"\n\n"
     against("SSE, one line of all", line, (1460, 64 << 10, 0), rounds, aim=aim)
-
-
-if __name__ == "__main__":
-    main(quick="--quick" in sys.argv)

@@ -171,7 +171,3 @@ def main(*, quick: bool = False) -> None:
     step, handed = best
     emit("step under asyncio, sync skill", step * 1e6, 80.0, step / 80e-6, "<= 1", unit="us")
     emit("the same, against an executor", step * 1e6, handed * 1e6, step / handed, "<= 2", unit="us")
-
-
-if __name__ == "__main__":
-    main()

@@ -124,7 +124,3 @@ def main(*, quick: bool = False) -> None:
             page = chromium.new_page(viewport={"width": 1400, "height": 900})
             measure(page, file.as_uri(), view, rounds)
             page.close()
-
-
-if __name__ == "__main__":
-    main()
