@@ -81,7 +81,9 @@ def test_a_run_survives_a_server_that_is_killed_and_started_again(own_server: Se
 
 
 @pytest.mark.slow
-def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(own_server: Server) -> None:
+def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
 
     def act() -> None:
@@ -90,7 +92,9 @@ def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_
             own_server.kill()
 
     with opened(own_server) as kept:
-        with pytest.raises(KernaiError, match=r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"):
+        expired = r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"
+        with monkeypatch.context() as patched, pytest.raises(KernaiError, match=expired):
+            patched.setattr(store, "PATIENCE", 1.0)
             kernai.execute(acting(act), "go", store=kept, run_id="r", lease=0.5)
         own_server.start()
         assert calls == [0]
