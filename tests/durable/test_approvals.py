@@ -1,4 +1,4 @@
-"""A person in the loop: calls that wait, wherever they stand, and what comes of each decision."""
+"""A person in the loop: calls that wait, in any position, and what each decision does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TASKS = (
     '{"id": "b", "input": "task: look", "parallel": true}, {"id": "c", "input": "task: last", "depends_on": ["a", "b"]}]}'
     "</block>"
 )
-#: where a call that waits may stand: what the models say, and the id of the call
+#: positions of a call that waits: what the models say, and the id of the call
 PLACES: dict[str, tuple[dict[str, list[str]], str]] = {
     "alone": ({"go": [PAY]}, "0.0"),
     "between others": ({"go": [LOOK + PAY + LOOK]}, "0.1"),

@@ -31,7 +31,7 @@ from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, Result
 from kernai.values.media_store import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, payer, provider
 
-#: events that say what came of something: the loop takes that from them, so there is nothing to compare them with
+#: events with outcomes, which the loop takes from them: there is nothing to compare them with
 RUNTIME_TEXT = {
     "llm_response", "skill_result", "skill_error", "protocol_result", "protocol_error", "builtin_result", "progress",
     "context_saved",

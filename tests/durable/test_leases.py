@@ -372,15 +372,3 @@ def test_a_key_is_never_used_twice() -> None:
         kernai.execute(acting(act), "go", store=where, run_id="r")
         where.delete("r")
     assert keys == ["r:0.0", "r:1.0", "r~1:0.0", "r~1:1.0", "acme/r:0.0", "acme/r:1.0"]
-
-
-def test_a_run_that_waits_and_died_before_that_was_on_record_is_listed_as_waiting() -> None:
-    store, whole = MemoryStore(), MemoryStore()
-    kernai.execute(payer([], provider=provider(PAYING)), "go", store=whole, run_id="r")
-    store.append("r", 0, whole.load("r")[:-1], [])
-    assert info_of(store).status == "abandoned"
-    assert kernai.resume(payer([], provider=provider(PAYING)), "r", store=store).stop_reason == "interrupt"
-    assert (info_of(store).status, [call.call_id for call in info_of(store).pending]) == ("waiting", ["0.0"])
-    length = info_of(store).length
-    assert kernai.resume(payer([], provider=provider(PAYING)), "r", store=store).stop_reason == "interrupt"
-    assert info_of(store).length == length

@@ -302,12 +302,6 @@ except KernaiError as error:
         assert finished(started(code, path, owner))[0][0] == "['r']"
 
 
-def test_a_program_that_never_closes_its_store_leaves_all_in_the_file(started: Start, tmp_path: Path) -> None:
-    finished(started("SqliteStore(sys.argv[1]).append('r', 0, [entry(0)], [])", tmp_path / "runs.db"))
-    with SqliteStore(tmp_path / "runs.db") as store:
-        assert len(store.load("r")) == 1
-
-
 def test_ctrl_c_between_appends_leaves_whole_appends(started: Start, tmp_path: Path) -> None:
     program = started("""
 with SqliteStore(sys.argv[1], "process") as store:

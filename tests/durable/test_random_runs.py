@@ -1,4 +1,4 @@
-"""Random runs that are stopped at random, again and again, and go on: no call is made twice, and each state replays."""
+"""Random runs that are stopped at random, again and again, and resumed: no call is made twice, and each state replays."""
 
 from __future__ import annotations
 

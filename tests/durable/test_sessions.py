@@ -138,8 +138,9 @@ def test_media_that_are_added_later_are_kept_with_the_run_and_no_others(way: Way
 
 @EACH_WAY
 def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) -> None:
-    failing = MockProvider().on_call(echo).fail_on_step(1, ProviderError("overloaded"))
-    for stopped in ({"provider": failing}, {"limits": Limits(max_calls=1)}):
+    failing = [MockProvider().on_call(echo).fail_on_step(step, ProviderError("overloaded")) for step in (0, 1)]
+    stops: list[dict[str, Any]] = [{"provider": failing[0]}, {"provider": failing[1]}, {"limits": Limits(max_calls=1)}]
+    for stopped in stops:
         store, notes = MemoryStore(), list[str]()
         first = way.execute(talker(notes), "say 0", run_id="r", **{**talk(store=store), **stopped})
         assert not first.ok

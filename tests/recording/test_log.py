@@ -70,27 +70,22 @@ print(kernai.run(agent, "Go.", on_event=boom, recorder=kernai.Recorder(Sink()), 
 """
 
 
-def test_a_library_prints_nothing_unasked() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOUD], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
-
-
-def test_an_application_that_configures_logging_sees_the_lines() -> None:
-    program = f"import logging\nlogging.basicConfig(level='INFO')\n{LOUD}"
-    done = subprocess.run(
+def printed(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
     )
+
+
+def test_a_library_prints_nothing_unasked_and_what_went_wrong_to_an_application_that_configures_logging() -> None:
+    done = printed(LOUD)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+    done = printed(f"import logging\nlogging.basicConfig(level='INFO')\n{LOUD}")
     assert done.stdout == "x\n"
-    for begin in (
-        "INFO:kernai:event=run.start",
-        "WARNING:kernai:event=skill.error",
-        "ERROR:kernai:event=callback.failed",
-        "ERROR:kernai:event=recorder.failed",
-        "WARNING:kernai:event=usage.estimated",
+    for level, event in (
+        ("INFO", "run.start"), ("WARNING", "skill.error"), ("ERROR", "callback.failed"), ("ERROR", "recorder.failed"),
+        ("WARNING", "usage.estimated"),
     ):
-        assert begin in done.stderr
+        assert f"{level}:kernai:event={event}" in done.stderr
 
 
 # ----------------------------------------------------------------------------------------------- what is logged
@@ -100,18 +95,10 @@ def test_an_event_is_one_line_of_fields() -> None:
     with logged() as text:
         run(command("echo", "x"), "done")
     lines = text.getvalue().splitlines()
-    assert [one.split()[0] for one in lines] == [
-        "event=run.start",
-        "event=messages.sent",
-        "event=llm.response",
-        "event=blocks.parsed",
-        "event=skill.execute",
-        "event=skill.result",
-        "event=messages.sent",
-        "event=llm.response",
-        "event=blocks.parsed",
-        "event=result",
-    ]
+    assert " ".join(one.split()[0].removeprefix("event=") for one in lines) == (
+        "run.start messages.sent llm.response blocks.parsed skill.execute skill.result "
+        "messages.sent llm.response blocks.parsed result"
+    )
     assert lines[4] == "event=skill.execute run_id=run-1 step=0 call_id=0.0 skill=echo"
     assert lines[5].startswith("event=skill.result run_id=run-1 step=0 call_id=0.0 skill=echo duration_ms=")
     assert "stop_reason=final" in lines[-1]

@@ -1,7 +1,7 @@
 """`DurableRun`: a root run that is recorded in a store, resumed, or waiting for people.
 
 It knows the run's scopes, their recorded rows, the decisions that were made, and the rows that are new. A resume first
-replays every scope to its frontier (`take_up`). Only then is anything written or performed, so an error found before
+replays every scope to its frontier (`replay`). Only then is anything written or performed, so an error found before
 that changes nothing.
 """
 
@@ -94,11 +94,11 @@ class DurableRun:
         self.decisions: dict[str, Decision] = {}
         self.woken: set[str] = set()
         self.compares = False
-        #: is given each recorded outcome of a skill, if a replay calls the skills again
+        #: if a replay calls the skills again, it is given each skill's recorded outcome
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
         #: whether scopes end at their frontier, because the run was closed
         self.closes = False
-        #: whether work was parked because another worker is to continue the run
+        #: whether work was parked so that another worker continues the run
         self.is_left = False
         self.history = History()
         self._state = HostState({})
@@ -130,7 +130,7 @@ class DurableRun:
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether nothing more is to begin here, because another worker is to continue the run."""
+        """Whether nothing more may begin here, because another worker will continue the run."""
         return self.journal is not None and self.journal.held.is_unwanted
 
     def commit(self) -> None:
@@ -150,7 +150,7 @@ class DurableRun:
 
     # ------------------------------------------------------------------------------------------------- resuming
 
-    def take_up(
+    def replay(
         self,
         run: Run,
         content: tuple[InputPart, ...],

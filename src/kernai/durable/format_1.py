@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kernai.loop.effects import task_scope
 
-#: why a sub-run ended together with its root; for every other reason it ended for itself
+#: why a sub-run ended together with its root; every other reason was its own
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
 #: a run that is to stop writes none of these any more
 BEGUN = frozenset({"input_added", "messages_sent", "skill_execute", "protocol_execute"})
@@ -50,7 +50,7 @@ def stops(entries: Sequence[Mapping[str, Any]], dropped: Collection[int], kinds:
 class _Inference:
     def __init__(self, scopes: dict[str, list[_OldRow]]) -> None:
         self._scopes = scopes
-        #: by scope, the number of the last entry that begins something; and the scopes that ended for themselves
+        #: by scope, the number of the last entry that begins something; the scopes that ended for a reason of their own
         self._begun = {
             scope: max((one.seq for one in rows if one.type in BEGUN), default=-1) for scope, rows in scopes.items()
         }
@@ -73,7 +73,7 @@ class _Inference:
         return dict.fromkeys(left_out, "cancelled" if reason == "final" else reason)
 
     def _is_over(self, scope: str) -> bool:
-        """Whether a run above it has continued after its end, or ended for itself."""
+        """Whether a run above it has continued after its end, or ended for a reason of its own."""
         last = self._scopes[scope][-1].seq
         return any(self._begun.get(above, -1) > last or above in self._own_ends for above in _above(scope))
 
@@ -99,7 +99,7 @@ class _Inference:
         return False
 
     def _went_with(self, child: str) -> bool:
-        """Whether a sub-run began, and ended for its root did."""
+        """Whether a sub-run began, and ended because its root did."""
         rows = self._scopes.get(child)
         return rows is not None and (child in self._stopped or rows[-1].type != "result")
 
@@ -127,7 +127,7 @@ def _above(scope: str) -> list[str]:
 
 
 def _ended_with_the_root(scope: str, rows: Sequence[_OldRow]) -> bool:
-    """Of a scope whose last event is its `result`: whether it ended for the root was stopped."""
+    """Of a scope whose last event is its `result`: whether it ended because the root was stopped."""
     last = rows[-1]
     reason = last.data["stop_reason"]
     if not scope:
@@ -136,7 +136,7 @@ def _ended_with_the_root(scope: str, rows: Sequence[_OldRow]) -> bool:
 
 
 def _exited(rows: Sequence[_OldRow]) -> bool:
-    """Whether a `SystemExit` of its own has ended a task, or a sub-run in one: that ends no more than the task."""
+    """Whether a task, or a sub-run in one, was ended by its own `SystemExit`, which does not end the run."""
     for one in reversed(rows):
         if one.type == "llm_response" or one.entry.get("task_id") is None:
             return False

@@ -1,9 +1,9 @@
 """`Head`: what a store keeps of a run beside its entries. `LeasedStore`: all that can be decided from it.
-`MemoryStore`: no more than that, in memory.
+`MemoryStore` keeps heads and entries in memory.
 
-The built-in stores differ in where they keep heads and entries. Who may write, what a decision does, when a run may be
-deleted is the same everywhere, so it is written down once, here: a store passes a head in, within one of its
-transactions, and stores the changed one.
+The built-in stores differ in where they keep heads and entries. Who may write, what a decision does and when a run may
+be deleted is the same for all of them, and decided here: within a transaction a store reads a head, has it changed, and
+stores it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from kernai.values.pending_calls import PendingCall
 
 T = TypeVar("T")
-#: how often `watch` looks where the store says nothing, in seconds
+#: how often `watch` polls a store that cannot notify it, in seconds
 POLL = 0.2
 LONGEST_WAIT = 60.0
 #: from the process's monotonic clock, which never jumps, to the time of day when it began
@@ -217,9 +217,7 @@ _KEPT = attrgetter(*Head.__slots__[1:-1])
 
 
 class LeasedStore(NotCopied, RunStore):
-    """The part of a `RunStore` that needs nothing but heads. `_change`, `_find` and those of `Store` are the
-    store's.
-    """
+    """What a `RunStore` can do with heads alone. A store adds `_change`, `_find` and the methods of `Store`."""
 
     _HOLDS = "locks and connections; open another store, or copy a run with fork"
     _tenant = ""
@@ -272,7 +270,7 @@ class LeasedStore(NotCopied, RunStore):
     def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
         """While somebody watches a run: a function that waits until entry `from_seq` may be there, at most so long."""
         del run_id
-        yield lambda from_seq, seconds: sleep(min(seconds, POLL))  # noqa: ARG005 - it only looks now and then
+        yield lambda from_seq, seconds: sleep(min(seconds, POLL))  # noqa: ARG005 - it only polls
 
     def tenant(self, name: str) -> Self:
         """The same store for one tenant: it sees and makes no runs but that tenant's. Closing it closes the store."""

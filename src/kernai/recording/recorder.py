@@ -86,8 +86,8 @@ class CompositeSink:
 class JsonlSink(NotCopied):
     """Appends one line of ASCII JSON an event to a file of mode 0600. Thread-safe; a context manager.
 
-    Of `messages_sent` only what is new since the scope's last one is written, with ``"since"``: how many messages
-    stand from before. `JsonlSink.read` puts them back together.
+    Of `messages_sent` only the messages that are new in the scope are written, and ``"since"``, the number of those
+    before them. `JsonlSink.read` puts them back together.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

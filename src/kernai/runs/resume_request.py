@@ -158,7 +158,7 @@ class ResumeRequest(_RecordedRequest):
         durable = DurableRun(run.root)
         inputs = recorded.inputs(run.context.media_store)
         try:
-            root = durable.take_up(
+            root = durable.replay(
                 run, self.parts, recorded, self._history_to_keep(), approvals=self._approvals,
                 in_flight=self._in_flight, inputs=inputs if self._input is None else [*inputs, self._input],
             )
@@ -267,7 +267,7 @@ class ReplayRequest(_RecordedRequest):
         checks = _SkillChecks(wrap, history, self._same)
         durable.check_skill = checks.check if self._runs_skills else None
         try:
-            root = durable.take_up(
+            root = durable.replay(
                 run, self.parts, self._recorded, history, approvals={}, in_flight="skip", compares=True,
                 inputs=self._recorded.inputs(run.context.media_store),
             )
