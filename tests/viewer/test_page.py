@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 import kernai
 from kernai.events import KINDS
 from kernai.viewer import page as page_module
-from kernai.viewer import render_page, thumbnails
+from kernai.viewer import records, render_page
 from kernai.viewer.feed import SHOWN, Tail
 from kernai.viewer.page import kinds
-from kernai.viewer.records import MOST_PARTS, Records, outline
-from kernai.viewer.thumbnails import Thumbnails, picture_type
+from kernai.viewer.records import MOST_PARTS, Records, Thumbnails, outline, picture_type
 from tests.viewer.recordings import HOSTILE, hostile, small
 
 
@@ -284,8 +283,8 @@ def test_without_a_folder_there_are_no_pictures(folder: str | None) -> None:
 
 
 def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thumbnails, "MAX_BYTES", 100)
-    monkeypatch.setattr(thumbnails, "MAX_TOTAL", 150)
+    monkeypatch.setattr(records, "MAX_BYTES", 100)
+    monkeypatch.setattr(records, "MAX_TOTAL", 150)
     names = [f"media_00000000000{end}" for end in "abc"]
     for name, size in zip(names, (90, 101, 80), strict=True):
         (tmp_path / f"{name}.gif").write_bytes(GIF.ljust(size))

@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 
 from kernai._util.private_file import open_regular
 from kernai.jsonio.json_data import dumps
-from kernai.viewer.records import Records, encode
-from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
+from kernai.viewer.records import MEDIA_ID, Records, Thumbnails, encode
 
 #: the type of the event in place of an unreadable line
 UNREADABLE = "unreadable_line"

@@ -25,8 +25,7 @@ from kernai.jsonio.json_data import dumps
 from kernai.terminal_text import printable
 from kernai.values.media import Media
 from kernai.viewer.feed import UNREADABLE
-from kernai.viewer.records import Records, encode
-from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
+from kernai.viewer.records import MEDIA_ID, Records, Thumbnails, encode
 
 STYLES = ("page.css", "cards.css")
 SCRIPTS = (

@@ -1,15 +1,27 @@
-"""`Records`: turns entries of a recording into records for the page's script."""
+"""What a page is given of a recording: `Records`, its entries, and `Thumbnails`, pictures from the folder beside it.
+
+A recording holds references to media, never their data, and no path in it is ever followed. `kernai run --record` puts
+the data into ``RUN.jsonl.media/``, in files named by the media's id. Only these are read, only from a real folder and
+as regular files, not links. Only files that begin like PNG, JPEG, GIF or WebP are shown, whatever their ending says;
+SVG is not, since it can contain scripts.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import stat
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
 from itertools import count, islice
 from typing import Any
 
+from kernai._util.private_file import open_regular
 from kernai.blocks.parser import parts_of
 from kernai.events import LlmResponseRow, MessagesSentRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
+from kernai.values.media import Media
 
 # an integer that a browser may round, with more than fifteen digits (or a text that looks like one)
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")
@@ -83,3 +95,91 @@ def outline(response: str) -> list[str | int] | None:
     closed = (part for part in parts_of(response) if part.is_closed)
     parts = [next(numbers) if part.block else part.content for part in islice(closed, MOST_PARTS + 1)]
     return parts if len(parts) <= MOST_PARTS else None
+
+
+# ---------------------------------------------------------------------------------------------------------- thumbnails
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_TOTAL = 32 * 1024 * 1024
+#: what a reference looks like anywhere in a recording
+MEDIA_ID = re.compile(r"media_[0-9a-f]{12}(?![0-9a-f])")
+_FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
+
+
+class Thumbnails:
+    """Finds pictures by id, among `media` that have data, else in the folder, until `MAX_TOTAL` bytes are used.
+
+    A file counts only `settle` seconds after its last change, so that one that is being written is not read too early.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None, media: Iterable[Media] = (), *, settle: float = 0.0
+    ) -> None:
+        self._folder = None if folder is None else os.fspath(folder)
+        self._data = {one.id: data for one in media if (data := _held(one)) is not None}
+        self._settle = settle
+        self._left = MAX_TOTAL
+
+    def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
+        """For each id that is found ``{"uri": DATA_URI}``, or ``{"left_out": REASON}``."""
+        found = {}
+        for media_id in sorted(ids & self._data.keys()):
+            data = self._data[media_id]
+            found[media_id] = self._picture(data[: MAX_BYTES + 1], len(data))
+        for media_id, path in sorted(self._files(ids - self._data.keys()).items()):
+            picture = self._read(path)
+            if picture is not None:
+                found[media_id] = picture
+        return found
+
+    def _files(self, ids: set[str]) -> dict[str, str]:
+        if self._folder is None or not ids:
+            return {}
+        try:
+            if not stat.S_ISDIR(os.lstat(self._folder).st_mode):
+                return {}
+            with os.scandir(self._folder) as files:
+                named = [(name[1], file.path) for file in files if (name := _FILE.fullmatch(file.name))]
+        except OSError:
+            return {}
+        return {media_id: path for media_id, path in named if media_id in ids}
+
+    def _read(self, path: str) -> dict[str, str] | None:
+        try:
+            file = open_regular(path, follow_links=False)
+        except OSError as error:
+            return {"left_out": f"its file cannot be opened: {error.strerror}"}
+        if file is None:
+            return {"left_out": "its file is not a regular file"}
+        with file:
+            about = os.fstat(file.fileno())
+            if abs(time.time() - about.st_mtime) < self._settle:
+                return None
+            data = file.read(MAX_BYTES + 1)
+        return self._picture(data, about.st_size)
+
+    def _picture(self, data: bytes, size: int) -> dict[str, str]:
+        if len(data) > MAX_BYTES:
+            return {"left_out": f"it has {size:,} bytes, and a picture here may have {MAX_BYTES:,}"}
+        kind = picture_type(data)
+        if kind is None:
+            return {"left_out": "its data is not PNG, JPEG, GIF or WebP"}
+        if len(data) > self._left:
+            return {"left_out": f"the pictures of this page have reached {MAX_TOTAL:,} bytes"}
+        self._left -= len(data)
+        return {"uri": f"data:{kind};base64,{b64encode(data).decode('ascii')}"}
+
+
+def _held(media: Media) -> bytes | None:
+    return media.data if isinstance(media.data, bytes) else media.payload
+
+
+def picture_type(data: bytes) -> str | None:
+    """The MIME type for the first bytes, one of the four that a page shows."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
