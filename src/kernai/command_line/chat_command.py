@@ -13,30 +13,11 @@ from typing import Any, Literal
 
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
-from kernai.command_line import output
-from kernai.command_line.agents import (
-    AGENT_FORMS,
-    add_agent_arguments,
-    add_model_arguments,
-    media_at,
-    note_unseen,
-    prepared,
-    same_agent,
-)
+from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, add_loudness_arguments, failure_of, summary
 from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, described, failing
 from kernai.command_line.program import Command
 from kernai.command_line.recording import recording_of
-from kernai.command_line.stores import (
-    RunStore,
-    add_store_arguments,
-    call_line,
-    check_id,
-    command,
-    continuing,
-    login_name,
-    new_run_id,
-)
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
@@ -55,7 +36,7 @@ from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
 
 DESCRIPTION = f"""\
-Chat with an agent that remembers the conversation. AGENT is {AGENT_FORMS}; without it you talk to a plain agent,
+Chat with an agent that remembers the conversation. AGENT is {agents.AGENT_FORMS}; without it you talk to a plain agent,
 which you can configure with --system and --skills.
 Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed twice in a row it quits.
 If input is piped in, each line is a turn, and Ctrl-C quits.
@@ -70,17 +51,19 @@ printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_agent_arguments(parser)
-    add_model_arguments(parser)
+    agents.add_agent_arguments(parser)
+    agents.add_model_arguments(parser)
     parser.add_argument("--record", metavar="FILE", help="write a recording of all turns: .json or .jsonl")
-    add_store_arguments(parser)
+    stores.add_store_arguments(parser)
     add_loudness_arguments(parser)
 
 
 def run(options: Namespace) -> int:
     media = MediaStore()
     with (
-        prepared(options, "chat") as (agent, limits), _kept(options) as kept, recording_of(options, media) as recording
+        agents.prepared(options, "chat") as (agent, limits),
+        _kept(options) as kept,
+        recording_of(options, media) as recording,
     ):
         reader = output.LineReader()
         session = ChatSession(
@@ -111,8 +94,8 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
             raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
         yield None
         return
-    with RunStore(options.store, make=True) as store:
-        yield KeptConversation(store, options.run_id, same_agent(options))
+    with stores.RunStore(options.store, make=True) as store:
+        yield KeptConversation(store, options.run_id, agents.same_agent(options))
 
 
 def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> int:
@@ -163,16 +146,16 @@ class KeptConversation:
     `words` are those of the command line that describe the agent.
     """
 
-    def __init__(self, store: RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
-        self.run_id = new_run_id() if run_id is None else run_id
-        check_id(self.run_id)
+    def __init__(self, store: stores.RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
+        self.run_id = stores.new_run_id() if run_id is None else run_id
+        stores.check_id(self.run_id)
         self._store = store
         self._words = words
 
     @property
     def again(self) -> str:
         """The command line that continues it."""
-        return command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
+        return stores.command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
 
     @property
     def status(self) -> str | None:
@@ -196,7 +179,7 @@ class KeptConversation:
 
     def _continuing(self) -> Any:
         where = f"kernai replay AGENT {self._store.path} {self.run_id}"
-        return continuing(None, where, another="begin another conversation, with another --run-id")
+        return stores.continuing(None, where, another="begin another conversation, with another --run-id")
 
 
 #: what is asked about a call, and how to answer
@@ -217,13 +200,13 @@ def questions(
     question, how = _QUESTIONS[what]
     for call in calls:
         while call.call_id not in answers:
-            output.note(f"{call_line(call)} {question}", "yellow")
+            output.note(f"{stores.call_line(call)} {question}", "yellow")
             output.note(f"({how})")
             text = (yield).strip()
             word = text.lower()
             if what == "approvals" and word:
                 said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
-                answers[call.call_id] = Decision(said, by=login_name())
+                answers[call.call_id] = Decision(said, by=stores.login_name())
             elif word in ("skip", "retry"):
                 answers[call.call_id] = word
     return {what: answers if what == "approvals" else lambda call: answers[call.call_id]}
@@ -316,14 +299,14 @@ class ChatSession:
             output.note("(the conversation is forgotten)")
             return
         before = self._kept.again
-        self._kept.run_id = new_run_id()
+        self._kept.run_id = stores.new_run_id()
         output.note(f"(a new conversation, run {self._kept.run_id}; the one before: {before})")
 
     def _attach(self, given: str) -> None:
         if not given:
             raise CommandError("/attach needs a file or a URL", "/attach photo.png")
-        media = media_at(given)
-        note_unseen([media], self.agent.model)
+        media = agents.media_at(given)
+        agents.note_unseen([media], self.agent.model)
         self._attached.append(media)
         output.note(f"({media.kind} {media.mime_type} goes with the next line)")
 

@@ -8,34 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
-from kernai.command_line import output
-from kernai.command_line.agents import (
-    AGENT_FORMS,
-    INSTRUCTIONS,
-    NAME_ONE,
-    add_agent_arguments,
-    add_model_arguments,
-    agent_of,
-    is_made,
-    media_at,
-    note_unseen,
-    prepared,
-    same_agent,
-)
+from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import Narrator, add_loudness_arguments, carried_out
 from kernai.command_line.output import NO, OK, CommandError
 from kernai.command_line.program import Command
 from kernai.command_line.recording import FORMS, Source, recording_of, source
-from kernai.command_line.stores import (
-    RunStore,
-    add_by_argument,
-    add_store_arguments,
-    call_lines,
-    command,
-    login_name,
-    new_run_id,
-    not_waiting,
-)
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
@@ -51,11 +28,11 @@ from kernai.values.result import Result
 
 
 def _add_run_arguments(parser: ArgumentParser) -> None:
-    add_agent_arguments(parser)
+    agents.add_agent_arguments(parser)
     parser.add_argument("input", metavar="INPUT", nargs="?", help="the question or task; - reads stdin")
-    add_model_arguments(parser)
+    agents.add_model_arguments(parser)
     parser.add_argument(
-        "--media", metavar="FILE|URL", action="append", default=[], type=media_at,
+        "--media", metavar="FILE|URL", action="append", default=[], type=agents.media_at,
         help="an image or other media to send after the input; repeatable",
     )
     parser.add_argument(
@@ -63,18 +40,18 @@ def _add_run_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
     add_loudness_arguments(parser)
-    add_store_arguments(parser)
+    stores.add_store_arguments(parser)
 
 
 def _run(options: Namespace) -> int:
-    if is_made(options) and options.input is None:
+    if agents.is_made(options) and options.input is None:
         options.agent, options.input = None, options.agent
-    elif options.agent is None and not is_made(options):
-        raise CommandError("there is no agent", NAME_ONE)
+    elif options.agent is None and not agents.is_made(options):
+        raise CommandError("there is no agent", agents.NAME_ONE)
     elif options.input is None and " " in options.agent and ".py" not in options.agent:
-        hint = f"a question comes after the agent ({AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
+        hint = f"a question comes after the agent ({agents.AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
         raise CommandError(f"no agent at {options.agent!r}", hint)
-    with prepared(options, "run") as (agent, limits):
+    with agents.prepared(options, "run") as (agent, limits):
         return _execute(agent, limits, options)
 
 
@@ -82,8 +59,8 @@ def _execute(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
     given = _input(options)
     context = Context()
     if not options.quiet:
-        note_unseen(options.media, agent.model)
-    run_id = new_run_id() if options.run_id is None else options.run_id
+        agents.note_unseen(options.media, agent.model)
+    run_id = stores.new_run_id() if options.run_id is None else options.run_id
     if not run_id:
         raise CommandError("--run-id is empty", "leave it out for a random one")
     with _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
@@ -94,18 +71,18 @@ def _execute(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
                 store=None if store is None else store.store,
             ),
             options, recording=recording,
-            again=None if store is None else store.again(same_agent(options), run_id),
+            again=None if store is None else store.again(agents.same_agent(options), run_id),
         )
 
 
-def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | None]:
+def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunStore | None]:
     """The store that `--store` names, where the run must be a new one."""
     if options.store is None:
         return nullcontext()
-    store = RunStore(options.store, make=True)
+    store = stores.RunStore(options.store, make=True)
     if store.info(run_id) is not None:
         store.store.close()
-        again = store.again(same_agent(options), run_id)
+        again = store.again(agents.same_agent(options), run_id)
         hint = f"`{again}` continues it; or choose another --run-id"
         raise CommandError(f"{options.store} already has a run {run_id!r}", hint)
     if options.run_id is None and not options.quiet:
@@ -134,7 +111,7 @@ def _input(options: Namespace) -> UserInput:
 
 
 def _add_resume_arguments(parser: ArgumentParser) -> None:
-    add_agent_arguments(parser)
+    agents.add_agent_arguments(parser)
     parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
     group = parser.add_argument_group("decisions", "on waiting calls")
@@ -143,13 +120,13 @@ def _add_resume_arguments(parser: ArgumentParser) -> None:
         "--refuse", metavar="CALL[=WHY]", action="append", default=[],
         help="refuse this call, and give the model the reason WHY; repeatable",
     )
-    add_by_argument(group)
+    stores.add_by_argument(group)
     parser.add_argument("--input", metavar="TEXT", help="the user's next message; - reads stdin")
     parser.add_argument(
         "--in-flight", choices=IN_FLIGHT, default="fail",
         help="what to do with calls that were interrupted (default: fail)",
     )
-    add_model_arguments(parser)
+    agents.add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
     add_loudness_arguments(parser)
 
@@ -162,7 +139,7 @@ def _resume(options: Namespace) -> int:
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
-    with RunStore(path) as store:
+    with stores.RunStore(path) as store:
         waiting = _waiting(options, store)
         decisions = _decisions(options, waiting)
         given: dict[str, Any] = {"in_flight": options.in_flight, "approvals": decisions}
@@ -171,19 +148,19 @@ def _resume(options: Namespace) -> int:
             if not text.strip():
                 raise CommandError("--input is empty", "say something, or leave it out")
             if waiting.keys() - decisions.keys():
-                hint = f"those that wait: {call_lines(waiting.values())}"
+                hint = f"those that wait: {stores.call_lines(waiting.values())}"
                 raise CommandError("--input: the run waits for a decision first", hint)
             given["input"] = text
-        with prepared(options, "run") as (agent, limits):
+        with agents.prepared(options, "run") as (agent, limits):
             return _continue(agent, limits, options, store, given)
 
 
-def _continue(agent: Agent, limits: Limits, options: Namespace, store: RunStore, given: dict[str, Any]) -> int:
-    again = store.again(same_agent(options), options.run)
+def _continue(agent: Agent, limits: Limits, options: Namespace, store: stores.RunStore, given: dict[str, Any]) -> int:
+    again = store.again(agents.same_agent(options), options.run)
     # a replay has no agent by default
-    words = same_agent(options, ("system", "skills")) or ("--system", INSTRUCTIONS)
+    words = agents.same_agent(options, ("system", "skills")) or ("--system", agents.INSTRUCTIONS)
     model = () if options.model is None else ("--model", options.model)
-    compared = command("replay", *words, *model, store.path, options.run)
+    compared = stores.command("replay", *words, *model, store.path, options.run)
 
     def start(view: Narrator) -> Result:
         try:
@@ -195,21 +172,21 @@ def _continue(agent: Agent, limits: Limits, options: Namespace, store: RunStore,
     return carried_out(start, options, again=again, replay=compared)
 
 
-def _waiting(options: Namespace, store: RunStore) -> dict[str, PendingCall]:
+def _waiting(options: Namespace, store: stores.RunStore) -> dict[str, PendingCall]:
     """The calls of the run that wait for a decision, by id."""
     return RecordedRun(options.run, store.entries(options.run)).waiting
 
 
 def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str, Decision]:
     """What the user has decided, by call; `CommandError` for a call that does not wait."""
-    who = login_name() if options.by is None else options.by
+    who = stores.login_name() if options.by is None else options.by
     decisions: dict[str, Decision] = {}
     refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
     for call, value in [*((call, True) for call in options.approve), *refused]:
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         if call not in waiting:
-            raise not_waiting(call, options.run, waiting)
+            raise stores.not_waiting(call, options.run, waiting)
         decisions[call] = Decision(value, by=who)
     return decisions
 
@@ -218,7 +195,7 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
 
 
 def _add_replay_arguments(parser: ArgumentParser) -> None:
-    add_agent_arguments(parser)
+    agents.add_agent_arguments(parser)
     parser.add_argument("words", metavar="RECORDING | STORE RUN", nargs="*", help=FORMS)
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
     parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording has several")
@@ -252,7 +229,7 @@ def _replay(options: Namespace) -> int:
             output.write(f"  to accept it: --accept {key}")
     else:
         output.write(f"--- {recording}", "bold")
-        agent = command(*same_agent(options, ("system", "skills"))).removeprefix("kernai ")
+        agent = stores.command(*agents.same_agent(options, ("system", "skills"))).removeprefix("kernai ")
         output.write(f"+++ {agent}, now", "bold")
         output.write(f"@@ event {found.seq}: {found.event} @@", "cyan")
         for sign, text, style in (("-", found.expected, "red"), ("+", found.got, "green")):
@@ -264,12 +241,12 @@ def _replay(options: Namespace) -> int:
 def _recording(options: Namespace) -> Source:
     """The run to compare with. Without an agent in a file, the first word is part of it."""
     words = options.words
-    if is_made(options) and options.agent is not None:
+    if agents.is_made(options) and options.agent is not None:
         options.agent, words = None, [options.agent, *words]
     if not words and options.agent is not None and ".py" in options.agent:
         raise CommandError(f"there is no recording after {options.agent!r}", f"name {FORMS}")
     if not words:
-        raise CommandError(f"there is no agent before {options.agent or 'the recording'!r}", NAME_ONE)
+        raise CommandError(f"there is no agent before {options.agent or 'the recording'!r}", agents.NAME_ONE)
     recording = source(words if options.store is None else [options.store, *words])
     if recording.run_id is not None and options.run_id is not None:
         raise CommandError("--run-id is for a recording with several runs", "leave it out")
@@ -277,7 +254,7 @@ def _recording(options: Namespace) -> Source:
 
 
 def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
-    with nullcontext() if recording.run_id is None else RunStore(recording.path) as store:
+    with nullcontext() if recording.run_id is None else stores.RunStore(recording.path) as store:
         if store is None:
             given: dict[str, Any] = {"recording": recording.events()}
         else:
@@ -286,7 +263,7 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         if options.run_skills:
             given["skills"] = "run"
         run_id = options.run_id if store is None else recording.run_id
-        with agent_of(options, "run") as agent, output.stdout_is_stderr():
+        with agents.agent_of(options, "run") as agent, output.stdout_is_stderr():
             try:
                 return replay(agent, run_id, model=_model_of_replay(options.model), accept=options.accept, **given)
             except ReplayDivergenceError:
@@ -319,7 +296,7 @@ def _model_of_replay(name: str | None) -> Model | None:
 
 COMMANDS = {
     "run": Command(_add_run_arguments, _run, f"""\
-Run an agent once. AGENT is {AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
+Run an agent once. AGENT is {agents.AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
 `agent` runs. For an ad-hoc agent, pass --system or --skills instead of AGENT; the first argument is then the input.
 Pass - as the input, or pipe it in without one, to read it from stdin.
 The answer goes to stdout, progress to stderr.
@@ -336,7 +313,7 @@ kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""),
     "resume": Command(_add_resume_arguments, _resume, f"""\
 Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a waiting
 call, or with the user's next message. Completed calls are not repeated. If the run has finished, its answer is printed.
-AGENT must be the agent that started the run: {AGENT_FORMS}.
+AGENT must be the agent that started the run: {agents.AGENT_FORMS}.
 
 A call that was running when the process died may have taken effect, so by default resuming fails and lists such calls.
 `--in-flight skip` informs the model that the outcome is unknown; `--in-flight retry` makes the call again. Skills
@@ -347,7 +324,7 @@ kernai resume clerk.py runs.db refund-42 --refuse 1.0="order 42 was never paid" 
 kernai resume clerk.py runs.db refund-42 --input "And order 43?\""""),
     "replay": Command(_add_replay_arguments, _replay, f"""\
 Run an agent against a recording and compare every decision: which calls it makes, what it sends the model, and how it
-ends. No model, skill or network is called, so any recorded run can serve as a test. AGENT is {AGENT_FORMS}.
+ends. No model, skill or network is called, so any recorded run can serve as a test. AGENT is {agents.AGENT_FORMS}.
 
 An agent that decides the same but has lost a protection, such as an approval, counts as different too; use --accept for
 a loss that you have reviewed. Other changes to the agent are listed, and count as differences with --strict.

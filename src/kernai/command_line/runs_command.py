@@ -8,22 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kernai._util.api import closest
-from kernai.command_line import output
+from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
 from kernai.command_line.output import OK, CommandError
 from kernai.command_line.program import Command, number
-from kernai.command_line.stores import (
-    RunStore,
-    add_by_argument,
-    add_run_arguments,
-    add_store_argument,
-    call_line,
-    command,
-    is_address,
-    login_name,
-    not_waiting,
-    open_postgres,
-)
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunFilter
@@ -43,7 +31,7 @@ _LEAST_INPUT = 20
 
 
 def _add_runs_arguments(parser: ArgumentParser) -> None:
-    add_store_argument(parser)
+    stores.add_store_argument(parser)
     parser.add_argument(
         "--status", type=_status, choices=STATUSES, metavar="STATUS", help="only runs with this status, such as waiting"
     )
@@ -74,7 +62,7 @@ def _age(text: str) -> datetime:
     return datetime.now(UTC) - timedelta(**{units[found[2]]: int(found[1])})
 
 
-def _delete(options: Namespace, store: RunStore) -> int:
+def _delete(options: Namespace, store: stores.RunStore) -> int:
     if options.agent is not None or options.limit is not None:
         raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
     if options.older_than is None and options.status is None:
@@ -85,7 +73,7 @@ def _delete(options: Namespace, store: RunStore) -> int:
 
 
 def _runs(options: Namespace) -> int:
-    with RunStore(options.store) as store:
+    with stores.RunStore(options.store) as store:
         if options.delete:
             return _delete(options, store)
         found = store.store.runs(status=options.status, agent=options.agent, updated_before=options.older_than)
@@ -106,7 +94,7 @@ def _runs(options: Namespace) -> int:
     return OK
 
 
-def _input(store: RunStore, run_id: str) -> Any:
+def _input(store: stores.RunStore, run_id: str) -> Any:
     """The run's input; None where its first entry is damaged."""
     try:
         (first,) = map(row_of, store.store.load(run_id, limit=1))
@@ -133,39 +121,39 @@ def _show(runs: list[dict[str, Any]]) -> None:
 
 
 def _add_approve_arguments(parser: ArgumentParser) -> None:
-    add_run_arguments(parser)
+    stores.add_run_arguments(parser)
     parser.add_argument("call", metavar="CALL", help="the call's id")
     parser.add_argument("--no", metavar="REASON", help="refuse the call, and give the model this reason")
-    add_by_argument(parser)
+    stores.add_by_argument(parser)
 
 
 def _approve(options: Namespace) -> int:
-    with RunStore(options.store) as store:
+    with stores.RunStore(options.store) as store:
         info = store.info(options.run)
         waiting = {} if info is None else {one.call_id: one for one in info.pending}
         if options.call not in waiting:
             store.entries(options.run)  # says if there is no such run
-            raise not_waiting(options.call, options.run, waiting)
+            raise stores.not_waiting(options.call, options.run, waiting)
         said = True if options.no is None else options.no or False
         try:
-            by = login_name() if options.by is None else options.by
+            by = stores.login_name() if options.by is None else options.by
             store.store.decide(options.run, options.call, Decision(said, by=by))
         except ValueError as error:
             raise CommandError(f"--no: {error}", "say why, or leave it out to approve") from error
         verdict = "approved" if options.no is None else "refused"
-        output.write(f"{verdict}: {options.call} {call_line(waiting[options.call])}")
+        output.write(f"{verdict}: {options.call} {stores.call_line(waiting[options.call])}")
         if not store.has_job(options.run):
-            output.note(f"to continue the run: {command('resume', 'AGENT', store.path, options.run)}")
+            output.note(f"to continue the run: {stores.command('resume', 'AGENT', store.path, options.run)}")
     return OK
 
 
 def _add_cancel_arguments(parser: ArgumentParser) -> None:
-    add_run_arguments(parser)
+    stores.add_run_arguments(parser)
     parser.add_argument("--reason", metavar="TEXT", default="", help="reason for the cancellation, for the recording")
 
 
 def _cancel(options: Namespace) -> int:
-    with RunStore(options.store) as store:
+    with stores.RunStore(options.store) as store:
         store.entries(options.run)  # says if there is no such run
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
@@ -193,10 +181,10 @@ def _add_worker_arguments(parser: ArgumentParser) -> None:
 
 
 def _work(options: Namespace) -> int:
-    if not is_address(options.store):
+    if not stores.is_address(options.store):
         raise CommandError("workers need a PostgreSQL store", "name one as --store postgresql://...")
     found = agents_in(options.agents)
-    with open_postgres(options.store) as store:
+    with stores.open_postgres(options.store) as store:
         from kernai.postgres import Workers  # an extra
 
         workers = Workers(
@@ -214,9 +202,9 @@ def _add_store_arguments(parser: ArgumentParser) -> None:
 
 
 def _migrate(options: Namespace) -> int:
-    if not is_address(options.store):
+    if not stores.is_address(options.store):
         raise CommandError("only a PostgreSQL store has tables to migrate", "name one as postgresql://...")
-    with open_postgres(options.store, create=True) as store:
+    with stores.open_postgres(options.store, create=True) as store:
         output.write(f"the tables in {store.name} are up to date")
     return OK
 
