@@ -14,6 +14,7 @@ import pytest
 from kernai import SqliteStore
 from tests.command_line.conftest import Here
 from tests.command_line.support import (
+    AGENT,
     CTRL_C,
     CTRL_D,
     ECHO,
@@ -98,6 +99,15 @@ def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> Non
     assert first.startswith("You said: see[image:media_")
     assert second == "You said: again"
     assert "note: the model text-only is not known to take image input" in done.stderr
+
+
+@pytest.mark.process
+def test_what_skills_and_their_programs_print_is_no_answer(tmp_path: Path) -> None:
+    prints = "print('counting')\n    import subprocess; subprocess.run(['echo', 'a program'], check=True)\n    return f"
+    write(tmp_path, "agent.py", AGENT.replace("return f", prints))
+    done = kernai("chat", "agent.py", cwd=tmp_path, input="How many lamps?\n")
+    assert done.stdout == "We have 12 lamps.\n"
+    assert {"counting", "a program"} <= set(done.stderr.splitlines())
 
 
 @pytest.mark.process

@@ -34,13 +34,19 @@ def test_alone_it_prints_its_help_with_every_command_and_exit_status(here: Here,
 
 
 @pytest.mark.parametrize("command", SUMMARIES)
-def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_a_help_with_examples_whose_description_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     assert main([command, "--help"]) == 0
     shown = capsys.readouterr().out
+    usage, _, rest = shown.partition("\n\n")
     examples = shown.partition("\nexamples:\n")[2].strip().splitlines()
-    assert shown.startswith(f"usage: kernai {command} ")
-    assert "--debug" in shown
+    assert usage.startswith(f"usage: kernai {command} ")
+    assert "--debug" in usage
     assert any(line.strip().startswith(f"kernai {command}") for line in examples)
+    described = rest.partition("positional arguments:")[0].partition("options:")[0]
+    assert 0 < max(map(len, described.splitlines())) <= 60
 
 
 WRONG = {
@@ -308,16 +314,6 @@ def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize("command", SUMMARIES)
-def test_a_description_fits_a_narrow_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    main([command, "--help"])
-    described = capsys.readouterr().out.partition("\n\n")[2].partition("positional arguments:")[0].partition("options:")[0]
-    assert 0 < max(map(len, described.splitlines())) <= 60
 
 
 @pytest.mark.parametrize(

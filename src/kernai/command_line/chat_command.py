@@ -8,7 +8,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from kernai._util.private_file import write_private
@@ -327,8 +327,6 @@ class ChatSession:
 
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """A turn of the conversation; without content, what continues one that was interrupted or waited."""
-        kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
-        view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
         more |= {"context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder}
         try:
@@ -339,10 +337,13 @@ class ChatSession:
         except InFlightError as error:
             self._ask("in_flight", error.calls)
             return
-        failure = self._show(events, view)
-        if isinstance(failure, BrokenPipeError):
-            raise failure
-        view.end_line()
+        kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
+        with output.stdout_is_stderr() as out:  # it is for what the model says, not for what its skills print
+            view = kind(out, verbose=self._verbose, quiet=self._quiet)
+            failure = self._show(events, view)
+            if isinstance(failure, BrokenPipeError):
+                raise failure
+            view.end_line()
         result = _result(events)
         if result is not None:
             self._remember(result)
@@ -359,9 +360,8 @@ class ChatSession:
         """Shows the turn and waits for its end, also where it is cancelled. Returns any other failure."""
         failure: Exception | None = None
         try:
-            with redirect_stdout(sys.stderr):  # stdout is for what the model says, not for what its skills print
-                for event in events:
-                    view(event)
+            for event in events:
+                view(event)
         except KeyboardInterrupt:
             self.was_interrupted = True
         except Exception as error:  # noqa: BLE001 - the agent's own code, or a pipe that is closed

@@ -180,8 +180,8 @@ _UNDECIDED = (
 class PipedTurn(Narrator):
     """For a program: stdout gets the answer, once it is known to be one; stderr what the model says beside it."""
 
-    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
-        super().__init__(verbose=verbose, quiet=quiet)
+    def __init__(self, out: TextIO | None = None, *, verbose: bool = False, quiet: bool = False) -> None:
+        super().__init__(out, verbose=verbose, quiet=quiet)
         #: paragraphs of the current response, and whether each is a final block
         self._paragraphs: list[tuple[bool, str]] = []
 

@@ -115,11 +115,16 @@ def stdout_is_stderr() -> Iterator[TextIO]:
             yield real
             return
         kept = os.dup(out)
+        shown, replaced = real, real is sys.__stdout__
+        if replaced:
+            shown = open(kept, "w", encoding=real.encoding, errors=real.errors, closefd=False)  # noqa: SIM115 - closed below
         try:
             os.dup2(err, out)
-            given = real is sys.__stdout__
-            yield open(kept, "w", encoding=real.encoding, errors=real.errors, closefd=False) if given else real  # noqa: SIM115 - see below
+            yield shown
         finally:
+            if replaced:
+                with contextlib.suppress(OSError):  # whoever wrote to it has had the error
+                    shown.close()
             os.dup2(kept, out)
             os.close(kept)
 
