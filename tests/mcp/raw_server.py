@@ -2,7 +2,6 @@
 
 Each tool is a function below. The options are carried out before anything is read:
 
-    --exit-at-start     writes to standard error and exits with status 3
     --garbage           prints lines that are no messages, then serves
     --only-garbage      prints such a line, and never a message
     --mute              reads, and answers nothing
@@ -184,9 +183,6 @@ def main() -> None:
     _keep = open(held, "w") if held else None  # noqa: SIM115 - open for as long as the process lives
     if "--stubborn" in OPTIONS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if "--exit-at-start" in OPTIONS:
-        sys.stderr.write(f"cannot open the database with {os.environ.get('TOKEN', 'nothing')}\n")
-        sys.exit(3)
     said = option("--stderr")
     if said:
         sys.stderr.buffer.write(Path(said).read_bytes())

@@ -140,7 +140,7 @@ def chain(levels: int) -> dict[str, Any]:
     (chain(28), {"a": 1}, None),
     ({"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}, {"a": "a" * 5000 + "!"}, None),
 ])
-def test_a_result_is_held_against_its_schema_within_bounds(
+def test_a_result_is_checked_against_its_schema_within_bounds(
     schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str
 ) -> None:
     async def listing(*_: Any) -> ListToolsResult:
@@ -159,14 +159,14 @@ def test_a_result_is_held_against_its_schema_within_bounds(
             assert message in str(answer.error)
 
 
-def told_changes(adapter: Adapter) -> list[Any]:
+def reported_changes(adapter: Adapter) -> list[Any]:
     return [event["changed"] for event in ask(adapter, {"method": "tools/list"}).events]
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_changed_definition_is_noticed_in_both_revisions(mode: str) -> None:
     with setup({}, {"counter": lambda: Client(counter(), mode=mode)}, register=False) as adapter:
-        assert told_changes(adapter) == []
+        assert reported_changes(adapter) == []
         assert call(adapter, "grow").text == "grown"
         events: list[Any] = []
         described = {"method": "tools/describe", "params": {"name": "grow"}}
@@ -176,7 +176,7 @@ def test_a_changed_definition_is_noticed_in_both_revisions(mode: str) -> None:
                 break
         if mode == "auto":  # this SDK's server notifies no clients of older revisions; the raw one does
             assert [event["changed"] for event in events] == [["description", "inputSchema", "outputSchema"]]
-        assert told_changes(adapter) == [["description", "inputSchema", "outputSchema"]]
+        assert reported_changes(adapter) == [["description", "inputSchema", "outputSchema"]]
 
 
 @asynccontextmanager

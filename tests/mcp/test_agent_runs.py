@@ -65,7 +65,7 @@ def test_an_agent_discovers_describes_reads_errs_corrects_and_answers(files: Ada
     assert described.startswith('<block type="result" name="mcp">tool read_text_file of server files\n')
     assert wrong.startswith('<block type="error" name="mcp">\'read_text_file\' is a tool, not a method. Write: {')
     assert right == '<block type="result" name="mcp">Buy tea.</block>'
-    # the error held the very request that mended it
+    # the error contained the very request that corrected it
     shown = json.loads(wrong.partition("Write: ")[2].removesuffix("</block>"))
     assert shown == {
         "method": "tools/call", "params": {"server": "files", "name": "read_text_file", "arguments": {"path": path}}
@@ -100,7 +100,7 @@ def test_skills_and_mcp_in_one_response_run_in_source_order(files: Adapter, tmp_
 
 
 class Seeing(Provider):
-    """Sends images to models with eyes, and keeps what it sent."""
+    """Sends images to vision models, and keeps what it sent."""
 
     def __init__(self, *answers: str) -> None:
         self._mock = MockProvider(*answers)
@@ -116,7 +116,7 @@ class Seeing(Provider):
         return self._mock.call(messages, model, generation, on_chunk)
 
 
-@pytest.mark.parametrize("model", [Models.GPT_4O, Models.TEXT_ONLY], ids=["with eyes", "text only"])
+@pytest.mark.parametrize("model", [Models.GPT_4O, Models.TEXT_ONLY], ids=["vision", "text only"])
 def test_an_image_of_a_tool_reaches_the_next_model_call(everything: Adapter, model: kernai.Model) -> None:
     provider = Seeing(block("tools/call", name="get-tiny-image"), "<final>A logo.</final>")
     agent = Agent(instructions="", provider=provider, model=model, protocols=[everything.protocol])

@@ -1,4 +1,4 @@
-"""What a model writes and what it reads, with servers in memory: right requests, and mistakes mended in one turn."""
+"""What a model writes and what it reads, with servers in memory: right requests, and mistakes corrected in one turn."""
 
 from __future__ import annotations
 

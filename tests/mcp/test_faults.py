@@ -118,23 +118,11 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
         assert call(adapter, "echo", text="hello").text == "hello"
 
 
-@pytest.mark.parametrize(
-    "options, timeout, message",
-    [
-        (["--exit-at-start"], 30, "cannot open the database with [env TOKEN]"),
-        (["--only-garbage"], 1.5, "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'"),
-    ],
-    ids=["exits at the start", "prints nothing but garbage"],
-)
-def test_a_server_that_cannot_be_used_is_reported_with_its_own_words(
-    options: list[str], timeout: float, message: str
-) -> None:
-    with raw_adapter(*options, timeout=timeout, env={"TOKEN": "s3cret-value"}) as adapter:
-        for _ in range(2):  # and tried again by the next call
-            answer = call(adapter, "echo", text="x")
-            assert answer.error is not None
-            assert "server 'raw' cannot be reached" in answer.error
-            assert message in answer.error
+def test_a_server_that_prints_no_message_at_all_is_reported_with_what_it_printed() -> None:
+    with raw_adapter("--only-garbage", timeout=3) as adapter:
+        error = str(call(adapter, "echo", text="x").error)
+    assert error.startswith("server 'raw' cannot be reached")
+    assert "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'" in error
 
 
 @pytest.mark.parametrize(
@@ -166,7 +154,7 @@ def test_one_server_that_fails_does_not_cost_the_others_their_tools() -> None:
 
 
 class Useless:
-    """A server that is of no use, handed in, which counts how often anyone has tried."""
+    """A useless server, handed in, which counts the attempts to use it."""
 
     def __init__(self, how: str) -> None:
         self.tried = 0
@@ -191,7 +179,7 @@ class Useless:
 
 
 @pytest.mark.parametrize("how", ["crashes", "hangs", "hangs when it is asked for its tools"])
-def test_a_server_that_is_of_no_use_is_waited_for_once_and_not_by_each_call_to_others(
+def test_a_useless_server_is_waited_for_once_and_not_by_each_call_to_others(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     useless = Useless(how)
@@ -223,7 +211,7 @@ def test_a_server_that_is_of_no_use_is_waited_for_once_and_not_by_each_call_to_o
 
 
 def test_a_server_that_has_come_back_is_asked_again_at_once(tmp_path: Path) -> None:
-    """By whoever names it; then by everyone."""
+    """First by a request that names it, then by all."""
     files = tmp_path / "files"
     mapping = raw(cwd=str(files), tools=["pid"])
     mapping["servers"]["well"] = {**raw()["servers"]["raw"], "tools": ["echo"]}
@@ -291,6 +279,7 @@ def test_no_part_of_a_secret_on_standard_error_is_shown(line: str, tmp_path: Pat
     file.write_text(SECRETS[line], encoding="utf-8")
     with raw_adapter("--stderr", str(file), env={"TOKEN": "s3cret-välue", "KEY": KEY}) as adapter:
         error = str(call(adapter, "echo", text="x").error)
+    assert error.startswith("server 'raw' cannot be reached: ")
     assert "its standard error ended with:" in error
     assert "[env " in error or line == "a secret cut by the start of the quote"
     for part in ("s3cret", "lue", "K3Y", "k3y", "BEGIN", "END"):

@@ -322,7 +322,7 @@ def test_what_nobody_answers_is_an_error() -> None:
         assert "server 'desk' failed at tools/call of 'register'" in str(call(adapter, "register").error)
 
 
-def test_a_server_that_asks_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_asks_forever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interaction, "RETRY_SECONDS", 0)
     with desk() as adapter:
         error = str(call(adapter, "never").error)

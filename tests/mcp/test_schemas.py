@@ -1,4 +1,4 @@
-"""Checking arguments before they are sent: what is wrong is said so that it can be mended, and nothing can break it."""
+"""Checking arguments before they are sent: faults are reported so that a model can correct them; nothing breaks the check."""
 
 from __future__ import annotations
 

@@ -146,7 +146,6 @@ class Waiting:
     def __init__(self) -> None:
         self.release = threading.Event()
         self.cancelled = threading.Event()
-        self.tidied = threading.Event()
 
 
 waiting = Waiting()

@@ -239,13 +239,6 @@ def test_without_a_stderr_stray_output_goes_nowhere(environment: dict[str, str])
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_without_a_stdin_the_transport_says_what_to_use(environment: dict[str, str]) -> None:
-    with started(environment, stdin=None, preexec_fn=lambda: os.close(0)) as server:
-        code, out, stderr = server.end()
-    assert (code, out) == (1, "")
-    assert "transport='stdio' needs an open stdin and stdout" in stderr
-
-
 def test_serving_works_in_a_thread_too(python: WarmPython, environment: dict[str, str], tmp_path: Path) -> None:
     program = tmp_path / "threaded.py"
     program.write_text(

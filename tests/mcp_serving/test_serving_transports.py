@@ -232,11 +232,14 @@ def test_a_wrong_option_is_named(served: Any, options: dict[str, Any], kind: typ
         Server(served.SKILLS, **options)
 
 
-def test_serve_names_what_the_transport_cannot_have(served: Any) -> None:
+def test_serve_names_what_the_transport_cannot_have(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="transport must be 'stdio'"):
         serve(served.SKILLS, transport="sse")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="token is for transport='http'"):
         serve(served.SKILLS, token="x")
+    monkeypatch.setattr("sys.__stdin__", None)  # as it is where descriptor 0 is closed
+    with pytest.raises(KernaiError, match="transport='stdio' needs an open stdin and stdout"):
+        serve(served.SKILLS)
 
 
 async def test_serve_in_a_running_event_loop_says_what_to_use(served: Any) -> None:

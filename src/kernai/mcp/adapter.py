@@ -273,7 +273,7 @@ _REGISTERING = threading.Lock()
 
 
 def _check_free(name: str) -> None:
-    """`McpConfigError` if a protocol would be replaced, unless it came with a fork and is of no use here."""
+    """`McpConfigError` if a protocol of this process, and not of the one that it was forked from, would be replaced."""
     taken = REGISTRY.find(name)
     inherited = [one.protocol for one in _ADAPTERS if one._background.is_of_parent]  # noqa: SLF001 - of this module
     if taken is not None and taken not in inherited:

@@ -292,7 +292,7 @@ class Connection:
             if attempt.timeout.expired():
                 late = [f"did not answer {what} within {self.config.timeout:g} s", *session.health.noise_lines()]
                 effect = "" if repeatable else (
-                    ". It was asked to stop, but may have done it all the same: check before you repeat it")
+                    ". It was asked to stop, but may have done it anyway: check before you repeat it")
                 raise McpUnavailableError(f"server {self.name!r} {'; '.join(late)}{effect}") from None
             forgotten = session.is_forgotten(error, statuses)
             if forgotten or session.is_lost(error):

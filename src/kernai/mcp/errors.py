@@ -4,7 +4,7 @@
 
     KernaiError
     ├── McpConfigError   a wrong configuration; also a ValueError, raised where it is loaded
-    └── McpError         a request that was not answered as asked; the model reads its text and can mend it
+    └── McpError         a request that failed; the model reads its text and can correct it
         ├── McpClosedError       the adapter has been shut down, or belongs to another process
         └── McpUnavailableError  the server cannot be reached, has died, or says nothing
 """
@@ -23,7 +23,7 @@ class McpError(KernaiError):
 
 
 class McpUnavailableError(McpError):
-    """A server that cannot be reached, has died, or says nothing. What it was asked may have been done all the same."""
+    """A server that cannot be reached, has died, or says nothing. It may have done what it was asked anyway."""
 
 
 class McpClosedError(McpError):

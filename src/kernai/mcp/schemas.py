@@ -157,7 +157,7 @@ def _placeholder(schema: Any) -> Any:
 
 
 class TooMuchWorkError(Exception):
-    """The budget is used up, so whoever wrote the schema may judge."""
+    """The budget is used up, so the check is left to the server."""
 
 
 def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationError]:

@@ -1,9 +1,9 @@
 """Where the SDK's clients live: `Background`, one event loop in one thread for all of an adapter's clients, and
 `Session`, one client of a server in a single task, as the SDK's task groups require.
 
-A client is opened, used and closed on this loop alone, whoever calls: the main thread, a worker, a notebook with a
-running loop of its own. Events of a call reach the thread that waits for it, and are emitted there. After `close`, also
-at the interpreter's exit, neither thread nor loop is left. Nobody may wait for it on its own thread (this is checked).
+A client is opened, used and closed on this loop alone, whichever thread calls, even one with a running loop of its own
+(as in a notebook). Events of a call reach the thread that waits for it, and are emitted there. After `close`, also at
+the interpreter's exit, neither thread nor loop is left. Nobody may wait for it on its own thread (this is checked).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Session:
                     self.client = client
                     self.opened.set_result(None)
                     await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 - kept for whoever asks why it ended
+        except Exception as error:  # noqa: BLE001 - explains why it ended
             self.failure = error
         finally:
             self.health.end()
@@ -212,7 +212,7 @@ class Session:
             group.cancel_scope.cancel()
 
     def is_lost(self, error: Exception) -> bool:
-        """Whether an error means that this session is of no use any more."""
+        """Whether an error means that this session cannot be used any more."""
         if self.health.ended or self.task.done():
             return True
         return isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED

@@ -114,7 +114,7 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
         raise UnheldSchemaError("it does not list its arguments as properties")
     listed = made.get("properties", {})
     unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
-    if unlisted:  # required all the same, so there is an input to give it with
+    if unlisted:  # required anyway, so there must be an input for it
         made["properties"] = listed = {**listed, **unlisted}
     for name in listed:
         if plain_line(name) != name or not name or "<" in name:

@@ -95,8 +95,7 @@ async def watched(transport: Any, health: Health) -> AsyncGenerator[Any]:
 class _Watched:
     """Incoming messages: notices their end, and those that nobody can read.
 
-    The SDK drops a reply that it cannot parse, and whoever waits for it would wait for the whole timeout. So an error
-    takes its place.
+    The SDK drops a reply that it cannot parse, so its caller would wait until the timeout. An error takes its place.
     """
 
     def __init__(self, stream: Any, health: Health) -> None:
