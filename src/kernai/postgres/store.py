@@ -283,32 +283,28 @@ class PostgresStore(OpenedStore):
         connection.execute(_FORGET[3], connection.execute(_FORGET[2], key).fetchone())
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
-        where = ["tenant = %(tenant)s", "status <> ''"]
-        given: dict[str, Any] = {"tenant": self._tenant, "status": wanted.status, "limit": limit}
-        if wanted.status in (RUNNING, ABANDONED):  # which is shown depends on the lease
-            where.append("holder IS NOT NULL OR status = 'running'")
-        elif wanted.status is not None:
-            where.append("status = %(status)s")
-        for name in ("agent", "parent"):
-            if (value := getattr(wanted, name)) is not None:
-                where.append(f"{name} = %({name})s")
-                given[name] = json.dumps(value)
-        if wanted.tags:
-            where.append("tags @> %(tags)s AND tags <> '{}'")  # as the index has it
-            given["tags"] = tagged(wanted.tags.items())
-        if wanted.waiting is not None:
-            where.append("%(waiting)s = ANY(waiting)")
-            given["waiting"] = json.dumps(wanted.waiting)
-        if wanted.updated_before is not None:
-            where.append("updated_at < %(before)s")
-            given["before"] = wanted.updated_before
-        if wanted.due:
-            where.append(IS_DUE)
-        if after is not None:
-            where.append("(updated_at < %(at)s OR (updated_at = %(at)s AND run_id > %(id)s)) AND updated_at <= %(at)s")
-            given |= {"at": after.updated_at, "id": after.run_id}
-        conditions = f"({') AND ('.join(where)}) ORDER BY updated_at DESC, run_id LIMIT %(limit)s"
-        query = f"SELECT {SELECTED} FROM runs WHERE {conditions}"
+        depends_on_lease = wanted.status in (RUNNING, ABANDONED)
+        conditions = {
+            "tenant = %(tenant)s": True,
+            "status <> ''": True,
+            "holder IS NOT NULL OR status = 'running'": depends_on_lease,
+            "status = %(status)s": wanted.status is not None and not depends_on_lease,
+            "agent = %(agent)s": wanted.agent is not None,
+            "parent = %(parent)s": wanted.parent is not None,
+            "tags @> %(tags)s AND tags <> '{}'": wanted.tags,  # as the index has it
+            "%(waiting)s = ANY(waiting)": wanted.waiting is not None,
+            "updated_at < %(before)s": wanted.updated_before is not None,
+            IS_DUE: wanted.due,
+            "updated_at <= %(at)s": after is not None,
+            "updated_at < %(at)s OR run_id > %(id)s": after is not None,
+        }
+        given = {
+            "tenant": self._tenant, "limit": limit, "status": wanted.status, "before": wanted.updated_before,
+            "agent": json.dumps(wanted.agent), "parent": json.dumps(wanted.parent), "tags": tagged(wanted.tags.items()),
+            "waiting": json.dumps(wanted.waiting), "at": after and after.updated_at, "id": after and after.run_id,
+        }
+        where = ") AND (".join(condition for condition, applies in conditions.items() if applies)
+        query = f"SELECT {SELECTED} FROM runs WHERE ({where}) ORDER BY updated_at DESC, run_id LIMIT %(limit)s"
 
         def work(connection: Connection) -> list[RunInfo]:
             rows = connection.execute(query, given).fetchall()
