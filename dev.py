@@ -36,7 +36,7 @@ VENV = ROOT / os.environ.get("KERNAI_VENV", ".venv")
 VENV_TOOLS = ROOT / ".venv-tools"
 #: versions of what tests and checks install; written by `dev.py constraints`, for the Python that its first line has
 CONSTRAINTS = ROOT / "constraints.txt"
-#: pytest-xdist: a worker that has done its part takes over half of what another still has to do
+#: pytest-xdist: a worker with nothing left to do takes over half of another's tests
 PARALLEL = ("--dist", "worksteal")
 CORES = os.cpu_count() or 1
 WAITING = CORES + CORES // 2  # workers for tests that wait a quarter of the time, for processes and sockets
@@ -44,7 +44,7 @@ WAITING = CORES + CORES // 2  # workers for tests that wait a quarter of the tim
 FAST = "not slow and not process and not mcp and not browser"
 #: left out altogether: what takes seconds to import, and what changes of the core seldom break
 NOT_FAST = ("mcp", "mcp_serving", "postgres", "providers", "scenarios", "viewer")
-#: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript
+#: left out of coverage, which sees neither the processes that a test starts nor the viewer's JavaScript
 MEASURED = "not process and not browser"
 LEAST_BRANCHES = 95  # percent; coverage's own bar, in pyproject.toml, is of lines and branches together
 #: the tests of what needs nothing but the wheel itself
@@ -491,7 +491,7 @@ def _python_of(venv: Path) -> Path:
 def _pip(venv: Path, arguments: list[str], purpose: str) -> None:
     pip = [str(_python_of(venv)), "-m", "pip", "--disable-pip-version-check", "-qq"]
     if _call([*pip, *arguments]) != 0:
-        raise CommandError(f"pip could not {purpose}; its words are above")
+        raise CommandError(f"pip could not {purpose}; its output is above")
 
 
 # -------------------------------------------------------------------------------------------------- processes

@@ -125,7 +125,7 @@ async def _objects_of_a_run(runs: int = 200) -> float:
     for _ in tasks:
         await provider.waiting.get()
     gc.collect()
-    gc.collect()  # what holds a tuple that is let alone from now on can be let alone the next time
+    gc.collect()  # the first pass stops tracking some tuples, the second what holds them
     held = (len(gc.get_objects()) - before) / runs
     provider.allowed.set()
     await asyncio.gather(*tasks)

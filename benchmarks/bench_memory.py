@@ -35,7 +35,7 @@ def objects(steps: int) -> int:
     before = len(gc.get_objects())
     result = execute(agent, "go", recorder=recorder, limits=UNLIMITED)
     gc.collect()
-    gc.collect()  # what holds a tuple that is let alone from now on can be let alone the next time
+    gc.collect()  # the first pass stops tracking some tuples, the second what holds them
     assert result.steps == steps
     return len(gc.get_objects()) - before
 

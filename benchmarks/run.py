@@ -15,7 +15,7 @@ NAMES = (
     "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable", "resume",
     "large_inputs", "gate",
 )
-#: named alone: they take minutes, and packages of others, for which `dev.py` makes an environment each; or a server
+#: run only by name: they take minutes, and need a server or third-party packages, in an environment that `dev.py` makes
 APART = ("framing", "dialects", "model", "postgres")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -24,7 +24,7 @@ import support  # noqa: E402 - beside this file, whatever the working directory
 
 
 def main() -> int:
-    """Runs the benchmarks that are named, or all."""
+    """Runs the chosen benchmarks, or all."""
     options = argparse.ArgumentParser(description="Measure kernai against floors in the same run.")
     options.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join((*NAMES, *APART))}")
     options.add_argument("--quick", action="store_true", help="fewer rounds: figures for a first look")

@@ -1,4 +1,4 @@
-"""What is left behind when very much has been run: `python3 dev.py soak [--share 0.01]`.
+"""What a great many runs leave behind: `python3 dev.py soak [--share 0.01]`.
 
 20,000 runs, 2,000 streams that their consumer left, 2,000 calls that were cancelled, in all ways to run. Threads,
 asyncio tasks, file descriptors and memory are counted before and after; exit status 1 where there is more of them.

@@ -16,14 +16,14 @@ from hypothesis import settings
 
 import kernai
 
-# Deadlines measure the machine, not the code. Each day's examples are the same, so that a red test is a change's fault;
-# `--hypothesis-profile thorough` looks longer, and elsewhere each time: for a change of what such a test is about, and
-# before a release. A failing case prints the line that reproduces it.
+# Deadlines measure the machine, not the code. The examples are the same every day, so that a red test is the fault of a
+# change. `--hypothesis-profile thorough` tries many more, and others each time: for changes to what such a test covers,
+# and before a release. A failing case prints the line that reproduces it.
 settings.register_profile("daily", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("daily")
 
-# A shell's background job ignores Ctrl-C, `nohup` a hangup, and so would every process that a test starts from there.
+# A shell's background jobs ignore Ctrl-C, and `nohup` a hangup; the processes that tests start would inherit that.
 for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
     if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is signal.SIG_IGN:
         signal.signal(getattr(signal, _name), _handler)
@@ -45,7 +45,7 @@ def _guarded(reach: Callable[..., Any], address_at: int) -> Callable[..., Any]:
     def guarded(*arguments: Any, **named: Any) -> Any:
         address = arguments[address_at]
         host = address[0] if isinstance(address, tuple) else address
-        # a Unix socket's path is not a host, and a name that is no name asks for this machine
+        # a Unix socket's path is not a host, and an empty name means this machine
         if not isinstance(host, str) or not host or "/" in host or host.startswith(LOOPBACK):
             return reach(*arguments, **named)
         raise RuntimeError(f"a test tried to reach {host!r}; tests use MockProvider or a server on 127.0.0.1")
@@ -59,7 +59,7 @@ socket.getaddrinfo = _guarded(socket.getaddrinfo, 0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The mark of two whole folders; the others stand at their tests, or come with the fixture of a browser."""
+    """Marks two whole folders. Other tests carry their marks themselves, or get one from the fixture of a browser."""
     for item in items:
         if item.path.parent.name in ("mcp", "mcp_serving"):
             item.add_marker("mcp")

@@ -27,7 +27,7 @@ def examples(times: int) -> settings:
 
 
 SMALL, TIMES = 5_000, 8
-#: what disturbs one of these measurements does not disturb them all
+#: so that a busy moment of the machine fails no test
 TRIES = 5
 
 

@@ -5,8 +5,8 @@ as doctests in the same module. A block is left out only with a reason, in a com
 
     <!-- test: skip needs a local Ollama -->
 
-A block with another library's code is run where that is installed: `<!-- test: needs langgraph -->`. The pages for those who
-come from one say with which version they were run.
+A block with another library's code is run where that is installed: `<!-- test: needs langgraph -->`. The guides for users
+of other libraries say which versions they were run with.
 
 Of `bash` blocks only the commands of `dev.py` and the scripts that they name are looked up.
 """

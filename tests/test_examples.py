@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 
-# What each example must print, in this order; other lines may stand between.
+# What each example must print, in this order, perhaps with other lines in between.
 OUTPUT = {
     "quickstart.py": """\
 user: How many lamps do we have?
@@ -123,7 +123,7 @@ def output_of(example: str, folder: Path, *arguments: str, status: int = 0) -> s
 
 # Run by the tests of what they need: real servers, a client, a model.
 ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "local_model.py"}
-# Run below: as several processes that go on with one run, or with a model that is not always installed.
+# Tested below: they continue one run in several processes, or need a model that is not always installed.
 KEPT = {"durable_refund.py", "approval.py", "rag.py"}
 
 

@@ -23,7 +23,7 @@ ORDER = (
     "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer", "postgres",
     "command_line", "__main__",
 )
-#: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
+#: the adapters, and the third-party packages that each may import; each has an extra of its own
 FOREIGN = {
     "mcp": {
         "mcp", "mcp_types", "anyio", "httpx2", "starlette", "uvicorn", "yaml",

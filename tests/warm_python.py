@@ -1,9 +1,9 @@
-"""Programs that begin with slow imports done: a Python that has imported them once, and forks for each program.
+"""Programs whose slow imports are done when they start: one Python imports them, and forks for each program.
 
 The MCP SDK takes a second to import, and many tests need a process that uses it and then ends in some way: by a signal,
 by the end of its input, by an exception. `WarmPython` is one process for all of them. What it forks has its own standard
 streams, signals, environment, working folder and exit, with the interpreter's finalization; only the imports are not
-its own. A test about the start of an interpreter, without a stdin for one, starts a real one.
+its own. Tests of how an interpreter starts, without a stdin for example, start a real one.
 
 ::
 
@@ -52,7 +52,7 @@ class WarmPython:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._control.close()  # and with it the reason to go on
+        self._control.close()  # which ends its loop
         outputs = self._process.communicate(timeout=PATIENCE)
         assert (self._process.returncode, *outputs) == (0, b"", b"")
 
@@ -137,7 +137,7 @@ class WarmProcess:
 
 
 def wait_for_a_program(control_number: int, modules: Sequence[str]) -> str:
-    """Forks for each request. Returns in the children alone, as what they are to be: the path of their program."""
+    """Forks for each request. Returns only in the children, with the path of the program that they are to run."""
     for name in modules:
         import_module(name)
     gc.freeze()  # the imported objects are left alone, also at a program's end: that would copy every page of them
