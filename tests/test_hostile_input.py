@@ -1,11 +1,10 @@
-"""Bad input of every kind through whole runs: a clear error, nothing lost, and time that grows with the size alone.
+"""Bad input of every kind through whole runs: a clear error, nothing lost, and time in proportion to its size.
 
-That time is linear is shown by doing the size: with anything worse these tests would not end.
+The sizes prove that time is linear: with anything worse these tests would not end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -30,35 +29,18 @@ from kernai import (
     Provider,
     ProviderError,
     Recorder,
-    Result,
     Skill,
     SkillContext,
-    aexecute,
     execute,
     skill,
     stream,
 )
+from tests.ways import Way, by_aexecute, by_execute, by_stream
 from tests.written import command, final
 
 MB = 1_000_000
 
 
-def by_execute(agent: Agent, content: Any = "go", **options: Any) -> Result:
-    return execute(agent, content, **options)
-
-
-def by_stream(agent: Agent, content: Any = "go", **options: Any) -> Result:
-    with stream(agent, content, **options) as events:
-        for _ in events:
-            pass
-    return events.result
-
-
-def by_aexecute(agent: Agent, content: Any = "go", **options: Any) -> Result:
-    return asyncio.run(aexecute(agent, content, **options))
-
-
-Way = Callable[..., Result]
 WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute])
 
 
