@@ -83,16 +83,6 @@ def test_a_model_is_described_by_its_schema_and_used_rightly_in_the_usage() -> N
     assert made.call(block.content) == [Ticket(title="...")]
 
 
-def test_a_default_model_is_copied_for_each_call() -> None:
-    def take(x: Ticket = Ticket(title="abc")) -> Ticket:  # noqa: B008 - what is tested
-        return x
-
-    made = Skill("take", execute=take)
-    first, second = made.call({}), made.call({})
-    assert first == second
-    assert first is not second
-
-
 def test_a_returned_model_is_its_json() -> None:
     assert SkillResult.of(Label(text="é")).text == '{"text": "é", "colour": "red"}'
     assert SkillResult.of({"l": [Label(text="a")], "p": Points([1])}).text == (

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Input, Media, MediaStore, Skill, SkillContext, SkillInputError
+from kernai import Input, Media, Skill, SkillContext, SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.schema import sample_of
 from kernai.inputs.table import InputTable
@@ -217,15 +217,6 @@ def holds_a_model(annotation: Any) -> bool:
 def test_a_decimal_is_accepted_as_its_pattern_says(number: Any) -> None:
     table = table_of(Decimal)
     assert accepts(table, {"it": number}) == is_valid(schema_of(table), {"it": number})
-
-
-def test_the_id_of_a_media_is_what_the_schema_takes() -> None:
-    media = MediaStore().put(Media.from_bytes(b"x", mime_type="image/png"))
-    schema = schema_of(table_of(Media | None))
-    assert is_valid(schema, {"it": media.id})
-    assert is_valid(schema, {"it": None})
-    assert not is_valid(schema, {"it": "/etc/passwd"})
-    assert not is_valid(schema, {"it": {"data": "aGk=", "mimeType": "image/png"}})
 
 
 @pytest.mark.parametrize("annotation", [row[0] for row in TYPES if row[0] is not Silent], ids=str)

@@ -11,14 +11,11 @@ import pytest
 import kernai
 from kernai import (
     Agent,
-    Credential,
     MappingResolver,
     MockProvider,
     ProviderError,
     Recorder,
-    Setting,
     Skill,
-    SkillContext,
 )
 from tests.loop.loop_cases import command, echo
 
@@ -151,23 +148,6 @@ def test_configuration_is_read_when_the_run_starts() -> None:
     kernai.configure(recorder=recorder)
     assert kernai.run(agent, "Go.", provider=MockProvider(command("change"), command("echo", "x"), "done")) == "done"
     assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["change", "echo"]
-
-
-def test_resolvers_serve_the_skills_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(ctx: SkillContext[Any]) -> str:
-        return f"{len(ctx.credential('key') or '')} {ctx.setting('size') + 1}"
-
-    skill = Skill(
-        "my-skill", execute=read, credentials={"key": Credential()}, settings={"size": Setting(int, default=1)}
-    )
-    agent = Agent(instructions="", skills=[skill])
-    turns = command("my-skill"), "done"
-    monkeypatch.setenv("KERNAI_SKILL_MY_SKILL_KEY", "12345")
-    assert kernai.execute(agent, "Go.", provider=MockProvider(*turns)).messages[2].text.endswith(">5 2</block>")
-    kernai.configure(
-        credential_resolver=MappingResolver({"key": "123"}), setting_resolver=MappingResolver({"size": "41"})
-    )
-    assert kernai.execute(agent, "Go.", provider=MockProvider(*turns)).messages[2].text.endswith(">3 42</block>")
 
 
 def test_configuration_shows_itself_without_a_secret() -> None:

@@ -81,15 +81,6 @@ def test_the_version_grows_with_each_change_and_only_then(registry: SkillRegistr
     assert grown()
 
 
-def test_a_snapshot_restores_what_was_there(registry: SkillRegistry) -> None:
-    before = registry.all()
-    snapshot = registry.snapshot()
-    registry.register(make("one"))
-    registry.unregister("two")
-    registry.restore(snapshot)
-    assert registry.all() == before
-
-
 # --------------------------------------------------------------------------------------------- what is offered
 
 def test_a_name_that_is_selected_twice_is_offered_once(registry: SkillRegistry) -> None:

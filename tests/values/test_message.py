@@ -21,21 +21,6 @@ REPORT = Media.from_file("report.pdf")
 parts = st.one_of(st.text(), st.sampled_from([IMAGE, REPORT]))
 
 
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        ("text", ("text",)),
-        ("", ("",)),
-        (IMAGE, (IMAGE,)),
-        (["look: ", IMAGE], ("look: ", IMAGE)),
-        ((IMAGE,), (IMAGE,)),
-        ([], ()),
-    ],
-)
-def test_content_is_always_a_tuple_of_parts(content: Any, expected: tuple[str | Media, ...]) -> None:
-    assert Message("user", content).content == expected
-
-
 @pytest.mark.parametrize("role", ["", "tool", "User", None, 1, "user "])
 def test_another_role_is_refused(role: Any) -> None:
     with pytest.raises(ValueError, match="role must be one of system, user, assistant"):

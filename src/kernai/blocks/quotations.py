@@ -254,7 +254,7 @@ def _is_marked(spelling: str) -> bool:
 
 
 def is_spelled_in(spelling: str, type: str, name: str | None, content: str) -> bool:
-    """Whether what `spelled` gave of a text holds this call: its tag, and behind it every value of its content."""
+    """Whether what `spelled` gave of a text holds this call: its tag, and after it every value of its content."""
     whole = type in ("final", "plan")
     if whole and not spelled(content):
         return False
