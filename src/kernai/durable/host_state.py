@@ -66,7 +66,7 @@ class HostState:
         self._slow: set[str] = set()
 
     def restore(self, run: Run) -> None:
-        """Gives a context that was made again what was recorded last."""
+        """Restores the last recorded state into a context that was created again."""
         row = self._recorded.get(run.scope)
         if row is None:
             return
@@ -143,14 +143,14 @@ class HostState:
             if turn.who == who:
                 self._turns.pop(owner, None)
 
-    # --------------------------------------------------------------------------------------------- on their way
+    # --------------------------------------------------------------------------------------------- with outcomes
 
     def accompany(self, row: Row, states: Sequence[Saved]) -> None:
-        """These states are to be recorded with this row, an outcome, in one piece."""
+        """Has these states recorded together with this row, which is an outcome."""
         self._with[id(row)] = states
 
     def recorded_with(self, row: Row) -> list[ContextSavedRow]:
-        """What goes with a row that is recorded now; by one thread at a time."""
+        """The states that are recorded with this row. Called by one thread at a time."""
         found = []
         states = self._with.pop(id(row), ())
         for saved in states:
@@ -168,19 +168,19 @@ class HostState:
 
 
 def is_kept(run: Run) -> bool:
-    """Whether the host says anything of its state."""
+    """Whether the host's context has a state to save."""
     return type(run.context).save is not Context.save
 
 
 class _Sharing(NamedTuple):
-    """What a child context has in common with its parent's."""
+    """What a child context shares with its parent's."""
 
     is_whole: bool
     #: of what can be changed
     names: list[str]
 
 
-#: what cannot be changed: to have the same one means nothing
+#: immutable: that two contexts have the same one means nothing
 _PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
 _NOT_THE_HOSTS = frozenset(Context.__annotations__)
 
@@ -207,7 +207,7 @@ def _save(context: Context) -> Any:
 
 
 def _saved(run: Run) -> Any:
-    """None where the host says nothing. `TypeError` for what would come back as something else."""
+    """None if the host saves nothing. `TypeError` for data that would come back as something else."""
     kind = type(run.context)
     if kind.save is Context.save:
         return None
@@ -221,7 +221,7 @@ def _saved(run: Run) -> Any:
 
 
 class _Kept(Conversion):
-    """The policy for what is given back: a text in the place of an object would be taken for the object."""
+    """Converts nothing: a text in place of an object would come back as a text."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -87,7 +87,7 @@ def _process(pid: int) -> str:
 
 
 def _machine() -> str:
-    """What the processes have in common whose pids can be compared. Empty where that is unknown."""
+    """What processes share whose pids can be compared. Empty if that is unknown."""
     if _LINUX:
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - text in
@@ -103,7 +103,7 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process began; empty for one that has ended and was not waited for, None where that cannot be seen."""
+    """When a process began; empty for a zombie, None if that cannot be seen."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - text in
             fields = file.read().rpartition(b")")[2].split()
@@ -138,8 +138,8 @@ def shown_worker(worker: str) -> str:
 
 
 def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
-    """Closes a run, and gives True. One that somebody works on is asked to end as cancelled instead, which takes a
-    while.
+    """Closes a run and returns True. A run that somebody works on is asked to end as cancelled instead, which may take
+    seconds.
     """
     try:
         store.close(run_id, reason or "somebody cancelled the run")
@@ -239,7 +239,7 @@ class Held:
             pass  # the store is away; it is asked again, and the run ends where that takes too long
 
     def give_back(self) -> None:
-        """Gives back what no append has given back, because the run broke off."""
+        """Gives back the lease of a run that broke off, so that no append did."""
         if not self.may_hold:
             return
         _GONE.add(self._worker)  # first: the rest may fail, or a second Ctrl-C may end it anywhere

@@ -1,9 +1,8 @@
 """`Store`: where runs are kept so that they outlive their process. `RunStore`: the rest of what a team needs of one.
 
-A store keeps what it is given and looks into it for one thing alone: what `runs` lists. It knows nothing of resuming.
-Its promise to those who do is the order of entries: of two workers that append the same `first_seq`, one wins and the
-other gets a `RunConflictError`. `kernai.testing.StoreRules` holds any store to what is said here, `RunStoreRules` one
-that has leases.
+A store keeps entries, and reads from them only what `runs` lists; it knows nothing about resuming. What a resume relies
+on is the order of entries: of two workers that append the same `first_seq`, one wins and the other gets a
+`RunConflictError`. `kernai.testing.StoreRules` tests any store against this contract, `RunStoreRules` one with leases.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def check_store(store: object) -> None:
 
 
 def leased(store: Any) -> RunStore | None:
-    """The store, where it has leases: one whose `append` takes no lease has none, whatever it inherits."""
+    """The store, if it has leases: one whose `append` takes no lease has none, whatever it inherits."""
     if not callable(getattr(store, "claim", None)):
         return None
     code = getattr(store.append, "__code__", None)
@@ -316,8 +315,8 @@ class Terms(TypedDict, total=False):
 class RunStore(Store, Protocol):
     """A `Store` whose runs have leases, and that can be asked more. The built-in stores are all of this kind.
 
-    What it raises for a run that another worker works on is a `RunBusyError`. Methods that change a run are a
-    `KernaiError` for one that is not there.
+    For a run that another worker holds it raises `RunBusyError`. Methods that change a run raise `KernaiError` if it
+    does not exist.
     """
 
     @property
@@ -333,8 +332,8 @@ class RunStore(Store, Protocol):
 
         `lease` is the one held: if it is not the latest claim, nothing is written. `claim` (worker, seconds) takes
         one with the append, `release` gives it back with it. `info` is what `runs` lists from now on; by default it
-        is worked out from the entries. `writer` names this append: repeated, where its answer was lost, it is no
-        conflict.
+        is worked out from the entries. `writer` identifies this append: to repeat it, because its answer was lost, is
+        no conflict.
         """
 
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
@@ -344,7 +343,7 @@ class RunStore(Store, Protocol):
         """The run's media, or those with these ids."""
 
     def info(self, run_id: str) -> RunInfo | None:
-        """The run as `runs` lists it; None where it is not there."""
+        """The run as `runs` lists it; None if it does not exist."""
 
     def runs(
         self, *, status: str | None = None, agent: str | None = None, tags: Mapping[str, str] | None = None,
@@ -356,13 +355,13 @@ class RunStore(Store, Protocol):
         """
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
-        """Takes the run's lease, where nobody has it."""
+        """Takes the run's lease if nobody has it."""
 
     def renew(self, lease: Lease) -> Lease:
-        """Makes the lease last for `lease.seconds` from now. `RunConflictError` where it is not the latest claim."""
+        """Makes the lease last for `lease.seconds` from now. `RunConflictError` if it is not the latest claim."""
 
     def release(self, lease: Lease) -> None:
-        """Gives the lease back. Nothing happens where it is not the latest claim."""
+        """Gives the lease back. Nothing happens if it is not the latest claim."""
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
         """Keeps the decision on a waiting call until the run is resumed. `ValueError` if it is not valid for this call.
@@ -395,12 +394,12 @@ class RunStore(Store, Protocol):
     ) -> int:
         """Forgets a run, or all that were last changed before a time, and have that status. Gives how many.
 
-        `RunBusyError` for a run that somebody works on; of several, those are left out. What is left of a run are two
-        numbers, so that a worker which does not know of its end cannot write into a new run of that id.
+        `RunBusyError` for a run that somebody works on; of several, those are left out. Two numbers remain of a
+        run, so that a worker that has not heard of its end cannot write into a new run of that id.
         """
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
-        """The entries from number `from_seq` on, those that are there and those that come. Ends when none has come for
+        """The entries from number `from_seq` on, those that exist and those that follow. Ends when none has come for
         `timeout` seconds.
         """
 
