@@ -65,41 +65,49 @@ def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_a
         assert again.items == ["a", "b", "c"]
 
 
-@EACH_WAY
-def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(way: Way) -> None:
-    class Broken(Cart):
-        def save(self) -> Any:
-            if len(self.items) == 2:
-                raise RuntimeError("no state today")
-            return super().save()
-
-    store = MemoryStore()
-    with pytest.raises(RuntimeError, match="no state today"):
-        way.execute(shopper(), "go", store=store, run_id="r", context=Broken(), provider=provider(SHOPPING))
-    again = Cart()
-    assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
-    assert again.items == ["a", "b", "c"]
-
-
 @dataclass
 class Kept:
     name: str
 
 
-@pytest.mark.parametrize("given", [object(), float("nan"), {"at": date(2026, 1, 1)}, b"text", [RING],
-                                   {"a"}, {1: "a"}, {None: 1}, Kept("a")],
-                         ids=["object", "not a number", "date", "bytes", "a ring", "a set", "keys", "None", "dataclass"])
+#: what `save` gives or raises, and the error that the caller gets
+NO_STATES: dict[str, tuple[Any, type[Exception], str]] = {
+    **{
+        name: (given, TypeError, r"Odd\.save must give JSON data: ") for name, given in {
+            "an object": object(), "not a number": float("nan"), "a date": {"at": date(2026, 1, 1)}, "bytes": b"text",
+            "a ring": [RING], "a set": {"a"}, "keys": {1: "a"}, "no key": {None: 1}, "a dataclass": Kept("a"),
+        }.items()
+    },
+    "an error": (RuntimeError("no state today"), RuntimeError, "no state today"),
+    **{
+        type(raised).__name__: (raised, KernaiError, rf"Odd\.save raised {type(raised).__name__}")
+        for raised in (Stop("guardrail", "no"), SystemExit(3), GeneratorExit())
+    },
+}
+
+
+@pytest.mark.parametrize("at", [0, 2], ids=["at the start", "after an outcome"])
+@pytest.mark.parametrize("name", NO_STATES)
 @EACH_WAY
-def test_a_state_that_would_come_back_as_something_else_is_refused(way: Way, given: object) -> None:
+def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(way: Way, name: str, at: int) -> None:
+    given, kind, message = NO_STATES[name]
+
     class Odd(Cart):
         def save(self) -> Any:
-            return given if self.items else None
+            if len(self.items) < at:
+                return super().save()
+            if isinstance(given, BaseException):
+                raise given
+            return given
 
     store = MemoryStore()
-    with pytest.raises(TypeError, match=r"Odd\.save must give JSON data: "):
+    with pytest.raises(kind, match=message) as failure:
         way.execute(shopper(), "go", store=store, run_id="r", context=Odd(), provider=provider(SHOPPING))
+    assert kind is not KernaiError or failure.value.__cause__ is given
     again = Cart()
-    assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
+    if store.load("r"):
+        assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
+    assert at == 0 or again.items == ["a", "b", "c"]
 
 
 class InPlace(Cart):
@@ -410,27 +418,6 @@ def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_ta
     assert saved_last(store) == ["x"]
     assert context.rows is not None
     context.rows.close()
-
-
-@EACH_WAY
-@pytest.mark.parametrize("raised", [Stop("guardrail", "no"), SystemExit(3), GeneratorExit()], ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("at", [1, 2])
-def test_a_state_that_cannot_be_saved_for_a_reason_that_is_no_exception_ends_the_run_too(
-    raised: BaseException, at: int, way: Way
-) -> None:
-    class Broken(Context):
-        looked = 0
-
-        def save(self) -> Any:
-            self.looked += 1
-            if self.looked >= at:
-                raise raised
-            return {}
-
-    options: dict[str, Any] = {"store": MemoryStore(), "provider": provider({"go": [command("plain"), "<final>done</final>"]})}
-    with pytest.raises(KernaiError, match=rf"Broken\.save raised {type(raised).__name__}") as failure:
-        way.execute(shopper(), "go", context=Broken(), **options)
-    assert failure.value.__cause__ is raised
 
 
 @EACH_WAY

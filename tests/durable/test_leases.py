@@ -152,48 +152,45 @@ def test_a_model_call_is_not_made_again_by_whoever_was_stopped_between_two_tries
     assert calls == ["model"]
 
 
+class Renewing(MemoryStore):
+    """Asks `answer` about each renewal first, by its number."""
+
+    def __init__(self, answer: Callable[[int], object]) -> None:
+        super().__init__()
+        self.answer, self.count = answer, 0
+
+    def renew(self, lease: Lease) -> Lease:
+        self.count += 1
+        self.answer(self.count)
+        return super().renew(lease)
+
+
 def test_a_renewal_that_is_refused_ends_the_run_before_its_next_call() -> None:
     refused = threading.Event()
 
-    class Refuses(MemoryStore):
-        def renew(self, lease: Lease) -> Lease:
-            refused.set()
-            raise RunConflictError("another has it")
+    def refuse(number: int) -> None:
+        refused.set()
+        raise RunConflictError("another has it")
 
     with pytest.raises(RunConflictError, match="another has it"):
-        kernai.execute(acting(lambda: refused.wait(PATIENCE)), "go", store=Refuses(), run_id="r", lease=0.3)
+        kernai.execute(acting(lambda: refused.wait(PATIENCE)), "go", store=Renewing(refuse), run_id="r", lease=0.3)
 
 
 @EACH_WAY
-def test_a_lease_is_renewed_while_a_call_lasts_longer(way: Way) -> None:
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_lease_is_renewed_while_a_call_lasts_longer_also_where_the_store_was_away(way: Way, is_away: bool) -> None:
     renewed = threading.Event()
 
-    class Renews(MemoryStore):
-        count = 0
+    def answer(number: int) -> None:
+        if is_away and number == 1:
+            raise kernai.KernaiError("the store is away")
+        if number == (2 if is_away else 4):  # by the fourth the first lease is over
+            renewed.set()
 
-        def renew(self, lease: Lease) -> Lease:
-            self.count += 1
-            if self.count == 4:  # by then the first lease is over
-                renewed.set()
-            return super().renew(lease)
-
-    assert way.execute(acting(lambda: renewed.wait(PATIENCE)), "go", store=Renews(), run_id="r", lease=0.3).text == "done"
-
-
-def test_a_renewal_that_the_store_cannot_answer_is_tried_again() -> None:
-    answered = threading.Event()
-
-    class Away(MemoryStore):
-        count = 0
-
-        def renew(self, lease: Lease) -> Lease:
-            self.count += 1
-            if self.count == 1:
-                raise kernai.KernaiError("the store is away")
-            answered.set()
-            return super().renew(lease)
-
-    assert kernai.execute(acting(lambda: answered.wait(PATIENCE)), "go", store=Away(), run_id="r", lease=3).text == "done"
+    lease = 3 if is_away else 0.3
+    store = Renewing(answer)
+    assert way.execute(acting(lambda: renewed.wait(PATIENCE)), "go", store=store, run_id="r", lease=lease).text == "done"
+    assert renewed.is_set()
 
 
 @EACH_WAY
