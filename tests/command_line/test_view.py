@@ -1,4 +1,4 @@
-"""`kernai view` as a process."""
+"""`kernai view`: where the page goes, what is left alone, and following a run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-import kernai
-from kernai.command_line.program import main
+from kernai import KernaiError
 from kernai.viewer import write_page
 from kernai.viewer.page import MARK
+from tests.command_line.conftest import Here
+from tests.command_line.support import environment, kernai
 from tests.viewer.recordings import buying, small
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+View = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -35,51 +35,27 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SRC), **more}
-
-
-def process(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernai", "view", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(**more), check=False, timeout=60)
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def view(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """The command in this process: quick, and seen by coverage. Below it is run as a process too."""
-
-    def run_command(*arguments: object) -> Done:
-        status = main(["view", *map(str, arguments)])
-        return Done(status, *capsys.readouterr())
-
-    return run_command
-
-
-View = Callable[..., Done]
+def view(here: Here, tmp_path: Path) -> View:
+    return lambda *arguments: here("view", *map(str, arguments), cwd=tmp_path)
 
 
 @pytest.mark.process
 def test_the_page_is_beside_the_recording_and_only_its_owner_reads_it(run: Path, view: View) -> None:
-    done = process(run)
+    done = kernai("view", str(run), cwd=run.parent)
     page = run.with_suffix(".html")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
     assert "<title>run.jsonl</title>" in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert sorted(file.name for file in run.parent.iterdir()) == ["run.html", "run.jsonl"]
-    assert view(run).status == 0  # again: it is a page of its own
+    assert view(run).returncode == 0  # again: it is a page of its own
 
 
 def test_every_form_of_a_recording_is_taken(tmp_path: Path, view: View) -> None:
     entries = buying()
     for name, text in (("list.json", json.dumps(entries)), ("log.json", json.dumps({"scenario": "x", "events": entries}))):
         (tmp_path / name).write_text(text)
-        assert view(tmp_path / name, "--title", "Buying").status == 0
+        assert view(tmp_path / name, "--title", "Buying").returncode == 0
         page = (tmp_path / name).with_suffix(".html").read_text()
         assert "<title>Buying</title>" in page
         assert "Order from north." in page
@@ -90,8 +66,8 @@ def test_a_file_of_somebody_elses_is_left_alone_also_when_it_is_named(run: Path,
     for file, arguments in ((page, ()), (program, ("-o", program))):
         file.write_text("my notes")
         refused = view(run, *arguments)
-        assert refused.status == 2
-        assert refused.err.splitlines() == [
+        assert refused.returncode == 2
+        assert refused.stderr.splitlines() == [
             f"kernai: error: {file} already exists and is not a page of this viewer", "hint: name another file with -o"]
         assert file.read_text() == "my notes"
 
@@ -100,15 +76,15 @@ def test_a_page_or_an_empty_file_may_be_named(run: Path, view: View) -> None:
     page = run.parent / "report.html"
     page.touch(mode=0o644)
     for _ in range(2):
-        assert view(run, "-o", page).status == 0
+        assert view(run, "-o", page).returncode == 0
         assert MARK in page.read_bytes()
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
 def test_stdout_takes_the_page_too(run: Path, view: View) -> None:
     done = view(run, "-o", "-")
-    assert done.status == 0
-    assert done.out.startswith("<!doctype html>")
+    assert done.returncode == 0
+    assert done.stdout.startswith("<!doctype html>")
     assert not run.with_suffix(".html").exists()
 
 
@@ -134,8 +110,8 @@ def test_what_cannot_be_done_is_one_line(
     (run.parent / "bad.json").write_text("not a recording")
     places = {"run": str(run), "folder": str(run.parent)}
     done = view(*(one.format(**places) for one in arguments))
-    assert (done.status, done.out) == (2, "")
-    assert complaint.format(**places) in done.err.splitlines()[0]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint.format(**places) in done.stderr.splitlines()[0]
 
 
 @pytest.mark.process
@@ -144,9 +120,9 @@ def test_open_shows_the_page_in_the_browser(run: Path) -> None:
     browser = run.parent / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
     browser.chmod(0o700)
-    assert process(run, "--open", BROWSER=f"{browser} %s").returncode == 0
+    assert kernai("view", str(run), "--open", cwd=run.parent, env=environment(BROWSER=f"{browser} %s")).returncode == 0
     assert seen.read_text().strip() == run.with_suffix(".html").as_uri()
-    done = process(run, "--open", BROWSER="/no/such/browser %s", PATH="/no/such/path", DISPLAY="")
+    done = kernai("view", str(run), "--open", cwd=run.parent, env=environment(BROWSER="/no/such/browser %s", PATH="/no/such/path", DISPLAY=""))
     assert (done.returncode, done.stderr) == (0, "No browser could be opened.\n")
 
 
@@ -175,8 +151,8 @@ def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = view(run, "--follow", "--port", port)
-        assert refused.status == 2
-        assert f"--port: cannot listen on port {port}: " in refused.err
+        assert refused.returncode == 2
+        assert f"--port: cannot listen on port {port}: " in refused.stderr
 
     def interrupt() -> None:
         status = 0
@@ -194,11 +170,11 @@ def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
     monkeypatch.setattr("webbrowser.open", opened.append)  # gives None: nothing was opened
     done = view(run, "--follow", "--open", "--port", port)
     interrupting.join()
-    assert done.status == 0
-    assert done.out.startswith(f"http://127.0.0.1:{port}/")
-    assert opened == [done.out.strip()]
-    assert "No browser could be opened." in done.err
-    assert view(run, "--open").status == 0
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"http://127.0.0.1:{port}/")
+    assert opened == [done.stdout.strip()]
+    assert "No browser could be opened." in done.stderr
+    assert view(run, "--open").returncode == 0
     assert opened[1:] == [run.with_suffix(".html").as_uri()]
 
 
@@ -209,7 +185,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     target.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text("not a page")
-    with pytest.raises(kernai.KernaiError, match="is not a page of this viewer"):
+    with pytest.raises(KernaiError, match="is not a page of this viewer"):
         write_page(target, "x")
     (tmp_path / "elsewhere").write_bytes(MARK)
     write_page(target, "x")
