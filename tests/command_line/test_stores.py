@@ -278,7 +278,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a status with a typo": (("runs", "runs.db", "--status", "wating"), "no status 'wating'; did you mean waiting?", "--help"),
     "the stop reason of a run that waits": (("runs", "runs.db", "--status", "interrupt"), "did you mean waiting?", "--help"),
     "a status like no other": (
-        ("runs", "runs.db", "--status", "zzz"), "there are running, abandoned, queued, waiting, blocked and the stop", "--help",
+        ("runs", "runs.db", "--status", "zzz"), "it is running, abandoned, queued, waiting, blocked or a stop reason", "--help",
     ),
     "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),

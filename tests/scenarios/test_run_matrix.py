@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 import socket
@@ -18,6 +16,7 @@ import pytest
 
 from kit.scenario_files import find_scenarios
 from tests.scenarios.scenario_process import ENVIRONMENT, ROOT, ran_here
+from tests.scenarios.test_live_view import Terminal
 
 MATRIX = ROOT / "scenarios" / "run_matrix.py"
 PATIENCE = 60  # for a process or a socket: far more than it takes, so that a hang is a failure and not a hang
@@ -239,21 +238,11 @@ def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line:
 # ---------------------------------------------------------------------------------------------------- terminals
 
 
-def on_a_terminal(*arguments: str | Path, **settings: str) -> str:
+def on_a_terminal(*arguments: str | Path, columns: int = 100) -> str:
     """What a terminal is sent."""
-    master, slave = pty.openpty()
-    environment = ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "100"} | settings
-    with subprocess.Popen(command(*arguments), env=environment, stdout=slave, stdin=slave) as process:
-        os.close(slave)
-        pieces = []
-        with open(master, "rb", buffering=0) as terminal:
-            try:
-                while piece := terminal.read(4096):
-                    pieces.append(piece)
-            except OSError:  # how Linux reports that the other end is closed
-                pass
-        process.wait(PATIENCE)
-    return b"".join(pieces).decode()
+    terminal = Terminal(command(*arguments), columns, 40, {})
+    terminal.end()
+    return terminal.raw.decode()
 
 
 @pytest.mark.process
@@ -272,7 +261,7 @@ def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp
 def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes")
-    shown = on_a_terminal("--folder", folder, "--pair", PAIR, COLUMNS="50")
+    shown = on_a_terminal("--folder", folder, "--pair", PAIR, columns=50)
     rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
     assert [row.split()[-5:-1] for row in rows if " pass " in row and "$" in row] == [["pass", "1", "100", "$0.1000"]]
 

@@ -45,10 +45,10 @@ def _add_runs_arguments(parser: ArgumentParser) -> None:
 
 
 def _status(text: str) -> str:
-    """An argparse type. The list of all choices, argparse's answer to a wrong one, is too long to be read."""
+    """An argparse type. argparse would answer a wrong status with all eighteen choices on one line."""
     if text not in STATUSES:
         close = "waiting" if text == StopReason.INTERRUPT else closest(text, STATUSES)
-        known = f"there are {', '.join(UNFINISHED)} and the stop reasons, such as final"
+        known = f"it is {', '.join(UNFINISHED)} or a stop reason, such as final"
         raise ArgumentTypeError(f"no status {text!r}; {f'did you mean {close}?' if close else known}")
     return text
 
