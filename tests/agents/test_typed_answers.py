@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -30,6 +29,7 @@ from kernai.agents import agent as agent_module
 from kernai.agents.agent import OPTIONS
 from kernai.errors import LimitReachedError, ReplayDivergenceError
 from kernai.testing import ByHand
+from tests.ways import Way, by_aexecute, by_execute
 from tests.written import command, final
 
 
@@ -291,12 +291,11 @@ def checked(*said: str, **options: Any) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("output", [int, str])
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_model_reads_why_an_answer_is_refused_and_corrects_it(output: type, is_async: bool) -> None:
+@pytest.mark.parametrize("way", [by_execute, by_aexecute])
+def test_the_model_reads_why_an_answer_is_refused_and_corrects_it(output: type, way: Way) -> None:
     deps, recorder = Deps(most=5), Recorder()
     it = checked("9", "<final>7</final>", "<final>3</final>", output=output, name="clerk")
-    options: dict[str, Any] = {"context": deps, "recorder": recorder}
-    result = asyncio.run(kernai.aexecute(it, "?", **options)) if is_async else kernai.execute(it, "?", **options)
+    result = way(it, "?", context=deps, recorder=recorder)
     assert result.output == output(3)
     assert deps.seen == [output(9), output(7), output(3)]
     correction = '<block type="error" name="final">Your answer cannot be used. it may be 5 at most, and is 9</block>'

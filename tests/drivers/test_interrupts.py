@@ -19,7 +19,6 @@ from kernai import (
     CompositeSink,
     Context,
     Credential,
-    Event,
     MemorySink,
     MemoryStore,
     MockProvider,
@@ -135,41 +134,14 @@ def agreed(key: Key) -> Callable[[object], bool]:
     return approve
 
 
-class Pressed:
-    """A sink."""
+def pressing(key: Key, kind: type, method: str) -> Any:
+    """An instance of the class that presses the key before it does what it does in this method."""
 
-    def __init__(self, key: Key) -> None:
-        self.record = key
+    def press(self: object, *given: Any, **named: Any) -> Any:
+        key()
+        return getattr(kind, method)(self, *given, **named)
 
-
-class PressedRecorder(Recorder):
-    def __init__(self, key: Key) -> None:
-        super().__init__()
-        self.key = key
-
-    def record(self, event: Event) -> None:
-        self.key()
-        super().record(event)
-
-
-class PressedContext(Context):
-    def __init__(self, key: Key) -> None:
-        super().__init__()
-        self.key = key
-
-    def child(self, task_id: str | None = None) -> Any:
-        self.key()
-        return super().child(task_id)
-
-
-class PressedStore(MemoryStore):
-    def __init__(self, key: Key) -> None:
-        super().__init__()
-        self.key = key
-
-    def append(self, *given: Any, **terms: Any) -> Any:
-        self.key()
-        return super().append(*given, **terms)
+    return type("Pressing", (kind,), {method: press})()
 
 
 class SavedContext(Context):
@@ -198,11 +170,11 @@ PLACES: dict[str, tuple[Callable[[Key], dict[str, Any]], Callable[[Key], dict[st
     "a provider": (provider, lambda key: {}),
     "on_event": (plain, lambda key: {"on_event": key}),
     "on_task_complete": (plain, lambda key: {"on_task_complete": lambda **_: key()}),
-    "a sink": (plain, lambda key: {"recorder": Recorder(Pressed(key))}),
-    "one of several sinks": (plain, lambda key: {"recorder": Recorder(CompositeSink(Pressed(key), MemorySink()))}),
-    "a recorder": (plain, lambda key: {"recorder": PressedRecorder(key)}),
-    "Context.child": (plain, lambda key: {"context": PressedContext(key)}),
-    "a store": (plain, lambda key: {"store": PressedStore(key)}),
+    "a sink": (plain, lambda key: {"recorder": Recorder(pressing(key, MemorySink, "record"))}),
+    "one of several sinks": (plain, lambda key: {"recorder": Recorder(CompositeSink(pressing(key, MemorySink, "record"), MemorySink()))}),
+    "a recorder": (plain, lambda key: {"recorder": pressing(key, Recorder, "record")}),
+    "Context.child": (plain, lambda key: {"context": pressing(key, Context, "child")}),
+    "a store": (plain, lambda key: {"store": pressing(key, MemoryStore, "append")}),
     "Context.save": (plain, lambda key: {"context": SavedContext(key), "store": MemoryStore()}),
     "approve": (lambda key: {"approve": agreed(key), **plain(key)}, lambda key: {"store": MemoryStore()}),
 }
@@ -224,7 +196,7 @@ def test_ctrl_c_comes_out_of_the_users_code(place: str) -> None:
 
 
 class Asked:
-    """A `cancel` of the user's: no exception is reckoned with in `is_set`, so it is as good as kernai's own code."""
+    """A `cancel` of the user's. Nobody expects an exception from `is_set`, so it counts as kernai's own code."""
 
     def __init__(self, key: Key) -> None:
         self._key = key

@@ -145,8 +145,10 @@ class Raising:
 
     def __init__(self, kind: str | None, error: BaseException) -> None:
         self.kind, self.error = kind, error
+        self.tried: list[Event] = []
 
     def record(self, event: Event) -> None:
+        self.tried.append(event)
         if self.kind in (None, event.type):
             raise self.error
 
@@ -248,15 +250,7 @@ def test_what_was_done_is_recorded_although_its_observers_failed(way: Way) -> No
 @WAYS
 @pytest.mark.parametrize("listens", [False, True], ids=["alone", "with a callback"])
 def test_a_sink_that_takes_nothing_gets_each_event_twice_at_most_and_the_caller_its_error(way: Way, listens: bool) -> None:
-    class Refusing:
-        def __init__(self) -> None:
-            self.tried: list[Event] = []
-
-        def record(self, event: Event) -> None:
-            self.tried.append(event)
-            raise LostError
-
-    sink, provider = Refusing(), MockProvider("<final>done</final>")
+    sink, provider = Raising(None, LostError()), MockProvider("<final>done</final>")
     options: dict[str, Any] = {"on_event": lambda event: None} if listens else {}
     with pytest.raises(LostError):
         way(Agent(instructions="x", provider=provider), recorder=Recorder(sink), **options)

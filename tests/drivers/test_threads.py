@@ -35,7 +35,7 @@ from kernai import (
     stream,
 )
 from kernai.testing.contracts import at_once
-from tests.ways import LIVE_ONLY, PATIENCE, SYNC_WAYS, WAYS, Way
+from tests.ways import LIVE_ONLY, PATIENCE, SYNC_WAYS, WAYS, Way, by_aexecute, by_execute
 from tests.written import command, final, plan
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -225,16 +225,15 @@ def test_many_runs_leave_no_thread_no_loop_and_no_socket(way: Way, fail: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(is_async: bool) -> None:
+@pytest.mark.parametrize("way", [by_execute, by_aexecute])
+def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(way: Way) -> None:
     @skill(register=False)
     def look(ctx: SkillContext[Context]) -> str:
         return ctx.call_id
 
     def run_once() -> None:
         agent = Agent(instructions="x", skills=[look], provider=MockProvider(command("look"), "<final>done</final>"))
-        result = asyncio.run(aexecute(agent, "go")) if is_async else execute(agent, "go")
-        assert result.ok
+        assert way(agent).ok
 
     run_once()
     gc.collect()

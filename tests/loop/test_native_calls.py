@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import threading
@@ -15,6 +14,7 @@ from kernai import Agent, Event, LlmResponse, MemoryStore, Message, MockProvider
 from kernai.blocks.block import NativeCall
 from kernai.middleware import compact, fallback, redact
 from kernai.values.llm_response import written
+from tests.ways import Way, by_aexecute, by_execute
 
 
 @skill(register=False)
@@ -53,15 +53,14 @@ def decided(recorder: Recorder) -> list[Any]:
             for event in recorder.entries if event.type in kinds]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("way", [by_execute, by_aexecute])
 @pytest.mark.parametrize("parallel", [False, True])
-def test_native_calls_run_as_blocks_do(is_async: bool, parallel: bool) -> None:
+def test_native_calls_run_as_blocks_do(way: Way, parallel: bool) -> None:
     outcomes = []
     for native in (True, False):
         recorder, provider = Recorder(), tape(native=native)
         one = agent("native" if native else "blocks", provider=provider, parallel_skills=parallel)
-        result = asyncio.run(kernai.aexecute(one, "Tea?", recorder=recorder)) if is_async else \
-            kernai.execute(one, "Tea?", recorder=recorder)
+        result = way(one, "Tea?", recorder=recorder)
         outcomes.append((result.text, result.stop_reason, result.steps, decided(recorder)))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][0] == "Found it."

@@ -68,7 +68,7 @@ def agent_of(answer: Answer, kind: Callable[[Answer], Provider] = model_of, **op
     return Agent(instructions="x", provider=kind(answer), **{"max_tasks": 1000, **options})
 
 
-def told_results(result: Result) -> dict[str, str]:
+def injected_results(result: Result) -> dict[str, str]:
     """The JSON that was injected for the plan."""
     for message in result.messages:
         opening = '<block type="result" name="tasks">'
@@ -95,7 +95,7 @@ def test_eight_tasks_run_at_once(way: Way) -> None:
 
     result = way(agent_of(answer))
     assert result.text == "all done"
-    assert told_results(result) == {one: f"done do {one}" for one in "abcdefgh"}
+    assert injected_results(result) == {one: f"done do {one}" for one in "abcdefgh"}
     assert result.usage.model_calls == 10
     assert result.usage.total_tokens == 30
 
@@ -116,7 +116,7 @@ def test_eight_tasks_run_at_once_on_one_event_loop(way: Way) -> None:
             return planned([task(one) for one in "abcdefgh"])
         return meet() if asked.startswith("do") else final("all done")
 
-    assert told_results(way(agent_of(answer, NativeModel))) == dict.fromkeys("abcdefgh", "met")
+    assert injected_results(way(agent_of(answer, NativeModel))) == dict.fromkeys("abcdefgh", "met")
 
 
 @WAYS
@@ -143,7 +143,7 @@ def test_a_failing_task_spoils_no_other(way: Way) -> None:
         on_task_complete=lambda **given: hooked.append(given),
     )
     assert result.text == "done"
-    results = told_results(result)
+    results = injected_results(result)
     assert list(results) == ["good", "provider", "steps", "skill", "after", "z"]
     assert results["provider"].startswith("error: ")
     assert "connection lost" in results["provider"]
@@ -189,7 +189,7 @@ def test_what_the_hosts_code_raises_for_a_task_is_that_tasks_failure(way: Way, r
 
     recorder = Recorder()
     result = way(agent_of(answer).replace(instructions=instructions), context=Connected(), recorder=recorder)
-    assert told_results(result) == {"b": f"error: {said}", "a": "done", "c": "done"}
+    assert injected_results(result) == {"b": f"error: {said}", "a": "done", "c": "done"}
     assert [event.data["task_id"] for event in recorder.for_event("task_start")] == ["b", "a", "c"]
     assert [event.scope for event in recorder.for_event("result")].count("") == 1
 
@@ -212,7 +212,7 @@ def test_tasks_that_are_not_parallel_never_run_beside_each_other(way: Way, strat
             inside.release()
         return final("done")
 
-    assert told_results(way(agent_of(answer))) == dict.fromkeys("abcd", "done")
+    assert injected_results(way(agent_of(answer))) == dict.fromkeys("abcd", "done")
     assert order == list("abcd")
 
 
@@ -230,7 +230,7 @@ def test_a_task_starts_as_soon_as_its_own_dependencies_are_done(way: Way) -> Non
             c_runs.set()
         return final("done")
 
-    assert told_results(way(agent_of(answer))) == dict.fromkeys("abc", "done")
+    assert injected_results(way(agent_of(answer))) == dict.fromkeys("abc", "done")
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
         agent_of(answer, NativeModel), recorder=recorder, limits=Limits(max_calls=None),
         on_task_complete=lambda **given: hooked.append(given["task_id"]),
     )
-    assert told_results(result) == {str(at): str(at) for at in range(1000)}
+    assert injected_results(result) == {str(at): str(at) for at in range(1000)}
     assert [event.data["task_id"] for event in recorder.for_event("task_start")] == [str(at) for at in range(1000)]
     assert hooked == [str(at) for at in range(1000)]
     assert result.usage.model_calls == 1002
@@ -332,7 +332,7 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
     )
     result = way(outer, limits=Limits(max_calls=None))
     assert result.text == "done"
-    assert told_results(result) == {str(at): "done" for at in range(40)}
+    assert injected_results(result) == {str(at): "done" for at in range(40)}
     assert calls == 40 * 2 * 2 * 2
     assert result.usage.model_calls == 2 + 40 * (2 + 2 * (2 + 2 * 2))
     assert result.usage.total_tokens == 3 * result.usage.model_calls

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernai import LlmResponse, Message, Model, Provider, ProviderError, Recorder, skill
+import pytest
 
+from kernai import Agent, LlmResponse, Message, Model, Provider, ProviderError, Recorder, skill
+
+FINAL = "<final>done</final>"
 RETRYABLE = ProviderError("busy", retryable=True, code="overloaded")
 
 
@@ -37,6 +40,13 @@ class AsyncScript(Script):
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         return self.call(messages, model, generation, on_chunk)
+
+
+BOTH = pytest.mark.parametrize("kind", [Script, AsyncScript], ids=["call", "acall"])
+
+
+def agent_with(provider: Provider, *middleware: Any, **options: Any) -> Agent:
+    return Agent(instructions="x", provider=provider, middleware=middleware, **options)
 
 
 @skill(register=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import threading
@@ -38,16 +37,10 @@ from kernai.middleware.bundled import _compacted
 from kernai.testing import ByHand
 from kernai.values.message import Conversation, ConversationView
 from tests.loop.loop_cases import command, plan, task
-from tests.middleware.asking import RETRYABLE, AsyncScript, Script, data_of, echo, types
+from tests.middleware.asking import BOTH, FINAL, RETRYABLE, Script, agent_with, data_of, echo, types
 from tests.middleware.test_model_calls import AsyncWaits, Waits
 from tests.ways import WAYS, Way
-
-FINAL = "<final>done</final>"
-BOTH = pytest.mark.parametrize("kind", [Script, AsyncScript], ids=["call", "acall"])
-
-
-def agent_with(provider: Any, *middleware: Any, **options: Any) -> Agent:
-    return Agent(instructions="x", provider=provider, middleware=middleware, **options)
+from tests.written import call
 
 
 def asked(hand: ByHand, kind: str) -> list[Any]:
@@ -451,11 +444,11 @@ def read(page: int) -> str:
     return f"page {page}: " + "x" * 400
 
 
-def call(page: int) -> str:
-    return f'<command name="read">{{"page": {page}}}</command>'
+def calls(pages: int) -> list[str]:
+    return [call("read", page=page) for page in range(pages)]
 
 
-TAPE = [call(page) for page in range(6)] + ["<final>Read.</final>"]
+TAPE = [*calls(6), "<final>Read.</final>"]
 
 
 class Summaries:
@@ -474,11 +467,10 @@ def reader(provider: MockProvider, summary: Any, most: int = 400) -> Agent:
     return Agent(instructions="Be brief.", provider=provider, skills=[read], middleware=[compact(most, summary)])
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_older_half_is_replaced_by_a_summary(is_async: bool) -> None:
+@WAYS
+def test_the_older_half_is_replaced_by_a_summary(way: Way) -> None:
     provider, summary, recorder = MockProvider(*TAPE), Summaries(), Recorder()
-    one = reader(provider, summary)
-    result = asyncio.run(kernai.aexecute(one, "Go.", recorder=recorder)) if is_async else kernai.execute(one, "Go.", recorder=recorder)
+    result = way(reader(provider, summary), recorder=recorder)
     assert (result.text, len(summary.given) >= 1) == ("Read.", True)
     assert all(sum(len(message.text) for message in one.messages[1:]) < 2400 for one in provider.calls)
     sent = provider.calls[-1].messages
@@ -493,7 +485,7 @@ def test_the_older_half_is_replaced_by_a_summary(is_async: bool) -> None:
 
 
 def test_a_second_summary_takes_up_the_first_and_summaries_count_as_sent() -> None:
-    provider, summary = MockProvider(*[call(page) for page in range(14)], "<final>Read.</final>"), Summaries("s" * 700)
+    provider, summary = MockProvider(*calls(14), "<final>Read.</final>"), Summaries("s" * 700)
     kernai.execute(reader(provider, summary), "Go.")
     assert len(summary.given) > 1
     assert summary.given[1][0].startswith(f"{HEADING}summary 1 &lt;block type='command'>")
@@ -560,16 +552,15 @@ def test_a_blank_summary_of_an_agent_replaces_nothing() -> None:
     assert provider.calls[-1].messages[1].text == "Go."
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_summary_costs_is_on_the_bill_and_counts_against_the_limits(is_async: bool) -> None:
+@WAYS
+def test_what_a_summary_costs_is_on_the_bill_and_counts_against_the_limits(way: Way) -> None:
     def spent(max_tokens: int | None) -> kernai.Result:
         def used(messages: Any, content: str) -> dict[str, int]:
             return {"prompt_tokens": 10, "completion_tokens": 1}
 
         writer = MockProvider(LlmResponse("In short.", prompt_tokens=900, completion_tokens=100))
         one = reader(MockProvider(*TAPE).with_token_counter(used), Agent(instructions="Summarize.", provider=writer))
-        limits = Limits(max_tokens=max_tokens)
-        return asyncio.run(kernai.aexecute(one, "Go.", limits=limits)) if is_async else kernai.execute(one, "Go.", limits=limits)
+        return way(one, limits=Limits(max_tokens=max_tokens))
 
     usage = spent(None).usage
     summaries = usage.model_calls - len(TAPE)

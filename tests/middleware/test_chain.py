@@ -30,11 +30,10 @@ from kernai.middleware.chain import through
 from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
-from tests.middleware.asking import Script, data_of, echo, fail, types
+from tests.middleware.asking import FINAL, Script, data_of, echo, fail, types
 from tests.ways import WAYS, Way
 
 ECHO = '<block type="echo">x</block>'
-FINAL = "<final>done</final>"
 
 
 def passing(effect: Effect) -> Flow:

@@ -27,10 +27,8 @@ from tests.durable.durable_cases import WAYS as DURABLE_WAYS
 from tests.durable.durable_cases import Way as DurableWay
 from tests.durable.durable_cases import provider, replayed, way_id
 from tests.loop.loop_cases import command, plan, task
-from tests.middleware.asking import RETRYABLE, Script, data_of, echo, fail
+from tests.middleware.asking import FINAL, RETRYABLE, Script, data_of, echo, fail
 from tests.ways import WAYS, Way
-
-FINAL = "<final>done</final>"
 
 
 class Noting(Hooks):

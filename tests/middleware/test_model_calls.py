@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import kernai
 from kernai import (
     Agent,
     Event,
@@ -33,11 +32,8 @@ from kernai.command_line.narrator import Narrator, PipedTurn
 from kernai.middleware import CallModel, Effect, Flow, retry
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
 from tests.loop.loop_cases import plan, task
-from tests.middleware.asking import RETRYABLE, AsyncScript, Script, data_of, types
+from tests.middleware.asking import BOTH, FINAL, RETRYABLE, Script, agent_with, data_of, types
 from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
-
-FINAL = "<final>done</final>"
-BOTH = pytest.mark.parametrize("kind", [Script, AsyncScript], ids=["call", "acall"])
 
 
 def changed(**changes: Any) -> Callable[[Effect], Flow]:
@@ -53,10 +49,6 @@ def again(effect: CallModel) -> Flow:
         return (yield effect)
     except ProviderError:
         return (yield effect)
-
-
-def agent_with(provider: Provider, *middleware: Any, **options: Any) -> Agent:
-    return Agent(instructions="x", provider=provider, middleware=middleware, **options)
 
 
 # ------------------------------------------------------------------------------------------------- who is asked
@@ -386,18 +378,14 @@ def busy_middleware() -> Agent:
     return Agent(instructions="", provider=provider, model=Model("m"), middleware=[retry()])
 
 
-def said_hi(agent: Agent, *, is_async: bool, **options: Any) -> kernai.Result:
-    return asyncio.run(kernai.aexecute(agent, "Hi", **options)) if is_async else kernai.execute(agent, "Hi", **options)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
+@WAYS
 @pytest.mark.parametrize("make", [busy_provider, busy_middleware])
 def test_whoever_watches_sees_each_wait_and_no_recording_holds_it(
-    make: Callable[[], Agent], is_async: bool, caplog: pytest.LogCaptureFixture
+    way: Way, make: Callable[[], Agent], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Event] = []
     recorder = Recorder()
-    assert said_hi(make(), is_async=is_async, on_event=seen.append, recorder=recorder).text == "Hello."
+    assert way(make(), on_event=seen.append, recorder=recorder).text == "Hello."
     waits = [event for event in seen if event.type == "model_waiting"]
     assert [event.data for event in waits] == [{"seconds": 0.01, "reason": WHY, "attempt": n} for n in (1, 2)]
     assert [(event.step, event.scope) for event in waits] == [(0, ""), (0, "")]
@@ -407,13 +395,13 @@ def test_whoever_watches_sees_each_wait_and_no_recording_holds_it(
 
 
 def test_a_wait_is_logged_though_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
-    said_hi(busy_provider(), is_async=False)
+    by_execute(busy_provider())
     assert caplog.text.count("event=model.waiting") == 2
 
 
 @pytest.mark.parametrize("view", [Narrator, PipedTurn])
 def test_the_command_line_has_a_line_for_a_wait(view: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    said_hi(busy_provider(), is_async=False, on_event=view())
+    by_execute(busy_provider(), on_event=view())
     assert f"asks the model again in 0.0 s: {WHY}" in capsys.readouterr().err
 
 
@@ -425,4 +413,4 @@ def test_a_provider_reports_a_wait_with_seconds_and_a_reason() -> None:
                     on_chunk.waiting(seconds, reason, 1)
             return LlmResponse("Hello.")
 
-    assert said_hi(Agent(instructions="", provider=Wrong()), is_async=False).text == "Hello."
+    assert by_execute(Agent(instructions="", provider=Wrong())).text == "Hello."
