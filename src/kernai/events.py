@@ -222,8 +222,8 @@ class _TextRow(Row):
 class RunStartRow(Row):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
-    of their own. `rules` are the options by which responses are judged: a resume judges what is on record by them.
-    `definition` says of a root run [what the agent is](replay.md).
+    of their own. `rules` are the options by which responses are judged; a resume judges the recorded responses by
+    these, whatever the options are then. A root run has the [agent's `definition`](replay.md).
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 2}
@@ -300,8 +300,8 @@ class AnswerRejectedRow(Row):
 
 
 class StrayCloseRow(Row):
-    """An answer that contains its own closing tag and so ends there, before the `text`, of which the first 400
-    characters are kept. The model is asked to write the answer without that tag.
+    """An answer that contains its own closing tag and so ends there. `text` has the first 400 characters after that
+    end. The model is asked to write the answer without that tag.
 
     Example: {"text": "</code> to close.</block>"}
     """
@@ -454,7 +454,7 @@ class BlockContentRow(_TextRow):
 
 
 class BlockEndRow(_BlockTagRow):
-    """A block was closed; one that never is gets a `block_incomplete`.
+    """A block was closed. One that stays open gets a `block_incomplete` instead.
 
     Example: {"type": "final", "name": null}
     """
@@ -501,7 +501,7 @@ class ModelWaitingRow(Row):
 class ModelFailedRow(Row):
     """A model call that failed or was interrupted: the error, the exception's class, the text streamed before
     it, and the usage if the vendor reported it. `model_calls`: how often it was made, if more than once.
-    `stop_reason`: it raised a `Stop`.
+    `stop_reason`: the call raised a `Stop`.
 
     Example: {"error": "overloaded", "exception": "ProviderError", "content": "One mo", "prompt_tokens": null,
     "completion_tokens": null}
@@ -733,7 +733,7 @@ class QuotedCallRow(Row):
 
 
 class InformationalOnlyRow(Row):
-    """A response whose blocks all run nothing; their types.
+    """A response with no block that runs anything. `kinds` are the types of its blocks.
 
     Example: {"kinds": ["plan", "json"]}
     """
@@ -886,7 +886,7 @@ class SkillErrorRow(CallEndedRow):
 
 
 class ProtocolExecuteRow(CallBegunRow):
-    """A block is about to be handed to its protocol.
+    """A protocol is about to be called with a block.
 
     Example: {"call_id": "0.1", "protocol": "sql", "request": "SELECT 1"}
     """
@@ -978,7 +978,7 @@ class BuiltinErrorRow(Row):
 
 
 class WorkflowStartRow(Row):
-    """A workflow begins; its plan.
+    """A workflow begins. The data is its plan.
 
     Example: {"goal": "", "strategy": "mixed", "tasks": [{"id": "a", "input": "x", "parallel": false, "depends_on":
     []}]}
@@ -1062,7 +1062,7 @@ class TaskErrorRow(TaskEndedRow):
 
 
 class WorkflowCompleteRow(Row):
-    """A workflow ended; the results by task.
+    """A workflow ended. `results` are by task.
 
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
@@ -1096,8 +1096,8 @@ class WorkflowErrorRow(Row):
 
 
 class ApprovalRequestedRow(Row):
-    """A call that [waits for a person](durable.md#a-person-in-the-loop). `until`: when it is made again if nobody
-    has decided.
+    """A call that [waits for a person](durable.md#a-person-in-the-loop). `until`: if nobody has decided by then, the
+    call is made again.
 
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
@@ -1118,7 +1118,8 @@ class ApprovalRequestedRow(Row):
 
 
 class UntrustedValueRow(Row):
-    """A value in a call that [only the user may bring in](security.md), and did not. The call waits, or is refused.
+    """A value that [only the user may bring in](security.md), in a call of the model, and the user did not. The call
+    waits for a person, or is refused.
 
     Example: {"call_id": "1.0", "skill": "pay", "path": "recipient", "source": "which is in the result of `read_mail`"}
     """
@@ -1134,8 +1135,8 @@ class UntrustedValueRow(Row):
 
 
 class TrustedValuesRow(Row):
-    """Where the values of a call come from that [only the user may bring in](security.md), by input, if the user or
-    the host did.
+    """The values of a call that [only the user may bring in](security.md): by input, where the user or the host has
+    mentioned each.
 
     Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
     """
@@ -1152,7 +1153,7 @@ class TrustedValuesRow(Row):
 
 
 class TrustAddedRow(Row):
-    """Texts that [trusted inputs](security.md) may hold: new `instructions`, or what `Context.trust` added.
+    """More texts whose values [trusted inputs](security.md) may have: new `instructions`, or what `Context.trust` added.
 
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
@@ -1167,8 +1168,8 @@ class TrustAddedRow(Row):
 
 
 class ApprovalGivenRow(Row):
-    """The decision on a call, and who made it. `trusted` is False if what it says does not count for [trusted
-    inputs](security.md): a function decided, and may have quoted the model.
+    """The decision on a call, and who made it. With `trusted` False, its text does not count for [trusted
+    inputs](security.md): it came from a function, which may have quoted the model.
 
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
@@ -1237,8 +1238,8 @@ class ContextSavedRow(Row):
 
 class RunResumedRow(Row):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
-    longer count; `format` is the version of the format of what follows. `rules` has, by scope, the rules by which
-    responses are judged from here on, where they differ from those before; `definition` is the agent's, likewise.
+    longer count; `format` is the format's version from here on. If they have changed, `rules` has, by scope, the
+    rules by which responses are judged from here on, and `definition` the agent's.
 
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
@@ -1330,7 +1331,7 @@ def _second(seconds: int) -> str:
 class Event(Replaceable):
     """One thing that happened in a run. Read-only; logger, recorder and live callback all get the same ones.
 
-    What `data` holds for each `type` is tabled in docs/recording.md; it is a copy at each access. `step` counts from 0
+    docs/recording.md has a table of what `data` holds for each `type`; it is a copy at each access. `step` counts from 0
     within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path of
     the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the response
     it belongs to, counted from 0; else it is None. `stop` is a stop reason where the event was written because the
