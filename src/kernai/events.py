@@ -1153,7 +1153,8 @@ class TrustedValuesRow(Row):
 
 
 class TrustAddedRow(Row):
-    """More texts whose values [trusted inputs](security.md) may have: new `instructions`, or what `Context.trust` added.
+    """More texts whose values [trusted inputs](security.md) may have: new `instructions`, or those that
+    `Context.trust` added.
 
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
@@ -1331,11 +1332,11 @@ def _second(seconds: int) -> str:
 class Event(Replaceable):
     """One thing that happened in a run. Read-only; logger, recorder and live callback all get the same ones.
 
-    docs/recording.md has a table of what `data` holds for each `type`; it is a copy at each access. `step` counts from 0
-    within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path of
-    the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the response
-    it belongs to, counted from 0; else it is None. `stop` is a stop reason where the event was written because the
-    whole run stopped, so that a resume leaves it out; else None. Events compare by what they say; they have no
+    docs/recording.md has a table of what `data` holds for each `type`; it is a copy at each access. `step` counts from
+    0 within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path
+    of the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the
+    response it belongs to, counted from 0; else it is None. `stop` is a stop reason where the event was written because
+    the whole run stopped, so that a resume leaves it out; else None. Events compare by what they say; they have no
     identity.
     """
 

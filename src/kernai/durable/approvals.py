@@ -114,7 +114,7 @@ class Decision(Value):
     def check_for(self, params: object) -> None:
         """`ValueError` for a text that is probably no reason, or for parameters of a call that has none."""
         if isinstance(self.value, str) and self.value.strip().lower() in _CONSENTS:
-            raise ValueError(f"a text refuses the call, and {self.value!r} is no reason: write True to run it")
+            raise ValueError(f"a text refuses the call, but {self.value!r} sounds like consent: pass True to approve")
         if self.params is not None and not isinstance(params, Mapping):
             raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
 

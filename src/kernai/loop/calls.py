@@ -290,7 +290,8 @@ def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     is_decided = run.gate.is_decided()  # raises a recorded stop, whatever the limits are now
     most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most and not is_decided:
-        raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
+        why = f"the same call of {kind} '{name}' came {most} times in a row"
+        raise LimitReachedError(f"{why}, and Limits(repeated_calls={most}) allows no more", StopReason.LOOP)
 
 
 #: the text for calls without an outcome of their own, by the field that marks their row
