@@ -154,7 +154,7 @@ class AnthropicProvider(HttpProvider):
         return None
 
     def between(self, model: Model) -> list[Any]:
-        """What stands between messages that become one text."""
+        """A blank line between messages that become one text."""
         del model
         return [BLANK_LINE]
 

@@ -315,7 +315,7 @@ class ThreadTurn(Turn):
         _finished(self.close())
 
     async def give_up(self) -> NoReturn:
-        """After `abort` nobody is left to ask for the reason."""
+        """After `abort` there is nobody to ask for the reason."""
         if self._aborted.is_set():
             raise RunCancelledError(UNWANTED)
         await super().give_up()

@@ -128,7 +128,7 @@ class GeminiProvider(HttpProvider):
         url = media_reference(part, ("https", "gs"))
         if url is None:
             return None
-        # the fallback only says that nobody knows, and the vendor looks for itself then
+        # the fallback type means unknown; without a type the vendor detects it
         known = {} if part.mime_type == FALLBACK_MIME else {"mimeType": part.mime_type}
         return {"fileData": {**known, "fileUri": url}}
 
@@ -140,8 +140,8 @@ class GeminiProvider(HttpProvider):
 class GeminiReader(SseReader):
     """Chunks of `streamGenerateContent`, up to the body's end; there is no other end mark.
 
-    A finish reason is none: it stands at the end of each round of a tool that the vendor itself runs (code execution,
-    search), in each chunk of older models, and in empty chunks of gateways, in front of the text.
+    A finish reason does not end it: one comes at the end of each round of a tool that the vendor itself runs (code
+    execution, search), in each chunk of older models, and in empty chunks of gateways, before the text.
     """
 
     terminal = "a finishReason"

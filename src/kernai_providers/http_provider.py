@@ -269,7 +269,7 @@ class HttpProvider(NotCopied, Provider):
             body = self.native_body(tools.messages(messages), model, options, box)
         for name, value in options.extra.items():
             ours = body.get(name)
-            # key by key: whoever sets one of Ollama's `options` does not mean to lose the temperature that stands there
+            # key by key: setting one of Ollama's `options` must not drop the temperature among them
             if isinstance(ours, dict) and isinstance(value, Mapping):
                 body[name] = {**ours, **value}
             elif name == "tools" and isinstance(ours, list) and isinstance(value, (list, tuple)):
@@ -308,7 +308,7 @@ class HttpProvider(NotCopied, Provider):
         variable = self.base_url_variable
         if variable is not None and os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
-            # the vendors' own clients, which read it too, put their version behind whatever path there is
+            # the vendors' own clients, which read it too, append their version to any path
             url = url.removesuffix(self.endpoint)
             return url if VERSION.search(urlsplit(url).path) else url + self.version_path
         return self.default_base_url

@@ -4,7 +4,7 @@ Guarantees: one instance serves any number of threads; connections are kept and 
 as soon as they are there; what was cut off is an error, in the head as well as in the body; no message holds a header,
 a query or the proxy's password.
 Assumes: a request may be sent a second time if an idle connection turns out to be closed before the first byte of an
-answer (RFC 9112 section 9.3.1 leaves that to whoever knows the requests).
+answer (RFC 9112 section 9.3.1 allows that where the client knows that repeating is safe).
 
 `http.client` is used through its module's attributes only, never subclassed: a recorder of cassettes (vcrpy) puts its
 own classes there, whose sockets are not sockets.
@@ -193,7 +193,7 @@ def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    """One connection. `sock` outlives ``http.sock``, which the last answer of a connection takes away.
+    """One connection. `sock` outlives ``http.sock``, which `http.client` drops with the last answer of a connection.
 
     `deadline` is that of the request that it serves now.
     """
@@ -220,7 +220,7 @@ class ConnectionPool:
     A connection is in use or idle, never both; the one that became idle last is taken first, so that those left over
     after a busy time grow old and are closed. One that the other side has closed, or on which it has sent something
     unasked, is not handed out. After a fork the child begins with an empty pool and leaves the parent's connections as
-    they are. No thread: what is too old is closed when somebody next looks.
+    they are. There is no thread: old connections are closed at the next use of the pool.
     """
 
     def __init__(self, max_idle: int, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

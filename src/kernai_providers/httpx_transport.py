@@ -213,7 +213,7 @@ class HttpxResponse:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connection, unless the body was read to its end; whoever iterates gets a `TransportError`."""
+        """Closes the connection unless the body was read to its end; an iteration in progress gets an error."""
         self._closed = True
         with suppress(httpx.HTTPError):
             keep = _may_serve_again(self._stream, self.status, self.headers)
@@ -259,7 +259,7 @@ class _Bridge:
         self._users = 1  # the transport, until it is closed
 
     def run(self, awaitable: Awaitable[Any], unwanted: Callable[[], bool] | None) -> Any:
-        """The awaitable's outcome. `TransportError` once nobody wants it."""
+        """The awaitable's outcome. `TransportError` once it is unwanted."""
         try:
             return self._loop.run(awaitable, unwanted if unwanted is not None else lambda: False)
         except Cancelled:

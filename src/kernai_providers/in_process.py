@@ -151,7 +151,7 @@ class AsyncMemoryResponse(BlockingResponse):
 # It answers Chat Completions as llama.cpp's own server does, without a socket, so streaming, cancellation, token counts
 # and errors work as with every other adapter. The first request loads the model, which then stays loaded. Closing a
 # response ends the decoding at the next token. Loading a model and reading a prompt cannot be interrupted: they end in
-# a thread that nobody waits for (but xllamacpp lets no other thread run while it loads).
+# a thread that is not waited for (but xllamacpp lets no other thread run while it loads).
 
 INSTALL = 'pip install "kernai[local]"'
 #: llama.cpp's own limit, and more than any model was trained for

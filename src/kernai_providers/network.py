@@ -32,7 +32,7 @@ SLICE: Final = 0.05
 AROUND_ANSWER: Final = 256 * 1024
 AROUND_BYTE: Final = 8
 UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
-#: the first line of an interim answer; 101 is no such one
+#: the first line of an interim answer; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
 
@@ -250,7 +250,7 @@ class _Bytes(io.RawIOBase):
 
 
 class ResponseFile(io.BufferedReader):
-    """One answer as `http.client` reads it. Closed, it notes bytes that nobody has read.
+    """One answer as `http.client` reads it. When closed, it records whether unread bytes are left.
 
     While the head is read it mends what `http.client` gets wrong: that takes the end of the connection for the end of
     the head, knows no interim answer but 100 (RFC 9110 section 15.2), and keeps white space at the end of values

@@ -3,9 +3,8 @@
 Chat Completions, by OpenAI and by everybody who speaks the same: https://platform.openai.com/docs/api-reference/chat
 
 The Responses API: https://platform.openai.com/docs/api-reference/responses. Nothing is stored at the vendor: each
-request holds the whole conversation. A model that reasons gives its reasoning along, encrypted; the vendor asks for it
-back, in front of the answer that it led to. It travels in the answer's `metadata` and in the conversation's
-`Message.reasoning`.
+request holds the whole conversation. A model that reasons sends its reasoning encrypted, and the vendor wants it back
+before the answer that it led to. It is kept in the answer's `metadata` and in the conversation's `Message.reasoning`.
 """
 
 from __future__ import annotations
@@ -553,7 +552,7 @@ def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _content(role: str, parts: list[Any]) -> Any:
-    """Texts alone become one: what the assistant said must not be called an input."""
+    """Joins texts; parts of the assistant must not be sent as input parts."""
     if role == "assistant" or all(part["type"] == "input_text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts

@@ -153,7 +153,7 @@ class SseDecoder:
             return
         name, _, value = line.decode("utf-8", "replace").partition(":")  # a comment is a field whose name is empty
         if name == "data":
-            self._data.append(value)  # those with the space were taken by whoever calls
+            self._data.append(value)  # `_events` takes those that begin with "data: "
         elif name == "event":
             self._event = value.removeprefix(" ") or None
         elif name == "error":
@@ -167,7 +167,7 @@ PREVIEW, MAX_CODE = 80, 100
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-LARGEST_COUNT = 2**53  # beyond, JSON numbers are not exact, and no model has said so much
+LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
 
 #: index, type, name and text of a piece of a native call
@@ -402,7 +402,7 @@ class Reader(ABC):
 
     def check_error(self, data: Mapping[str, Any]) -> None:
         """`ProviderError` where an event of the stream carries an error."""
-        # an empty object is an error too: whoever sends one has nothing better to say. An empty text says nothing
+        # an empty object is an error too, though it does not say which; an empty text is none
         if data.get("error") not in (None, False, ""):
             raise failure_in_stream(data, self.vendor, secrets=self.secrets)
 
@@ -527,14 +527,14 @@ def key_of(value: object) -> int | str | None:
 
 
 def count_of(value: object) -> int | None:
-    """A token count as the vendor reports it; None for whatever is none."""
+    """A token count as the vendor reports it; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None
 
 
 def cost_of(usage: Mapping[str, Any]) -> float | None:
     """Dollars charged, as OpenRouter says it (its credits are dollars), or Perplexity among the parts of the sum.
 
-    Where the user has an own key behind the router it is the router's fee alone, so not the price of the call.
+    With a key of the user's own behind the router, it is only the router's fee and not the price of the call.
     """
     cost = usage.get("cost")
     if isinstance(cost, dict):
