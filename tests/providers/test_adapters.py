@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -152,7 +153,8 @@ AROUND = {
 @pytest.mark.parametrize("name", CONTENT)
 def test_content_that_unfolds_to_nothing_ends_at_max_response_bytes(way: Way, name: str) -> None:
     with WireServer(CONTENT[name]) as server:
-        failure = Caller("openai", way).ask(server, max_response_bytes=MOST, max_retries=0).failure
+        closed = partial(server.until, lambda: not server.open_connections)  # at once, and not when the provider is
+        failure = Caller("openai", way).ask(server, then=closed, max_response_bytes=MOST, max_retries=0).failure
         assert not server.requests[0].answered.is_set()
     assert (failure.code, failure.retryable) == ("response_too_large", False)
     assert f"max_response_bytes={MOST}" in str(failure)
@@ -180,6 +182,15 @@ def test_the_same_holds_for_the_body_of_an_error(way: Way, name: str) -> None:
 
 
 @pytest.mark.slow
+@every_way
+@pytest.mark.slow
+def test_only_the_start_of_an_errors_body_is_read(way: Way) -> None:
+    with WireServer(Reply(418, body=(Endless(b"no luck " * 8192, 20_000_000),))) as server:
+        failure = Caller("openai", way).ask(server, max_retries=0).failure
+        assert not server.requests[0].answered.is_set()
+    assert "no luck" in str(failure)
+
+
 @every_way
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_an_answer_in_tiny_chunks_is_not_taken_for_one(way: Way, size: int) -> None:

@@ -184,7 +184,7 @@ def test_base_url_is_what_requests_begin_with(given: str, url: str) -> None:
         "", "  ", "example.com", "//example.com", "ftp://example.com", "file:///etc", "https://", "https:///v1", "http://:80", "https:example.com",
         "https://example.com?x=1", "https://example.com/#a", "https://example.com/v1?", "https://example.com/v1#",
         "https://exa mple.com", "https://example.com/a b", "https://example.com/\x00", "https://exa\nmple.com", "https://bücher.example", "https://example.com/ü",
-        "http://example.com:99999", "http://example.com:port", "http://example.com:-1", "http://[::1", "http://[nonsense]",
+        "http://example.com:99999", "http://example.com:0", "http://example.com:port", "http://example.com:-1", "http://[::1", "http://[nonsense]",
         5, b"https://example.com", True, ["https://example.com"],
     ],
 )  # fmt: skip

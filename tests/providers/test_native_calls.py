@@ -291,6 +291,20 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
 
 
+@pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
+def test_a_turn_in_which_nothing_was_said_is_no_message(vendor: str) -> None:
+    assert list(ADAPTERS[vendor]("k").native_messages(Heard(), Model("m"))) == []
+
+
+def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_the_model() -> None:
+    thought = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
+    for reasoning in ([], [thought]):
+        server = Server("openai-responses", ["Yes."], native=True)
+        history = [Message("user", "Hi"), Message("assistant", "Hm.", reasoning=reasoning)]
+        kernai.execute(server.agent(), "More.", history=history, model=Model("gpt-4o"))
+        assert ("include" in server.bodies[0]) == bool(reasoning)
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_media_of_a_result_reach_a_model_that_sees(vendor: str) -> None:
     server = Server(vendor, TAPES["a picture"], native=True)
