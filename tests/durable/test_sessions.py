@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -299,63 +300,47 @@ def test_what_a_turn_left_undone_in_a_task_stays_undone_when_later_turns_are_res
 # ------------------------------------------------------------------------------------------- after limits and failures
 
 
-LIMITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+THREE = {"go": [command("note", "a"), command("note", "b"), command("note", "c"), "<final>done</final>"]}
+#: what stops a run, what it is resumed with, and the stop reason
+STOPPED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "calls": ({"limits": Limits(max_calls=3)}, {}, "max_calls"),
     "tokens": ({"limits": Limits(max_tokens=6)}, {"limits": Limits(max_tokens=600)}, "max_tokens"),
     "cost": ({"limits": Limits(max_cost=0.000006)}, {"limits": Limits(max_cost=1)}, "max_cost"),
     "time": ({"limits": Limits(timeout=0.000001)}, {"limits": Limits(timeout=100)}, "timeout"),
+    "steps": ({"max_steps": 2}, {"max_steps": 9}, "max_steps"),
+    **{f"the provider in step {step}": ({"failing": step}, {}, "error") for step in range(4)},
 }
-THREE = {"go": [command("note", "a"), command("note", "b"), command("note", "c"), "<final>done</final>"]}
 
 
-def three(**options: Any) -> dict[str, Any]:
-    return {"provider": provider(THREE), **options}
+def three(failing: int | None = None, **options: Any) -> dict[str, Any]:
+    model = provider(THREE)
+    return {"provider": model if failing is None else model.fail_on_step(failing, ProviderError("overloaded")), **options}
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("stopped", STOPPED)
 @EACH_WAY
-def test_a_run_that_hit_a_limit_continues_under_a_wider_one(limit: str, way: Way) -> None:
-    first, then, reason = LIMITS[limit]
+def test_a_run_that_was_stopped_continues_once_nothing_stops_it(stopped: str, way: Way) -> None:
+    first, then, reason = deepcopy(STOPPED[stopped])
     store, notes = MemoryStore(), list[str]()
-    result = way.execute(talker(notes), "go", run_id="r", **three(store=store), **first)
+    before, after = (talker(notes, max_steps=given.pop("max_steps", 9)) for given in (first, then))
+    result = way.execute(before, "go", run_id="r", **three(store=store, **first))
     assert result.stop_reason == reason
-    if limit != "time":
-        again = way.resume(talker(notes), "r", **three(store=store), **first)
-        assert again.stop_reason == reason, "the same limit holds again: what was used before counts"
-    last = way.resume(talker(notes), "r", **three(store=store), **then)
-    assert last.ok
-    assert notes == ["a", "b", "c"]
-    whole = way.execute(talker([]), "go", **three())
-    assert (last.messages, last.usage) == (whole.messages, whole.usage)
-    assert kernai.replay(talker([]), "r", store=store).result == last
-
-
-@EACH_WAY
-def test_after_max_steps_a_changed_agent_continues(way: Way) -> None:
-    store, notes = MemoryStore(), list[str]()
-    result = way.execute(talker(notes, max_steps=2), "go", run_id="r", **three(store=store))
-    assert result.stop_reason == "max_steps"
-    before = store.load("r")
-    same = way.resume(talker(notes, max_steps=2), "r", **three(store=store))
-    assert (same.stop_reason, same.steps) == ("max_steps", 2)
-    assert [one["event"] for one in store.load("r")[:len(before)]] == [one["event"] for one in before]
-    last = way.resume(talker(notes, max_steps=9), "r", **three(store=store))
+    entries = store.load("r")
+    if reason not in ("timeout", "error"):
+        again = way.resume(before, "r", **three(store=store, **first))
+        assert again.stop_reason == reason, "the same holds again: what was used before counts"
+    assert store.load("r")[:len(entries)] == entries
+    last = way.resume(after, "r", **three(store=store, **then))
     assert (last.ok, last.steps, notes) == (True, 4, ["a", "b", "c"])
-    assert kernai.replay(talker([], max_steps=9), "r", store=store).result == last
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2, 3])
-@EACH_WAY
-def test_after_a_providers_failure_the_model_is_asked_again(failing: int, way: Way) -> None:
-    store, notes = MemoryStore(), list[str]()
-    scripted = provider(THREE).fail_on_step(failing, ProviderError("overloaded"))
-    result = way.execute(talker(notes), "go", store=store, run_id="r", provider=scripted)
-    assert (result.stop_reason, str(result.error)) == ("error", "overloaded")
-    last = way.resume(talker(notes), "r", **three(store=store))
-    assert last.ok
+    whole = way.execute(talker([]), "go", **three())
+    assert last.messages == whole.messages
+    if reason == "error":
+        assert str(result.error) == "overloaded"
+        assert [one["event"] for one in store.load("r")].count("model_restarted") == 1
+    else:
+        assert last.usage == whole.usage
+    assert kernai.replay(after, "r", store=store).result == last
     assert notes == ["a", "b", "c"]
-    assert [one["event"] for one in store.load("r")].count("model_restarted") == 1
-    assert kernai.replay(talker([]), "r", store=store).result == last
 
 
 def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
