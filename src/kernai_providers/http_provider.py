@@ -166,9 +166,9 @@ class HttpProvider(NotCopied, Provider):
         del model
         return self.endpoint
 
-    @abstractmethod
     def auth(self, key: str) -> dict[str, str]:
-        """The headers that carry the key."""
+        """The headers that carry the key; by default a bearer key."""
+        return {"Authorization": f"Bearer {key}"}
 
     @abstractmethod
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:

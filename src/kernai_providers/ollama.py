@@ -28,9 +28,9 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
 class OllamaProvider(HttpProvider):
     """Ollama's `/api/chat`.
 
-    Needs no key; one from `OLLAMA_API_KEY` is sent where there is one. `base_url`: by default `OLLAMA_HOST`, else
-    ``http://localhost:11434``. Takes images in files or bytes, where the model declares them. Everything else: see
-    `HttpProvider`.
+    Needs no key; one from `OLLAMA_API_KEY`, for a server behind a gateway, is sent as a bearer. `base_url`: by default
+    `OLLAMA_HOST`, else ``http://localhost:11434``. Takes images in files or bytes, where the model declares them.
+    Everything else: see `HttpProvider`.
     """
 
     vendor = "ollama"
@@ -39,10 +39,6 @@ class OllamaProvider(HttpProvider):
     needs_key = False
     endpoint = "/api/chat"
     calls_natively = True
-
-    def auth(self, key: str) -> dict[str, str]:
-        """A bearer key, for a server behind a gateway."""
-        return {"Authorization": f"Bearer {key}"}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as `/api/chat` wants it."""

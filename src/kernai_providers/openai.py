@@ -80,10 +80,6 @@ class OpenAIProvider(HttpProvider):
         super().__init__(api_key, **options)
         self._done_marker = done_marker
 
-    def auth(self, key: str) -> dict[str, str]:
-        """A bearer key."""
-        return {"Authorization": f"Bearer {key}"}
-
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as Chat Completions wants it."""
         system, turns = self.turns(messages, model)
