@@ -170,11 +170,14 @@ def test_each_is_retried_when_retry_is_the_inner_one() -> None:
     "verdict, stopped", [(None, None), (True, None), (False, "a guardrail has stopped the run"), ("why", "why"), ("", "a guardrail has stopped the run")],
 )
 def test_guardrail_stops_the_run_where_its_check_objects(way: Way, verdict: Any, stopped: str | None) -> None:
-    def check(effect: object) -> Any:
-        return verdict if type(effect).__name__ == "CallSkill" else None
+    checked: list[str] = []
 
-    agent = agent_with(Script(command("echo", "x"), FINAL), guardrail(check), skills=[echo])
-    result = way(agent)
+    def check(effect: object) -> Any:
+        checked.append(type(effect).__name__)
+        return verdict if checked[-1] == "CallSkill" else None
+
+    result = way(agent_with(Script(command("echo", "x"), FINAL), guardrail(check), skills=[echo]))
+    assert checked == ["CallModel", "CallSkill", *([] if stopped else ["CallModel"])], "no answers, unless asked for"
     assert (result.stop_reason, result.error and str(result.error)) == ("guardrail" if stopped else "final", stopped)
 
 

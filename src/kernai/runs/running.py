@@ -139,7 +139,7 @@ def map_runs(
 ) -> RunResults[Output_co]:
     """Runs the agent once for each input, `concurrency` at a time, and returns their `Result` objects in that order.
 
-    What ends one run (a limit, a failed provider or store) leaves the others alone. The returned sequence has the
+    A run that fails (at a limit, its provider or its store) does not affect the others. The returned sequence has the
     `usage` of all, and `failed`, the indexes of those without an answer.
 
     - `on_progress`: called with a `Progress` after each run; True shows a bar on stderr, with tqdm or rich if
