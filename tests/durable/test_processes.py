@@ -410,6 +410,6 @@ def test_runs_whose_processes_are_killed_end_the_same_and_nothing_is_lost_or_dou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("presses", [["--times", "200"], ["--times", "60", "--twice"]], ids=["once", "twice"])
+@pytest.mark.parametrize("presses", [["--times", "500"], ["--times", "100", "--twice"]], ids=["once", "twice"])
 def test_ctrl_c_at_any_moment_reaches_the_caller_and_leaves_what_can_be_resumed_and_no_thread(presses: list[str]) -> None:
     assert check_harness(Path(__file__).with_name("interrupts.py"), *presses) == ""
