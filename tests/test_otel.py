@@ -174,6 +174,15 @@ def test_tasks_are_below_their_workflow_and_agents_below_the_call_that_asks_them
     assert tasks == {None, "a", "b"}
 
 
+def test_a_workflow_that_was_stopped_is_an_error() -> None:
+    traced = Traced()
+    with traced.sink as sink:
+        sink.record(Event("workflow_start", {"goal": "", "strategy": "mixed", "tasks": []}, 0, run_id="r"))
+        sink.record(Event("workflow_error", {"error": "the run was cancelled", "duration_ms": 4}, 0, run_id="r"))
+    span = traced.named("invoke_workflow")
+    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "workflow_error")
+
+
 def test_the_callers_span_is_around_the_run() -> None:
     traced = Traced()
     with traced.provider.get_tracer("host").start_as_current_span("request"):

@@ -296,6 +296,21 @@ class ClaimsLate(SqliteStore):
         return super().claim(run_id, worker, seconds)
 
 
+class DropsDecisions(MemoryStore):
+    """Takes a decision for used as soon as somebody resumes the run."""
+
+    def append(self, *given: Any, **terms: Any) -> Any:
+        made = super().append(*given, **terms)
+        self._runs["", given[0]].head.decisions = {}
+        return made
+
+
+class SharesDecisions(MemoryStore):
+    def info(self, run_id: str) -> RunInfo | None:
+        info = super().info(run_id)
+        return info and replace(info, decisions=self._runs["", run_id].head.decisions)
+
+
 def latest(own: MemoryStore, lease: Lease) -> Lease:
     """The lease as whoever has the run by now would have it."""
     return replace(lease, token=own._runs["", lease.run_id].head.token)
@@ -322,6 +337,10 @@ FAULTS: list[tuple[str, type[Any]]] = [
     ("an_append_under_an_older_lease_writes_nothing", broken(
         MemoryStore, renew=lambda right, lease: right(latest(right.args[0], lease)))),
     ("a_decision_is_kept_until_it_is_recorded", KeepsDecisions),
+    ("a_decision_is_kept_until_it_is_recorded", DropsDecisions),
+    ("what_is_handed_in_or_out_may_be_changed", SharesDecisions),
+    ("the_status_says_whether_somebody_works_on_the_run", broken(
+        MemoryStore, info=lambda right, run_id: replace(right(run_id), status="running"))),
     ("a_run_that_somebody_works_on_is_not_deleted", DeletesWhatIsWorkedOn),
     ("tenants_see_their_own_runs", broken(MemoryStore, tenant=lambda right, name: right(name) and right.args[0])),
     ("the_lease_of_a_process_that_died_is_over", broken(
@@ -345,6 +364,21 @@ def test_a_fault_in_a_copy_of_a_store_is_found(rule: str, faulty: type[Any], tmp
     with pytest.raises(Exception) as caught:
         getattr(Rules(), f"test_{rule}")()
     assert not isinstance(caught.value, (AttributeError, NotImplementedError, TypeError))
+
+
+def test_a_store_that_raises_in_a_worker_is_caught_even_if_it_has_written() -> None:
+    def append(right: Callable[..., object], *given: Any) -> None:
+        right(*given)
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("the disk is gone")
+
+    class Rules(StoreRules):
+        def make(self) -> Store:
+            store: Store = broken(Plain, append=append)()
+            return store
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        Rules().test_workers_with_runs_of_their_own_do_not_disturb_each_other()
 
 
 @pytest.mark.parametrize("rules", [StoreRules, RunStoreRules])

@@ -241,6 +241,11 @@ def test_results_that_were_recorded_as_texts_stay_so() -> None:
     assert json.loads(older.load("r")[-1]["data"]["text"]) == as_text
 
 
+def test_the_callers_own_plan_may_make_more_calls_than_an_input() -> None:
+    result = execute_plan(agent(), [Task(str(at), "x") for at in range(501)])
+    assert (result.usage.model_calls, result.stop_reason) == (501, "final")
+
+
 def test_a_model_reads_which_tasks_failed() -> None:
     store = MemoryStore()
     tasks = [Task(name, "fail" if name in "ac" else "x") for name in "abc"]
@@ -253,6 +258,10 @@ def test_a_model_reads_which_tasks_failed() -> None:
     assert result.output["b"] == "x!"
     assert result.output["a"].startswith("error: ")
     assert resume(agent(provider=provider), "r", store=store, input="Report.").text == "b is fine"
+    assert "failed: 0, 1," in (last := execute_plan(agent(), [Task(str(at), "fail") for at in range(20)]).messages[-1].text)
+    assert last.endswith("18, 19</block>")
+    one_more = execute_plan(agent(), [Task(str(at), "fail") for at in range(21)]).messages[-1].text
+    assert one_more.endswith("18, 19 and 1 more</block>")
     many = [Task(str(at), "fail") for at in range(30)]
     assert "30 of 30 tasks failed: 0, 1," in execute_plan(agent(), many).messages[-1].text
     assert "18, 19 and 10 more" in execute_plan(agent(), many).messages[-1].text

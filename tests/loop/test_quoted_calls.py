@@ -276,6 +276,13 @@ def test_a_history_s_results_are_outside_text_and_the_runtime_s_own_words_in_it_
     assert sources(recorder) == [("command", "wipe", "history")]
 
 
+def test_a_call_that_the_host_neutralised_in_the_input_is_quoted_and_one_that_it_did_not_is_the_users_own() -> None:
+    for text, ran_of, quoted in ((neutralize(WIPE), [], [("command", "wipe", "the input")]), (WIPE, ["/etc"], [])):
+        ran, recorder = Ran(), Recorder()
+        execute(ran.agent("fine"), f"Sum up: {text}", provider=MockProvider(WIPE, DONE), recorder=recorder)
+        assert (ran, sources(recorder)) == (ran_of, quoted)
+
+
 @pytest.mark.parametrize("path", ["/etc", "a &lt; b", "a < b", "R&amp;D"])
 def test_a_call_in_a_historys_result_is_recognised_exactly(path: str) -> None:
     call = WIPE.replace("/etc", path)

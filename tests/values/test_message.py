@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Agent, Context, KernaiError, Media, MediaStore, Message, MockProvider, execute, stream
+from kernai import Agent, Context, KernaiError, Media, MediaStore, Message, MockProvider, execute, outside, stream
 from kernai.values.message import ROLES, Conversation, ConversationView, MessageDicts
 
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
@@ -50,6 +50,13 @@ def test_a_message_cannot_be_changed() -> None:
     for field in ("role", "content", "text", "media"):
         with pytest.raises(AttributeError):
             setattr(message, field, "x")
+
+
+def test_text_from_outside_is_a_value_and_must_be_text() -> None:
+    assert len({outside("a"), outside("a"), outside("b")}) == 2
+    assert outside("a") != "a"
+    with pytest.raises(TypeError, match="takes text, got bytes"):
+        outside(b"a")  # type: ignore[arg-type]
 
 
 def test_messages_compare_and_hash_by_role_and_content() -> None:

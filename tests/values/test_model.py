@@ -47,6 +47,8 @@ def test_media_kinds_come_in_one_order_whatever_the_order_of_the_capabilities() 
         ("vision", ("vision",)),
         (["text", "vision"], ("text", "vision")),
         ({"vision", "text"}, ("text", "vision")),
+        (["vision", "text"], ("vision", "text")),
+        ({"document_in", "video_in", "audio_in", "vision", "text"}, ("text", "vision", "audio_in", "video_in", "document_in")),
         (frozenset({"audio_in"}), ("audio_in",)),
         ((), ()),
     ],
