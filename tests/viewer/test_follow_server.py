@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -195,11 +195,19 @@ def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypat
 
 def test_closing_ends_questions_that_wait_and_connections_that_are_idle(client: Client) -> None:
     seen = client.news()
+    server = client.server._server
+
+    def wait_until(holds: Callable[[], bool]) -> None:
+        while not holds():
+            time.sleep(0.001)
+
+    wait_until(lambda: not server._clients)  # what has asked above counts as one until it is closed
     waiting = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
     waiting.start()
+    # its token has been read: a question that nobody has read yet is reset
+    wait_until(lambda: len(server._clients) == 1 and not server._strangers)
     with socket.create_connection(("127.0.0.1", client.server.port)) as idle:
-        while len(client.server._server._clients) < 2:
-            time.sleep(0.001)
+        wait_until(lambda: len(server._clients) == 2)
         client.server.close()
         waiting.join(20)
         assert not waiting.is_alive()
