@@ -252,6 +252,37 @@ def test_the_leaves_that_the_model_sent_are_found_with_what_must_be_trusted(
     assert found(annotation, value) == wanted
 
 
+@dataclass(frozen=True)
+class Transfer:
+    amount: int
+    to: Trusted[str] = "me"
+
+
+@dataclass
+class Sorted:
+    transfers: list[Transfer]
+
+    def __post_init__(self) -> None:
+        self.transfers = sorted(self.transfers, key=lambda one: one.to)
+
+
+@pytest.mark.parametrize("first", [{"amount": 1}, {"amount": 1, "to": "me"}], ids=["left out", "sent"])
+@pytest.mark.parametrize("of_type", [set[Transfer], frozenset[Transfer], Sorted])
+def test_the_default_of_one_item_is_not_taken_for_a_value_of_another_one(of_type: Any, first: dict[str, Any]) -> None:
+    """A set has no order, and a class may sort its items."""
+    for amount in range(8):  # sets order them differently
+        items = [first, {"amount": amount, "to": "eve"}]
+        assert ("eve", True) in found(of_type, {"transfers": items} if of_type is Sorted else items).values()
+
+
+def test_defaults_of_items_in_the_order_in_which_they_were_sent_are_not_looked_for() -> None:
+    sent = [{"name": "a"}, {"name": "b", "below": [{"name": "c"}]}]
+    assert {one for one, _ in found(list[Tree], sent).values()} == {"a", "b", "c"}
+    assert found(list[Transfer], [{"amount": 1}, {"amount": 2, "to": "eve"}]) == {
+        "it[0].amount": (1, False), "it[1].amount": (2, False), "it[1].to": ("eve", True),
+    }
+
+
 PAYEE = {"properties": {"iban": {"type": "string", MARK: True}}}
 MIXED = {
     "a list of types": {"properties": {"payee": {"type": ["object", "null"], **PAYEE}}},

@@ -22,6 +22,7 @@ from kernai.inputs.constraints import underlying
 from kernai.inputs.containers import UnionType
 from kernai.inputs.schema import WORDS, Definition, Schema, label_of, resolved
 from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType, WrapperType
+from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
 
 T = TypeVar("T")
@@ -129,7 +130,8 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
     if isinstance(value, dict):
         yield from _in_object(found, sent, value, path, trusted=trusted)
     elif isinstance(value, list):
-        alike = isinstance(sent, (list, tuple)) and len(sent) == len(value)
+        # a set has no order, and `__post_init__` may sort a list: then an item's default is not another one's
+        alike = _is_as_sent(sent, value)
         for at, one in enumerate(value):
             places = [(each.get("prefixItems", ()), each.get("items")) for each in found]
             items = [prefix[at] if at < len(prefix) else rest for prefix, rest in places]
@@ -139,6 +141,17 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
         yield from _leaves(schemas, sent, sent, path, trusted=trusted)
     else:
         yield Leaf(path, value, trusted)
+
+
+def _is_as_sent(sent: object, value: object) -> bool:
+    """Whether each part of a value is what the model sent at the same place; fields that were not sent do not count."""
+    value = _opened(value)
+    if isinstance(value, dict):
+        return isinstance(sent, Mapping) and all(key in value and _is_as_sent(sent[key], value[key]) for key in sent)
+    if isinstance(value, list):
+        is_list = isinstance(sent, (list, tuple)) and len(sent) == len(value)
+        return is_list and all(map(_is_as_sent, sent, value))  # type: ignore[call-overload]  # `is_list` says so
+    return sent == value or str(sent) == str(jsonable(value))
 
 
 #: values that are looked for in texts as they are
