@@ -332,7 +332,7 @@ def _holds(text: str, value: object) -> bool:
     return _occurs_in(value if isinstance(value, str) else folded(str(value)), text)
 
 
-CONNECTORS = ".-+/@_%\u2010\u2011"
+CONNECTORS = ".-+/\\@_%\u2010\u2011"
 _TOGETHER = (  # Thai, Hangul, Kana and Han: scripts that put no space between words
     "\u0e00-\u0e7f\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
