@@ -1,1 +1,1 @@
-"""Runs that outlive their process: where their entries and media are kept."""
+"""Runs that outlive their process: stores, replay, resume, leases, approvals."""

@@ -18,13 +18,13 @@ from kernai.values.result import StopReason
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
-#: marks a recorded decision that has all parameters, as in format 1
+#: marks a recorded decision whose parameters replace all of the call's, as in format 1
 REPLACES = "replaces"
-#: recorded as the decision if nobody decided in the time that the call waits
+#: recorded as the decision if nobody decided before the call's `until`
 WOKEN = {"woken": True}
-#: texts that people may write for True
+#: texts that people may write when they mean True
 _CONSENTS = frozenset({"accept", "accepted", "approve", "approved", "go", "ok", "okay", "sure", "true", "y", "yes"})
-#: a call that may wait for a decision; a `SubRun` if it is the call of an agent
+#: a call that may wait for a decision; a `SubRun` for the call of an agent
 Call = CallModel | CallSkill | CallProtocol | SubRun
 
 
@@ -33,7 +33,7 @@ class CallRefusedError(KernaiError):
 
 
 class DoubtfulPause(Pause):
-    """A pause for values that neither the user nor the host brought in."""
+    """A pause because of values that neither the user nor the host supplied."""
 
     def __init__(self, reason: str, untrusted: tuple[UntrustedValue, ...]) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class DoubtfulPause(Pause):
 
 
 class DecisionError(ValueError):
-    """A decision that the call `call_id` cannot be made with."""
+    """A decision that is invalid for the call `call_id`."""
 
     def __init__(self, call_id: str, why: str) -> None:
         super().__init__(f"approvals[{call_id!r}]: {why}")
@@ -50,17 +50,19 @@ class DecisionError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decision(Value):
-    """`value` is True (run it), False or a text (refuse it, the model reads why), ``{"params": {...}}`` (run it with
-    these inputs changed and the others as the model sent them), or ``{"answer": data}`` (run it; whatever paused it
-    reads the answer to its question). `by` says who decided. With `trusted` a function given as `Agent(approve=)`
-    agrees to values that neither the user nor the host brought in (`PendingCall.untrusted`); a person's decision
-    covers them anyway.
+    """A decision on a waiting call.
+
+    `value` is True (make the call), False or a text (refuse it; the model reads the text as the reason),
+    ``{"params": {...}}`` (make it with these inputs changed and the others as the model sent them), or
+    ``{"answer": data}`` (make it; the code that paused reads the answer to its question). `by` says who decided. With
+    `trusted`, a function given as `Agent(approve=)` also accepts values that neither the user nor the host supplied
+    (`PendingCall.untrusted`); a person's decision covers them anyway.
     """
 
     value: bool | str | Mapping[str, Any]
     by: str | None = None
     trusted: bool = False
-    #: the metadata of the pause that this decides on; the runtime sets it
+    #: the metadata of the pause that this decision answers; set by the runtime
     asked: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -74,31 +76,31 @@ class Decision(Value):
         if isinstance(value, Mapping) and (value == WOKEN or [*value] == ["answer"] or (
             {"params"} <= set(value) <= {"params", REPLACES} and isinstance(value["params"], Mapping)
         )):
-            object.__setattr__(self, "value", copied(value))  # the caller may reuse theirs
+            object.__setattr__(self, "value", copied(value))  # the caller may change theirs
             return
         known = 'True, False, a text that says why not, {"params": {...}} or {"answer": ...}'
         raise ValueError(f"a decision is {known}, got {value!r}")
 
     @classmethod
     def of(cls, given: object) -> Decision:
-        """A decision as the caller may give it: itself, or its value alone."""
+        """Wraps a value in a decision; returns a decision as it is."""
         return given if isinstance(given, Decision) else cls(given)  # type: ignore[arg-type]  # the constructor checks it
 
     @classmethod
     def recorded(cls, row: ApprovalGivenRow) -> Decision:
-        """Back from `row`."""
+        """The inverse of `row`."""
         return cls(row.decision, row.by)
 
     @property
     def refusal(self) -> str | None:
-        """Why the call is refused; None if it is not."""
+        """The reason for refusing the call; None if it is not refused."""
         if isinstance(self.value, str):
             return self.value if self.value.strip() else "refused"
         return "refused" if self.value is False else None
 
     @property
     def is_woken(self) -> bool:
-        """Whether nobody decided before the call's time came."""
+        """Whether nobody decided before the call's `until`."""
         return self.value == WOKEN
 
     @property
@@ -108,23 +110,23 @@ class Decision(Value):
 
     @property
     def answer(self) -> Any:
-        """The answer to what the pause asked for; an empty one if the call was just approved."""
+        """The answer to the pause's question; an empty dict if the call was approved without one."""
         return self.value.get("answer") if isinstance(self.value, Mapping) else {}
 
     def check_for(self, params: object) -> None:
-        """`ValueError` for a text that is probably no reason, or for parameters of a call that has none."""
+        """Raises `ValueError` for a text that sounds like consent, or for parameters if the call has none."""
         if isinstance(self.value, str) and self.value.strip().lower() in _CONSENTS:
             raise ValueError(f"a text refuses the call, but {self.value!r} sounds like consent: pass True to approve")
         if self.params is not None and not isinstance(params, Mapping):
             raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
 
     def row(self, call_id: str) -> ApprovalGivenRow:
-        """As it is recorded."""
+        """The row that records this decision."""
         return ApprovalGivenRow(call_id, self.value, self.by)
 
 
 def called(call: Call) -> tuple[str | None, Any]:
-    """What is called, and with what; None and None for a model."""
+    """The name of the skill or protocol, and its parameters; None and None for a model call."""
     if isinstance(call, CallSkill):
         return call.skill, jsonable(dict(call.arguments))
     if isinstance(call, CallProtocol):
@@ -133,7 +135,7 @@ def called(call: Call) -> tuple[str | None, Any]:
 
 
 def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
-    """What the person who decides sees of a call, without the credentials that it has read."""
+    """Returns the call as shown to the person who decides, without the credentials that it has read."""
     name, params = called(call)
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
     untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
@@ -142,9 +144,9 @@ def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
 
 
 def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:
-    """The arguments of a skill's call after a decision that changes some.
+    """Returns the arguments of a skill's call after a decision that changes some.
 
-    `SkillInputError` for what the skill does not take, `ValueError` for a name that is no input of it.
+    `SkillInputError` for a value that the skill does not accept, `ValueError` for a name that is not one of its inputs.
     """
     assert decision.params is not None
     skill, store, changes = run.held_skill(name), run.context.media_store, decision.params
@@ -154,7 +156,7 @@ def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
-    """The call to make, or the outcome of a refused one."""
+    """Returns the call to make, or the outcome of a refused call."""
     refusal = decision.refusal
     if refusal is not None:
         error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)

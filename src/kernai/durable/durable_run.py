@@ -1,8 +1,8 @@
 """`DurableRun`: a root run that is recorded in a store, resumed, or waiting for people.
 
-It knows the run's scopes, their recorded rows, the decisions that were made, and the rows that are new. A resume first
-replays every scope to its frontier (`replay`). Only then is anything written or performed, so an error found before
-that changes nothing.
+It has the run's scopes, their recorded rows, the decisions that were made, and the new rows. A resume first replays
+every scope to its frontier, the first effect without a recorded outcome (`replay`). Nothing is written or performed
+before that, so an error found during the replay changes nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ UNKNOWN_OUTCOME = (
 
 
 class DurableRun:
-    """The root's `durable`, between the loop and its middleware: it records what the loop sees.
+    """The root's `durable`. It sits between the loop and the middleware, so it records what the loop sees.
 
     Without a journal nothing is recorded, and no call can wait for a decision.
     """
@@ -87,14 +87,15 @@ class DurableRun:
         self._middleware = root.wrap
         root.durable, root.wrap = self, self._wrap
         self.scopes: dict[str, DurableScope] = {}
-        #: rows written during the resume that are not on record yet
+        #: rows written during the resume that are not recorded yet
         self.news: list[Row] = []
-        #: calls that wait for a decision, and decisions by call id
+        #: calls that wait for a decision
         self.pending: list[PendingCall] = []
+        #: decisions that were not used yet, by call id
         self.decisions: dict[str, Decision] = {}
         self.woken: set[str] = set()
         self.compares = False
-        #: if a replay calls the skills again, it is given each skill's recorded outcome
+        #: called with each recorded outcome of a skill, if the replay runs the skills again
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
         #: whether scopes end at their frontier, because the run was closed
         self.closes = False
@@ -108,7 +109,7 @@ class DurableRun:
     # ------------------------------------------------------------------------------------------ what drivers ask
 
     def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
-        """The work of a scope, or of a spawned call, as a driver is to drive it."""
+        """Wraps the work of a scope or of a spawned call, for a driver."""
         if not isinstance(what, (CallSkill, CallProtocol)):
             known = self.scopes.get(run.scope)
             if known is None or known.run is not run:
@@ -120,17 +121,17 @@ class DurableRun:
 
     @property
     def key(self) -> str | None:
-        """What idempotency keys of the run begin with; None for its id."""
+        """The prefix of the run's idempotency keys; None for its id."""
         return None if self.journal is None else self.journal.held.key
 
     @property
     def holds(self) -> bool:
-        """Whether the run has not been given back yet."""
+        """Whether this process may still hold the run's lease."""
         return self.journal is not None and self.journal.held.may_hold
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether nothing more may begin here, because another worker will continue the run."""
+        """Whether nothing more may start here because another worker will continue the run."""
         return self.journal is not None and self.journal.held.is_unwanted
 
     def commit(self) -> None:
@@ -139,12 +140,12 @@ class DurableRun:
         self.journal.commit()
 
     def look(self) -> None:
-        """`RunConflictError` if another worker may have the run by now."""
+        """Raises `RunConflictError` if another worker may have claimed the run."""
         if self.journal is not None:
             self.journal.held.look()
 
     def close(self) -> None:
-        """Gives the run back, so that another worker may have it."""
+        """Releases the run, so that another worker may claim it."""
         if self.journal is not None:
             self.journal.held.give_back()
 
@@ -162,10 +163,11 @@ class DurableRun:
         in_flight: InFlight,
         compares: bool = False,
     ) -> DurableScope:
-        """The root's scope, with every scope at its frontier; then `continued`. Raises what prevents that.
+        """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call
+        `continued` next.
 
-        A run that only `compares` stops where its recording does. A closed run ends there, and is reopened by the last
-        of the `inputs`.
+        With `compares`, the run stops at the end of its recording. A closed run ends there too, and the last of the
+        `inputs` reopens it.
         """
         self.compares = compares
         if recorded.is_closed and not compares:
@@ -209,19 +211,19 @@ class DurableRun:
         return root
 
     def continued(self) -> Work:
-        """The rest of the run, for a driver. First it records that the run was resumed, and the new rows."""
+        """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows."""
         root = self.scopes[""]
         run = root.run
         self._mark_seam(run)
         assert self.journal is not None
-        # if several workers resume a run at once, the first to append this continues it; the others have called nothing
+        # if several workers resume a run at once, the first to append this continues it; the others call nothing
         self.journal.insists = True
         run.outbox.waiting.extend(self.news)
         self.news.clear()
         return self._middleware(run, None, root.live())
 
     def waiting_on(self) -> Work:
-        """The end of a run that waits where it waited before, if that is not on record."""
+        """Ends a run that waits for the same decisions as before, if that end is not recorded."""
         run = self.scopes[""].run
         self._mark_seam(run)
         result = self.parked_result(run)
@@ -237,14 +239,14 @@ class DurableRun:
         ))
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
-        """Whether it is a call of an agent that has not begun on record: it may need approval."""
+        """Whether the sub-run is the call of an agent that did not begin in the recording, so it may need approval."""
         return (sub_run.skill is not None or self.closes) and not self.has_begun(sub_run.scope)
 
     def has_begun(self, scope: str) -> bool:
         return scope in self.scopes or bool(self.history.of(scope))
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
-        """A sub-run at its frontier."""
+        """Replays a sub-run to its frontier and returns its scope."""
         run = self.scopes[""].run.root.runs[sub_run.scope]
         rows = self.history.of(run.scope)
         self._restore(run, has_ended=bool(rows) and isinstance(rows[-1].row, ResultRow))
@@ -261,23 +263,25 @@ class DurableRun:
         return scope
 
     def _restore(self, run: Run, *, has_ended: bool = False) -> None:
-        """Restores the recorded host's state, and what may be trusted."""
-        if not has_ended:  # else nobody uses the state
+        """Restores the host's recorded state, and the record of trusted values."""
+        if not has_ended:  # otherwise nobody uses the state
             self._state.restore(run)
         if run.trust is not None:
             run.trust.restore(self.history.trusted.get(run.scope, ()))
 
     def waits(self, call_id: str) -> bool:
-        """Whether a call waits for a decision that was not made yet."""
+        """Whether a call still waits for a decision."""
         return call_id in self.history.waiting and call_id not in self.decisions
 
     def agreed(self, call_id: str) -> Decision | None:
-        """The decision with which a call was last made."""
+        """The last recorded decision on a call; None if there is none."""
         row = self.history.decided.get(call_id)
         return None if row is None else Decision.recorded(row)
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
-        """The outcome of a call that had begun and has none on record; None if it is made again, or waits."""
+        """Returns the outcome of a call that was announced but has no recorded outcome; None if it is to be made again,
+        or waits.
+        """
         history, decision = self.history, self.decisions.get(call.call_id)
         refused = decision is not None and decision.refusal is not None
         asked = call.call_id in history.waiting
@@ -291,7 +295,7 @@ class DurableRun:
         if said == "fail":
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if history.in_flight.get(call.call_id) != said:  # else a run that crashes after each append never ends
+        if history.in_flight.get(call.call_id) != said:  # otherwise a run that crashes after each append never ends
             self.write_unrecorded(run, InFlightRow(call.call_id, said))
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
@@ -299,43 +303,45 @@ class DurableRun:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
             return "retry"
         if self.history.in_flight.get(call.call_id) == "skip":
-            return "skip"  # decided before, and the run ended before the model could read it
+            return "skip"  # decided earlier, but the run broke off before the model could read it
         said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
         if said not in IN_FLIGHT:
-            raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
+            raise ValueError(
+                f"in_flight must return one of {', '.join(IN_FLIGHT)}, returned {said!r} for {call.call_id}"
+            )
         return said
 
     def broken_off(self, call_id: str) -> BaseException:
-        """The error of a call without an outcome in a closed run."""
+        """Returns the error of a call without an outcome in a closed run."""
         began = self.history.was_announced(call_id) and call_id not in self.history.waiting
         return Cancelled() if began or self.has_begun(call_id) else NotBegun()
 
     def write_unrecorded(self, run: Run, row: Row) -> None:
-        """Keeps a row for a run that is being resumed."""
+        """Keeps a row until the resume writes it."""
         self.news.append(run.sealed(row))
 
     def _conversation(self, run: Run, content: tuple[InputPart, ...], inputs: list[tuple[InputPart, ...]]) -> Work:
-        """A run and the inputs that were added later."""
+        """Runs the loop for the first input, then again for each input that was added later."""
         turn: Work = run_loop(run, content)
         for left, added in enumerate(inputs, 1 - len(inputs)):
             try:
                 result = yield from turn
-            except Exception:  # noqa: BLE001 - the end of this turn is on record, and the next one continued from it
+            except Exception:  # noqa: BLE001 - this turn's failure is recorded, and the next turn continued from it
                 result = run.result
             if self.closes and left == 0:
                 self.closes = False
                 run.root.cancellation.reopen()
             elif run.gate is run.root.gate and result is not None and not result.ok:
-                return result  # it has ended just now, so there is nothing for the next input to continue
+                return result  # the run ended in this process, so the next input has nothing to continue
             turn = run_loop(run, added, again=True)
         return (yield from turn)
 
     # ------------------------------------------------------------------------------------------- while it runs
 
     def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
-        """The host's decision on a call; None if it is not asked. `Pause` if somebody else is to decide.
+        """Returns the host's decision on a call; None if none is needed. Raises `Pause` if somebody else must decide.
 
-        `CallRefusedError` for a call with untrusted values on which nobody can decide.
+        Raises `CallRefusedError` for a call with untrusted values if nobody can decide on it.
         """
         ask, doubts = run.agent.approve, self._doubts(run, call)
         needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
@@ -355,7 +361,7 @@ class DurableRun:
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
             decision.check_for(asked.params)
-        except Exception as error:  # noqa: BLE001 - without approval it is not made; the model reads why
+        except Exception as error:  # noqa: BLE001 - without approval the call is not made; the model reads why
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
@@ -366,7 +372,7 @@ class DurableRun:
         raise DoubtfulPause(reason, doubts)
 
     def _doubts(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> tuple[UntrustedValue, ...]:
-        """The values of a call that neither the user nor the host brought in."""
+        """The values in a call that neither the user nor the host supplied."""
         if isinstance(call, CallProtocol) or call.skill is None:
             return ()
         skill = run.held_skill(call.skill)
@@ -375,19 +381,21 @@ class DurableRun:
         return run.doubts(call.call_id, skill, {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments)
 
     def state_of(self, run: Run) -> HostState | None:
-        """The host's state, if it is kept for this run."""
+        """The host's state; None if this run has none to save."""
         if self.journal is None or not is_kept(run):
             return None
         self.journal.host_state = self._state
         return self._state
 
     def changed_state(self, run: Run) -> list[Saved]:
-        """The changes of an outcome to it. A state that cannot be kept ends the run, as a failing store does."""
+        """The changes of an outcome to the host's state. If the state cannot be saved, the run ends, as if the store
+        had failed.
+        """
         assert self.journal is not None
         return self._state.changes(run, self.journal.fail)
 
     def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
-        """The end of a scope's work. For the root, its rows are appended."""
+        """Ends a scope's work. For the root, its last rows are appended."""
         ended = scope.ended
         assert ended is not None
         if not scope.run.scope and self.journal is not None:
@@ -397,7 +405,7 @@ class DurableRun:
         return ended.value
 
     def end_parked(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
-        """Leaves a waiting sub-run where it is; if the root waits, the run ends until somebody decides."""
+        """Parks a waiting sub-run; if the root waits, ends the run until somebody decides."""
         run = scope.run
         if run.scope:
             raise Parked
@@ -426,7 +434,7 @@ class DurableRun:
 
 
 def _in_turn(state: HostState, run: Run, call: CallSkill | CallProtocol, work: Work) -> Work:
-    """A spawned call, once no other call changes the host's state."""
+    """Performs a spawned call once no other call is changing the host's state."""
     yield from state.in_turn(run, call)
     return (yield from work)
 

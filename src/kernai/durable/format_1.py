@@ -1,7 +1,7 @@
-"""Recordings of format 1, which did not say what was written because a run stopped: here that is inferred.
+"""Infers which entries of a format 1 recording were written only because the run stopped. Format 1 did not say so.
 
-Nothing else knows that format, and this module can go when nobody has such recordings any more. A recording that was
-resumed by a later kernai needs no inference: what it left out is in its `run_resumed`.
+No other module knows this inference, and it can go when nobody has such recordings any more. A recording that a later
+kernai has resumed needs no inference: its `run_resumed` lists what was left out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from kernai.loop.effects import task_scope
 
-#: why a sub-run ended together with its root; every other reason was its own
+#: stop reasons of a sub-run that ended together with its root; every other reason was its own
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
-#: a run that is to stop writes none of these any more
+#: events that a run no longer writes once it is to stop
 BEGUN = frozenset({"input_added", "messages_sent", "skill_execute", "protocol_execute"})
 CALL_OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
-#: written beside the loop, in no order that matters here
+#: events written outside the loop, whose order does not matter here
 ASIDE = frozenset({
     "approval_requested", "approval_given", "in_flight", "context_saved", "model_restarted", "progress", "run_resumed",
 })
@@ -36,9 +36,10 @@ class _OldRow(NamedTuple):
 
 
 def stops(entries: Sequence[Mapping[str, Any]], dropped: Collection[int], kinds: Collection[str]) -> dict[int, str]:
-    """By its number, why an entry was written that was written because the whole run stopped.
+    """Returns the numbers of entries that were written only because the whole run stopped, each with the stop reason.
 
-    `dropped` are the numbers of those that no longer count, `kinds` the events that kernai knows. The entries fit them.
+    `dropped` are the numbers of entries that no longer count, `kinds` the events that kernai knows. The data of all
+    entries must already be checked.
     """
     scopes: dict[str, list[_OldRow]] = {}
     for seq, entry in enumerate(entries):
@@ -50,7 +51,7 @@ def stops(entries: Sequence[Mapping[str, Any]], dropped: Collection[int], kinds:
 class _Inference:
     def __init__(self, scopes: dict[str, list[_OldRow]]) -> None:
         self._scopes = scopes
-        #: by scope, the number of the last entry that begins something; the scopes that ended for a reason of their own
+        #: by scope, the number of the last entry that begins something
         self._begun = {
             scope: max((one.seq for one in rows if one.type in BEGUN), default=-1) for scope, rows in scopes.items()
         }
@@ -62,7 +63,7 @@ class _Inference:
         left_out: list[int] = []
         kept: dict[str, list[_OldRow]] = {}
         for scope, rows in self._scopes.items():
-            # what a run above continued without stays as it is
+            # if a run above continued after this scope, nothing is left out
             cut = len(rows) if self._is_over(scope) else self._cut(scope, rows)
             kept[scope] = rows[:cut]
             left_out += [one.seq for one in rows[cut:]]
@@ -73,13 +74,13 @@ class _Inference:
         return dict.fromkeys(left_out, "cancelled" if reason == "final" else reason)
 
     def _is_over(self, scope: str) -> bool:
-        """Whether a run above it has continued after its end, or ended for a reason of its own."""
+        """Whether a run above continued after this scope's last entry, or ended for a reason of its own."""
         last = self._scopes[scope][-1].seq
         return any(self._begun.get(above, -1) > last or above in self._own_ends for above in _above(scope))
 
     def _cut(self, scope: str, rows: Sequence[_OldRow]) -> int:
-        """Where what a stop caused begins in a scope; its length where there is no such thing."""
-        # what began after something was begun by a run that continued
+        """The index of a scope's first entry that the stop caused; if there is none, the number of entries."""
+        # a run that begins something has not been stopped yet, so skip everything up to the last entry of that kind
         begin = 1 + max((at for at, one in enumerate(rows) if one.type in BEGUN), default=-1)
         return next((at for at in range(begin, len(rows)) if self._is_caused(scope, rows[at])), len(rows))
 
@@ -104,7 +105,7 @@ class _Inference:
         return rows is not None and (child in self._stopped or rows[-1].type != "result")
 
     def _begun_in(self, dropped: Sequence[int]) -> list[str]:
-        """The scopes that began with an entry that is left out, and those below them."""
+        """The scopes that were started by an entry that is left out, and all scopes below them."""
         gone = set(dropped)
         begun = [
             _child(scope, one) for scope, rows in self._scopes.items() for one in rows
@@ -114,20 +115,20 @@ class _Inference:
 
 
 def _child(scope: str, one: _OldRow) -> str:
-    """The scope of the sub-run that an entry is about, if it is about one: that of an agent is the id of the call."""
+    """The scope of the sub-run that an entry reports on, if there is one. For an agent, that is the id of the call."""
     if "call_id" in one.data:
         return str(one.data["call_id"])
     return task_scope(scope, one.entry.get("step") or 0, one.data["task_id"])
 
 
 def _above(scope: str) -> list[str]:
-    """The scopes that a scope is within."""
+    """The scopes that contain this scope."""
     parts = scope.split("/") if scope else []
     return ["/".join(parts[:depth]) for depth in range(len(parts))]
 
 
 def _ended_with_the_root(scope: str, rows: Sequence[_OldRow]) -> bool:
-    """Of a scope whose last event is its `result`: whether it ended because the root was stopped."""
+    """Whether a scope ended because the root was stopped. Its last event must be its `result`."""
     last = rows[-1]
     reason = last.data["stop_reason"]
     if not scope:
@@ -136,7 +137,7 @@ def _ended_with_the_root(scope: str, rows: Sequence[_OldRow]) -> bool:
 
 
 def _exited(rows: Sequence[_OldRow]) -> bool:
-    """Whether a task, or a sub-run in one, was ended by its own `SystemExit`, which does not end the run."""
+    """Whether a task, or a sub-run in one, ended by its own `SystemExit`, which does not end the whole run."""
     for one in reversed(rows):
         if one.type == "llm_response" or one.entry.get("task_id") is None:
             return False

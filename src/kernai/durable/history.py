@@ -1,8 +1,8 @@
-"""`History`: what a run continues from. All that a resumed run or a replay asks of its recording is looked up here.
+"""`History`: the part of a recording that a run continues from. A resume or a replay looks up everything here.
 
-A run that was stopped has written rows because of that: that the model failed, that a call was broken off, that tasks
-ended with the run. Those rows carry the stop, and `truncated` leaves them out. It keeps the real outcomes of calls, so
-that nothing is done twice. `run_resumed` records what a resume left out, so every later reader leaves out the same.
+A stopped run has written rows only because of the stop: the model failed, a call was broken off, tasks ended with the
+run. These rows have the stop's reason, and `truncated` leaves them out. It keeps the real outcomes of calls, so that
+nothing is done twice. `run_resumed` records which rows a resume left out, so every later reader leaves out the same.
 
 `fork` copies a run up to a step, to continue differently from there.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kernai.events import ApprovalGivenRow, ContextSavedRow, Row
     from kernai.values.pending_calls import PendingCall
 
-#: a run that is to stop no longer writes these
+#: rows that a run no longer writes once it is to stop
 _BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
 #: stop reasons that the loop does not decide on
 _NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
@@ -42,16 +42,16 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class History:
-    """`scopes` are the rows that count, `left_out` those that a resume leaves out. A new run has none of them."""
+    """`scopes` has the rows that count; `left_out` are the rows that a resume ignores. A new run has neither."""
 
     length = 0
     seams: Sequence[Recorded] = ()
-    #: calls that wait for a decision; decisions that are not used up, and all decisions; decisions on calls in flight
+    #: by call id, as in `RecordedRun`: waiting calls, unused decisions, last decisions, decisions on calls in flight
     waiting: Mapping[str, PendingCall] = _NOTHING
     approvals: Mapping[str, ApprovalGivenRow] = _NOTHING
     decided: Mapping[str, ApprovalGivenRow] = _NOTHING
     in_flight: Mapping[str, str] = _NOTHING
-    #: by scope, the rows that say what may be trusted in addition to the conversation
+    #: by scope, the rows that name trusted values beyond those in the conversation
     trusted: Mapping[str, Sequence[Row]] = _NOTHING
     #: the metadata of each call's last pause
     asked: Mapping[str, Mapping[str, Any]] = _NOTHING
@@ -64,11 +64,11 @@ class History:
     ) -> None:
         self.scopes = scopes or {}
         self.dropped = sorted(one.seq for one in left_out)
-        #: calls that were announced and certainly did not begin
+        #: calls that were announced but certainly did not begin
         self.never_ran: set[str] = set()
         self._announced: set[str] = set()
         self._outcomes: dict[str, Recorded] = {}
-        #: what rows that are left out say: the usage of model calls by call id, by scope the numbers of its results
+        #: from rows that were left out: the usage of model calls by call id; the numbers of `result` rows by scope
         self.wasted: dict[str, Usage] = {}
         self._undone: dict[str, list[int]] = {}
         if recorded is not None:
@@ -116,7 +116,9 @@ class History:
 
     @classmethod
     def whole(cls, recorded: RecordedRun) -> History:
-        """Everything, for a comparison, except that the run waits or was closed, which the loop did not decide."""
+        """The whole history, for a comparison. It leaves out a last row that says that the run waits or was closed,
+        since the loop did not decide that.
+        """
         root = recorded.scopes[""]
         count = len(root)
         while isinstance(end := root[count - 1].row, ResultRow) and end.stop_reason in _NOT_DECIDED:
@@ -125,15 +127,16 @@ class History:
 
     @classmethod
     def before_ctrl_c(cls, recorded: RecordedRun, differs: ReplayDivergenceError) -> History | None:
-        """The history before Ctrl-C, if that has ended the run and is why a replay `differs`.
+        """The history before Ctrl-C, if Ctrl-C ended the run and explains why a replay `differs`; else None.
 
-        It may come between any two events, so what was written after it is no decision; how the run ended is one.
+        Ctrl-C may come between any two events, so rows written because of it are not decisions. How the run ended is
+        one.
         """
         end = recorded.result
         if end is None or (end.stop_reason, end.error) != (StopReason.CANCELLED, INTERRUPTED):
             return None
         before = cls.truncated(recorded)
-        # the loop ends there too, but in another way
+        # the loop also ends at that row, but differently
         was_over = differs.seq == recorded.scopes[""][-1].seq and not differs.expected.startswith("result")
         return before if before.dropped and differs.seq >= before.dropped[0] and not was_over else None
 
@@ -146,7 +149,7 @@ class History:
         return self._outcomes.get(call_id)
 
     def was_announced(self, call_id: str) -> bool:
-        """Whether it is on record that a call was about to be made."""
+        """Whether the recording says that a call was about to be made."""
         return call_id in self._announced
 
     def was_resumed_after(self, outcome: Recorded) -> bool:
@@ -162,9 +165,9 @@ class History:
 
 
 def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
-    """Copies a run up to where its step `at_step` begins, to the new `run_id`, and returns that id; then `resume` it.
+    """Copies a run up to the start of step `at_step` to the new `run_id`, and returns that id. Then `resume` it.
 
-    Steps count from 0; at step 0 only the input is kept. `KernaiError` for a run that the store does not have,
+    Steps are counted from 0; at step 0 only the input is copied. `KernaiError` if the store does not have the run,
     `ValueError` for a step that the run did not reach, `RunConflictError` if the new id is taken.
     """
     check_store(store)
@@ -176,7 +179,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if type(at_step) is not int or at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
-    # including rows that a resume left out: they were paid for, and `run_resumed` has their numbers
+    # including rows that a resume left out: their usage counts, and `run_resumed` has their numbers
     copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
     start = copies[0]["data"]
     start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
@@ -186,7 +189,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
 
 
 def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
-    """The entry as the other run's."""
+    """Copies the entry for the new run."""
     copy = {**entry, "run_id": run_id}
     if entry["event"] == RunStartRow.type:
         copy["data"] = {**entry["data"], "run_id": run_id}

@@ -1,13 +1,13 @@
 """The host's state: what `Context.save` returns, recorded with the outcome that changed it, and restored on resume.
 
-A sub-run's context may share attributes with its parent's, or have some of its own. Identity decides: `Context.child`
-gave it the same objects, and it still has them. A state that is shared as a whole is recorded under the scope that it
-belongs to. Any other one is recorded under the sub-run's own scope, with the names of what it shares (`shared`), which
-a resume takes from the parent again.
+A sub-run's context may share attributes with its parent's, or have its own. An attribute is shared if both contexts
+hold the same object: `Context.child` passed it on, and neither has replaced it. If all attributes are shared, the state
+is recorded under the scope that owns it. Otherwise it is recorded under the sub-run's own scope, with the names of the
+shared attributes (`shared`), which a resume takes from the parent again.
 
-A change that one task is just making must not be saved with another task's outcome. So calls of skills that share a
-state take turns, each until its outcome and the state are in the journal. No call is waited for longer than `PATIENCE`,
-and a skill that takes longer than that is not waited for again.
+A half-finished change by one task must not be saved with another task's outcome. So calls of skills that share state
+take turns, each until its outcome and the state are in the journal. No call is waited for longer than `PATIENCE`, and
+a skill that once took longer is not waited for again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from kernai.loop.effects import CallProtocol, Effect
     from kernai.loop.run_state import Run
 
-#: how long a call is waited for, and how often that is checked, in seconds
+#: the longest wait for another call, and the pause between checks, in seconds
 PATIENCE, _PAUSE = 0.1, 0.001
 _UNKNOWN = object()
 
 
 class Saved(NamedTuple):
-    """A state that is to be recorded; of two for one scope the later one has the greater `number`."""
+    """A state to be recorded. Of two states of one scope, the later has the greater `number`."""
 
     row: ContextSavedRow
     scope: str
@@ -42,7 +42,7 @@ class Saved(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Who changes a state just now: a call, or a run that saves it. `what` is the skill that is called."""
+    """The call that may change a state now, or the run that is saving it. `what` is the called skill."""
 
     who: str
     what: str
@@ -50,23 +50,23 @@ class Turn(NamedTuple):
 
 
 class HostState:
-    """That of a root run and its sub-runs, by scope. `recorded` is what was recorded last, before a resume."""
+    """The host's state for a root run and its sub-runs, by scope. `recorded` has the last states before a resume."""
 
     def __init__(self, recorded: Mapping[str, ContextSavedRow]) -> None:
         self._recorded = recorded
-        #: by scope, what is on record, or what there was at first; and the number of that
+        #: by scope, the last recorded state (at first the initial one), and its number
         self._known: dict[str, Any] = {}
         self._numbers: dict[str, int] = {}
         self._saving = threading.Lock()
         self._number = 0
-        #: by the id of a row, the states that go with it
+        #: the states to be recorded with a row, by the row's `id()`
         self._with: dict[int, Sequence[Saved]] = {}
-        #: by the scope that a state belongs to, whose turn it is to change it; and which skills took too long
+        #: whose turn it is to change a state, by the scope that owns it; the skills that took too long
         self._turns: dict[str, Turn] = {}
         self._slow: set[str] = set()
 
     def restore(self, run: Run) -> None:
-        """Restores the last recorded state into a context that was created again."""
+        """Restores the last recorded state into a newly created context."""
         row = self._recorded.get(run.scope)
         if row is None:
             return
@@ -77,13 +77,13 @@ class HostState:
                 setattr(run.context, name, getattr(parent.context, name))
 
     def begin(self, run: Run) -> None:
-        """A run begins, or continues. Raises what `save` raises."""
+        """Notes the state with which a run begins or continues. Raises what `save` raises."""
         parent = _parent(run)
         if parent is None or not _compared(run.context, parent.context).is_whole:
             self._known[run.scope] = _saved(run)
 
     def changes(self, run: Run, failed: Callable[[Exception], object]) -> list[Saved]:
-        """What an outcome of this run has changed. `failed` is given what its `save` raised."""
+        """Returns the states changed by an outcome of this run. If this run's `save` raises, calls `failed`."""
         found: list[Saved] = []
         is_foreign = False
         above: Run | None = run
@@ -97,7 +97,7 @@ class HostState:
                     data = _saved(run)
                     self._number += 1
                     number = self._number
-            except Exception as error:  # noqa: BLE001 - a state that cannot be kept ends its own run alone
+            except Exception as error:  # noqa: BLE001 - a state that cannot be saved ends only its own run
                 if not is_foreign:
                     failed(error)
                 break
@@ -114,7 +114,7 @@ class HostState:
     # ------------------------------------------------------------------------------------------------------- turns
 
     def owner(self, run: Run) -> str:
-        """The uppermost scope with which this run shares anything."""
+        """The highest scope with which this run shares state."""
         while (parent := _parent(run)) is not None:
             sharing = _compared(run.context, parent.context)
             if not (sharing.is_whole or sharing.names):
@@ -123,7 +123,7 @@ class HostState:
         return run.scope
 
     def in_turn(self, run: Run, call: CallSkill | CallProtocol | None = None) -> Generator[Effect, Any, None]:
-        """Waits until nobody else changes the state that this run has: a call is to, or the run is to save it."""
+        """Waits until no other call is changing this run's state, then takes the turn for `call`, or for saving."""
         owner, now = self.owner(run), run.clock.monotonic
         who = run.scope if call is None else call.call_id
         what = "" if call is None else call.skill if isinstance(call, CallSkill) else call.protocol
@@ -135,10 +135,10 @@ class HostState:
                 self._slow.update([turn.what] if turn.what else [])
                 self.end_turn(turn.who)
             elif (yield from attempted(Sleep(_PAUSE, run.scope, who))).error is not None:
-                return  # the run is to stop
+                return  # the run must stop
 
     def end_turn(self, who: str) -> None:
-        """A call has ended and is recorded, or there was nothing to save."""
+        """Ends a turn, after the call's outcome is recorded or if there was nothing to save."""
         for owner, turn in list(self._turns.items()):
             if turn.who == who:
                 self._turns.pop(owner, None)
@@ -146,17 +146,17 @@ class HostState:
     # --------------------------------------------------------------------------------------------- with outcomes
 
     def accompany(self, row: Row, states: Sequence[Saved]) -> None:
-        """Has these states recorded together with this row, which is an outcome."""
+        """Makes the journal record these states together with this outcome row."""
         self._with[id(row)] = states
 
     def recorded_with(self, row: Row) -> list[ContextSavedRow]:
-        """The states that are recorded with this row. Called by one thread at a time."""
+        """Returns the states to record with this row. Called by one thread at a time."""
         found = []
         states = self._with.pop(id(row), ())
         for saved in states:
             scope, number = saved.scope, saved.number
             if number < self._numbers.get(scope, 0):
-                saved.row.state = self._known[scope]  # another call's was faster, and was saved after this one
+                saved.row.state = self._known[scope]  # a later state of another call was recorded first
             else:
                 self._known[scope], self._numbers[scope] = saved.row.state, number
             found.append(saved.row)
@@ -176,11 +176,11 @@ class _Sharing(NamedTuple):
     """What a child context shares with its parent's."""
 
     is_whole: bool
-    #: of what can be changed
+    #: the shared attributes with mutable values
     names: list[str]
 
 
-#: immutable: that two contexts have the same one means nothing
+#: immutable types: two contexts may hold the same object by chance
 _PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
 _NOT_THE_HOSTS = frozenset(Context.__annotations__)
 
@@ -207,7 +207,7 @@ def _save(context: Context) -> Any:
 
 
 def _saved(run: Run) -> Any:
-    """None if the host saves nothing. `TypeError` for data that would come back as something else."""
+    """The saved state; None if the host saves nothing. `TypeError` for data that JSON would not restore unchanged."""
     kind = type(run.context)
     if kind.save is Context.save:
         return None
@@ -215,13 +215,13 @@ def _saved(run: Run) -> Any:
         data = _save(run.context)
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # unchanged, it would be taken for Ctrl-C
+    except BaseException as error:  # raised unchanged, it would be treated as Ctrl-C
         raise KernaiError(f"{kind.__name__}.save raised {type(error).__name__}: {error_text(error)}") from error
     return _Kept(kind.__name__).of(data)
 
 
 class _Kept(Conversion):
-    """Converts nothing: a text in place of an object would come back as a text."""
+    """Checks JSON data without converting anything: an object recorded as text would be restored as text."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

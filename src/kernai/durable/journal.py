@@ -1,7 +1,7 @@
 """`Journal`: appends a root run's events to a store, in the order in which observers get them.
 
-Guarantees: an event is appended once; after a failure nothing more is appended.
-Assumes: `add` is called by one thread at a time (the delivery's lock ensures it); `commit` by any.
+Guarantees: each event is appended once; after a failure nothing more is appended.
+Assumes: `add` is called by one thread at a time (the delivery's lock ensures that). Any thread may call `commit`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Rows that wait to be appended; `commit` appends them at once, with the media that are new.
+    """Buffers rows; `commit` appends them in one append, together with new media.
 
-    `held` is the run in its store. `stored` has the ids of the media in the store, `seq` is the number of its next
-    entry, `sent` the state of `MessageDelta`, `info` how the store lists the run.
+    `held` is the run in its store. `stored` has the ids of the media in the store, `seq` is the number of the next
+    entry, `sent` the state of `MessageDelta`, `info` the run's summary, as `Store.runs` returns it.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Journal:
         self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        #: whether the waiting rows must be appended before anything is performed, whatever they are
+        #: whether the waiting rows must be appended before anything is performed, whatever their kind
         self.insists = False
-        #: the states that are recorded with outcomes
+        #: if set, has the states to record with outcomes
         self.host_state: HostState | None = None
 
     @property
@@ -61,21 +61,21 @@ class Journal:
         return self.insists or self._failure is not None or any(row.stored_first for row in self._waiting[:])
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keeps rows for the next commit, each outcome together with its state."""
+        """Buffers rows for the next commit, each outcome together with its state."""
         if self.host_state is None:
             self._waiting.extend(rows)
             return
         for row in rows:
             saved = self.host_state.recorded_with(row)
-            # a state is among those saved with its outcome
+            # a state's own row is skipped here: it was added with its outcome
             self._waiting.extend(saved if isinstance(row, ContextSavedRow) else [row, *saved])
 
     def fail(self, error: BaseException) -> None:
-        """A row cannot be appended: the next commit raises `error`."""
+        """Makes the next commit raise `error`, because a row cannot be appended."""
         self._failure = self._failure or error
 
     def commit(self) -> None:
-        """Appends the waiting rows. What the store raises ends the run, and is raised again by each later call."""
+        """Appends the waiting rows. An error from the store ends the run, and is raised again by each later call."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -99,7 +99,9 @@ class Journal:
         self._stored.update(one.id for one in media)
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
-        """The media that the entries name and the store has not; a context may share its media with other runs."""
+        """The media that the entries refer to and the store lacks. A context may share its media with other runs, so
+        the rest are not this run's.
+        """
         new = [one for one in self._media if one.id not in self._stored]
         if not new:
             return []

@@ -1,14 +1,14 @@
 """Leases: which worker a run belongs to, and for how long.
 
-The holder of a run's lease works on the run. The store keeps the lease, decides by its own clock when it is over, and
-counts claims: an append under an older claim is refused. This module is the holder's side.
+The holder of a run's lease works on the run. The store keeps the lease, decides by its own clock when it expires, and
+numbers the claims: it refuses an append under an older claim. This module is the holder's side.
 
-- A holder is a process: host, pid, and when the process began. Where it ran on this machine and is dead, its lease is
-  over at once; elsewhere its time has to run out.
-- One daemon thread renews everything that this process holds, when a third of the time has passed, and looks for
-  requests to cancel. Leases of runs that end sooner cost it nothing. It ends when it has nothing to do.
-- The holder's own clock says when its lease *may* be over: so many seconds after the last renewal was sent, whatever
-  became of it. That clock runs on while the machine sleeps.
+- A holder is identified by its process: host, pid, and the process's start time. If the process ran on this machine and
+  is dead, its lease ends at once. Otherwise others must wait until the lease expires.
+- One daemon thread renews every lease of this process after a third of its time, and looks for requests to cancel. Runs
+  that end sooner are never renewed. The thread ends when there is nothing left to renew.
+- The holder's own clock says when its lease *may* have expired: `seconds` after it sent the last successful append or
+  renewal. On Linux, that clock keeps running while the machine sleeps.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ if TYPE_CHECKING:
     from kernai.durable.store import Entry, RunInfo, RunStore
     from kernai.values.media import Media
 
-#: how often the thread looks whether it has something to do, in seconds
+#: how often the thread checks for work, in seconds
 TICK = 1.0
 _LINUX = sys.platform == "linux"
 
 
 def boottime() -> float:
-    """Seconds on a clock that never jumps, and runs on while the machine sleeps."""
+    """Seconds on a clock that never jumps, and on Linux keeps running while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if _LINUX else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lease(Value):
-    """Who works on a run. `token` grows with each claim. `since` and `until` are times of the store's clock, ISO 8601.
+    """Says who works on a run. `token` grows with each claim. `since` and `until` are times by the store's clock, ISO
+    8601.
 
-    `number` counts how often the run's id was used before, by runs that were deleted. `cancel` is why somebody wants
-    the run to end, None where nobody does.
+    `number` is how many deleted runs had the same id before. `cancel` is the reason if somebody has asked for the run
+    to end, else None.
     """
 
     run_id: str
@@ -63,19 +64,19 @@ class Lease(Value):
 
     @property
     def holder(self) -> str:
-        """The worker, as a person reads it."""
+        """The worker's name in readable form."""
         return shown_worker(self.worker)
 
 
 # ------------------------------------------------------------------------------------------------------- workers
 
 _numbers = count()
-#: workers of this process that have ended and could not give their lease back
+#: workers of this process that have ended without releasing their lease
 _GONE: set[str] = set()
 
 
 def new_worker() -> str:
-    """A name for somebody in this process who takes a lease: ``HOST:PID:START:MACHINE:NUMBER``."""
+    """A new name for a holder of leases in this process: ``HOST:PID:START:MACHINE:NUMBER``."""
     return f"{_process(os.getpid())}:{next(_numbers)}"
 
 
@@ -87,11 +88,11 @@ def _process(pid: int) -> str:
 
 
 def _machine() -> str:
-    """What processes share whose pids can be compared. Empty if that is unknown."""
+    """An id shared by all processes whose pids can be compared with this one's. Empty if unknown."""
     if _LINUX:
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - text in
-                # two containers on one machine have each a process 1
+                # with the pid namespace: each container on a machine has its own process 1
                 return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116 - text in
         except OSError:
             return ""
@@ -103,7 +104,7 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process began; empty for a zombie, None if that cannot be seen."""
+    """The start time of a process; empty for a zombie, None if it cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - text in
             fields = file.read().rpartition(b")")[2].split()
@@ -113,11 +114,13 @@ def _start_of(pid: int) -> str | None:
 
 
 def is_dead(worker: str) -> bool:
-    """Whether the worker is known to be gone: its process ran on this machine, and is dead."""
+    """Whether the worker is known to be gone: its process ran on this machine and is dead, or it ended in this process
+    without releasing its lease.
+    """
     if worker in _GONE:
         return True
     parts = worker.split(":")
-    if len(parts) != 5 or not parts[3] or parts[3] != _process(os.getpid()).rpartition(":")[2]:  # noqa: PLR2004 - above
+    if len(parts) != 5 or not parts[3] or parts[3] != _process(os.getpid()).rpartition(":")[2]:  # noqa: PLR2004 - as `new_worker` makes it
         return False
     pid = int(parts[1])
     try:
@@ -125,21 +128,21 @@ def is_dead(worker: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it is another user's
+        pass  # it exists, and belongs to another user
     start = _start_of(pid)
     return start is not None and start != parts[2]
 
 
 def shown_worker(worker: str) -> str:
-    """A worker's name as a person reads it."""
+    """A worker's name in readable form."""
     host, _, rest = worker.partition(":")
     pid = rest.partition(":")[0]
     return f"process {pid} on {host}" if worker.count(":") == 4 else worker  # noqa: PLR2004 - as `new_worker` makes it
 
 
 def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
-    """Closes a run and returns True. A run that somebody works on is asked to end as cancelled instead, which may take
-    seconds.
+    """Closes the run and returns True. If somebody works on the run, requests its cancellation instead, which may take
+    seconds, and returns False.
     """
     try:
         store.close(run_id, reason or "somebody cancelled the run")
@@ -153,9 +156,9 @@ def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
 
 
 class Held:
-    """One run in its store, and its lease from the append that claims it to the one that gives it back.
+    """One run in its store, and its lease, from the append that claims it to the append that releases it.
 
-    In a `Store` without leases another worker cannot be noticed before an append fails.
+    In a `Store` without leases, another worker goes unnoticed until an append fails.
     """
 
     def __init__(self, store: Any, run_id: str, seconds: float, cancel: Callable[[str], object]) -> None:
@@ -164,10 +167,10 @@ class Held:
         self.run_id = run_id
         self.seconds = seconds
         self.lease: Lease | None = None
-        #: what idempotency keys begin with
+        #: the prefix of the run's idempotency keys
         self.key = run_id
         self._worker = new_worker()
-        #: whether the store may have the lease, even where Ctrl-C came before the claim's answer
+        #: whether the store may have the lease: True once the claim is sent, since Ctrl-C may interrupt its response
         self.may_hold = False
         self.cancel = cancel
         self._sent = 0.0
@@ -176,14 +179,14 @@ class Held:
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether the run is to be left to another worker."""
+        """Whether the store is stopping, so that the run must be left to another worker."""
         return self._stopping is not None and self._stopping.is_set()
 
     @calls_out
     def append(self, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], info: RunInfo) -> None:
-        """Appends under the lease; the first append claims it, the one with the end of the run gives it back.
+        """Appends under the lease. The first append claims it; the append that ends the run releases it.
 
-        `info` is what the run is after it.
+        `info` is the run's summary after this append.
         """
         if not self.has_leases:
             self.store.append(self.run_id, first_seq, entries, media)
@@ -199,7 +202,7 @@ class Held:
             self._renewed(lease, sent)
 
     def look(self) -> None:
-        """`RunConflictError` where the lease may be over."""
+        """Raises `RunConflictError` if the lease may have expired."""
         if self.lease is None:
             return
         if self._conflict is not None:
@@ -212,7 +215,7 @@ class Held:
             )
 
     def _renewed(self, lease: Lease | None, sent: float) -> None:
-        """After an append or a renewal that was sent at that time of `boottime`."""
+        """Notes the lease that an append or a renewal returned, sent at `sent` by `boottime`."""
         if lease is None:
             return
         first, self.lease, self._sent = self.lease is None, lease, sent
@@ -227,7 +230,7 @@ class Held:
         return self.lease is not None and self._conflict is None and now - self._sent >= self.seconds / 3
 
     def renew(self) -> None:
-        """Renews the lease, as long as it is surely still held."""
+        """Renews the lease if it is certainly still held."""
         lease, sent = self.lease, boottime()
         if lease is None or sent - self._sent >= self.seconds:
             return
@@ -236,18 +239,18 @@ class Held:
         except RunConflictError as conflict:
             self._conflict = conflict
         except KernaiError:
-            pass  # the store is away; it is asked again, and the run ends where that takes too long
+            pass  # the store is unavailable: try again later; if that takes too long, `look` ends the run
 
     def give_back(self) -> None:
-        """Gives back the lease of a run that broke off, so that no append did."""
+        """Releases the lease of a run that broke off, and therefore has no final append."""
         if not self.may_hold:
             return
-        _GONE.add(self._worker)  # first: the rest may fail, or a second Ctrl-C may end it anywhere
+        _GONE.add(self._worker)  # first, since the rest may fail or be cut off by a second Ctrl-C
         lease = self.lease
         self._drop()
         if lease is None:
             return
-        with suppress(Exception):  # whatever broke the run off is raised; the lease runs out
+        with suppress(Exception):  # the error that broke off the run is raised instead; the lease will expire
             self.store.release(lease)
             _GONE.discard(self._worker)
 
@@ -257,14 +260,14 @@ class Held:
 
 
 class Leases:
-    """What this process holds, and the thread that renews it. A forked child holds nothing."""
+    """The leases that this process holds, and the thread that renews them. A forked child holds none."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         self._lock = threading.Lock()
-        self._held: WeakSet[Held] = WeakSet()  # a run that is dropped in the middle is not renewed for ever
+        self._held: WeakSet[Held] = WeakSet()  # weak, so that an abandoned run is not renewed forever
         self._sooner = threading.Event()
         self._tick = TICK
         self._thread: threading.Thread | None = None
@@ -280,7 +283,7 @@ class Leases:
             thread = threading.Thread(target=self._work, name="kernai-leases", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no thread can be started: each append renews
+            except RuntimeError:  # no thread can be started: only appends renew
                 return
             self._thread = thread
 
@@ -309,7 +312,7 @@ class Leases:
             elif one.lease is not None:
                 older.setdefault(one.store, []).append(one)
         for store, ones in older.items():
-            with suppress(KernaiError):  # the store is away
+            with suppress(KernaiError):  # the store is unavailable
                 asked = store.cancel_requests([one.run_id for one in ones])
                 for one in ones:
                     if one.run_id in asked:

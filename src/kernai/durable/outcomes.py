@@ -1,4 +1,4 @@
-"""Recreates the outcome of a call from its row, so that the loop decides, and writes, the same."""
+"""Recreates the outcome of a call from its row, so that the loop makes the same decisions and writes the same rows."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from kernai.values.skill_result import SkillResult
 
 
 class RecordedError(Exception):
-    """A recorded failure of a call. Its class has the name of the one that was raised."""
+    """A recorded failure of a call. It is raised as a subclass with the original exception's name."""
 
 
 class RecordedExit(SystemExit):
-    """A recorded `SystemExit` of a task. Its class has the name of the one that was raised."""
+    """A recorded `SystemExit` of a task. It is raised as a subclass with the original exception's name."""
 
 
 class RecordedResponse(LlmResponse):
-    """A model's answer with the price that was recorded, whatever the model costs now."""
+    """A model's response with its recorded cost, whatever the model costs now."""
 
     def cost_at(self, model: Model) -> float | None:
         del model
@@ -45,7 +45,7 @@ class RecordedResponse(LlmResponse):
 
 
 def response(row: LlmResponseRow) -> RecordedResponse:
-    """A model's answer."""
+    """The response of a model call."""
     return RecordedResponse(
         row.content, row.latency_ms, row.prompt_tokens, row.completion_tokens, row.total_tokens, row.finish_reason,
         row.metadata or {}, cost=row.cost, model=row.model, cached_tokens=row.cached_tokens,
@@ -61,12 +61,12 @@ def model_failure(row: ModelFailedRow) -> BaseException:
         return Cancelled()
     if row.stop_reason is not None:
         return _named(name, LimitStop if name == LimitStop.__name__ else Stop)(row.stop_reason, row.error)
-    wrapped = f" raised {name}: " in row.error  # by the loop, in a `ProviderError` of its own
+    wrapped = f" raised {name}: " in row.error  # the loop wrapped another exception in a `ProviderError`
     return _named(name, RecordedError if wrapped else ProviderError)(row.error)
 
 
 def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
-    """What a call returned."""
+    """The value that a call returned."""
     result, metadata = row.result, row.metadata or {}
     if isinstance(result, Mapping):
         return message(result, media)
@@ -76,7 +76,7 @@ def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
 
 
 def payload(row: CallEndedRow, media: MediaStore) -> Message:
-    """What the model reads of a call, in the order of the calls."""
+    """The message with a call's outcome that the model reads."""
     name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
     if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
         is_answer = row.stop_reason == StopReason.FINAL
@@ -103,8 +103,8 @@ def exit_of(row: SkillErrorRow | ProtocolErrorRow) -> BaseException | None:
 
 
 def stop(row: ResultRow) -> BaseException:
-    """What stopped a run between two effects, according to its `result`."""
-    if row.stop_reason == StopReason.ERROR:  # the host's own code failed; its class and its words
+    """The exception that stopped a run between two effects, according to its `result`."""
+    if row.stop_reason == StopReason.ERROR:  # the host's own code failed: "CLASS: TEXT"
         name, _, text = str(row.error).partition(": ")
         return _named(name, RecordedError)(text)
     if row.raised:

@@ -1,4 +1,4 @@
-"""`RecordedRun`: a recording of one root run, each entry read into its row once."""
+"""`RecordedRun`: the recording of one root run, with every entry parsed into its row once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Recorded(NamedTuple):
 
 
 def reading(one: Recorded, make: Callable[..., T], *given: Any) -> T:
-    """What is made of a row. `KernaiError` if the row does not hold what kernai writes."""
+    """Calls `make` on data from the row. `KernaiError` if the row does not contain what kernai writes."""
     try:
         return make(*given)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -74,7 +74,7 @@ def _damage(seq: int, kind: str, error: Exception) -> KernaiError:
 
 
 class RecordedRun:
-    """The entries of a root run. `KernaiError` if they are no run, or of a format newer than this kernai."""
+    """The entries of a root run. `KernaiError` if they are not a run, or in a format newer than this kernai knows."""
 
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id
@@ -93,7 +93,7 @@ class RecordedRun:
         self.seams = seams
         self.entries = [one for one in self.all if one.seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
-        #: by call id: open requests, decisions that are not used up, the last decision on each call,
+        #: by call id: calls that wait for a decision, decisions that were not used yet, the last decision on each call,
         #: and decisions on calls in flight
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, ApprovalGivenRow] = {}
@@ -102,9 +102,9 @@ class RecordedRun:
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
         self._approved_at: dict[str, int] = {}
-        #: by scope, what the host's context was last
+        #: by scope, the last saved state of the host's context
         self.contexts: dict[str, ContextSavedRow] = {}
-        #: by scope, the rows that say what may be trusted in addition to the conversation
+        #: by scope, the rows that name trusted values beyond those in the conversation
         self.trusted: dict[str, list[Row]] = {}
         for one in self.entries:
             self._note(one)
@@ -115,7 +115,7 @@ class RecordedRun:
         self.start = start
 
     def _check_formats(self, entries: Sequence[Mapping[str, Any]]) -> int:
-        """Where format 2 begins; the length of a recording that is all of format 1."""
+        """The number of the first entry in format 2; if all are in format 1, the length of the recording."""
         begins = len(entries)
         for seq, entry in enumerate(entries):
             if entry["event"] in (RunStartRow.type, RunResumedRow.type) and not entry.get("scope"):
@@ -144,7 +144,7 @@ class RecordedRun:
             self.trusted.setdefault(one.scope, []).append(row)
         if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
             if not isinstance(row, LlmResponseRow) and row.is_broken_off:
-                return  # it may be made again by the decision, or still waits for one
+                return  # the call may be made again under its decision, or still waits for one
             call = row.call_id if isinstance(row, CallEndedRow) else model_call(one)
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
@@ -173,12 +173,12 @@ class RecordedRun:
 
     @property
     def definition(self) -> Mapping[str, Any] | None:
-        """What the agent was that has written the last of it; None if that is not on record, as in format 1."""
+        """The definition of the agent that wrote the end of the recording; None if not recorded, as in format 1."""
         known = [one.row.definition for one in self.seams if isinstance(one.row, RunResumedRow) and one.row.definition]
         return known[-1] if known else self.start.definition
 
     def repair(self, default: Repair) -> Repair:
-        """Which mistakes in JSON were repaired; `default` if that is not on record, as in format 1."""
+        """The recorded `repair` rule; `default` if not recorded, as in format 1."""
         found = default if self.start.rules is None else self.start.rules.get("repair", default)
         if found not in (True, False, "json"):
             odd = ValueError(f"it has the odd rule 'repair': {found!r}")
@@ -197,7 +197,7 @@ class RecordedRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether only another input continues the run."""
+        """Whether the run can only continue with another input."""
         return self.is_closed or (self.result is not None and self.result.stop_reason == StopReason.FINAL)
 
     @property
@@ -210,7 +210,7 @@ class RecordedRun:
         return sum((used for one in self.all if (used := reading(one, one.row.usage)) is not None), Usage())
 
     def final_result(self, media: MediaStore) -> Result[Any]:
-        """How a run that is over ended."""
+        """The result of a run that has ended with `final` or was closed."""
         return reading(self.scopes[""][-1], self._final_result, media)
 
     def _final_result(self, media: MediaStore) -> Result[Any]:
@@ -239,7 +239,7 @@ class RecordedRun:
         if not isinstance(end.text, str) and not self.is_closed:
             raise TypeError("text is text")
         messages = [*(message(one, media) for one in sent), *answer]
-        # the caller's plan, for which the root called no model
+        # a plan from the caller: the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text))
             turn = input_message(self.input(media), "user"), planned(self.start.plan), Message("user", results)
@@ -251,7 +251,7 @@ class RecordedRun:
         )
 
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
-        """By run and scope, how many messages were sent last, and the first of them; for `MessageDelta`."""
+        """The number of messages last sent, and the system message, by run and scope; for `MessageDelta`."""
         sent: dict[tuple[str, str], tuple[int, Any]] = {}
         for scope, rows in self.scopes.items():
             count, system = 0, None
@@ -289,13 +289,15 @@ class RecordedRun:
         ]
 
     def approved_below(self, scope: str) -> Iterable[str]:
-        """The calls of a sub-run that were approved since the last resume. Since it never began, neither did they."""
+        """The calls within a sub-run that were approved since the last resume. If the sub-run never began, neither did
+        they.
+        """
         since = self.seams[-1].seq if self.seams else -1
         return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > since]
 
 
 def _dropped_by(one: Recorded) -> Sequence[int]:
-    """The seqs that a resume left out."""
+    """The numbers of the entries that a resume left out."""
     seq, seam = one
     assert isinstance(seam, RunResumedRow)
     if not all(type(one) is int and 0 <= one < seq for one in seam.dropped):
@@ -304,17 +306,17 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
 
 
 def has_system(row: MessagesSentRow) -> bool:
-    """Whether it holds the system message; a row with new messages only has it if it changed."""
+    """Whether the row has the system message. A row with only new messages has it only if it changed."""
     return bool(row.messages) and row.messages[0].get("role") == "system"
 
 
 def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:
-    """An input as it was recorded."""
+    """Parses a recorded input."""
     return (given,) if isinstance(given, str) else reading(one, parts, given, media)
 
 
 def is_broken_off(one: Recorded) -> bool:
-    """Whether it records a call or task that was interrupted because the run was stopped."""
+    """Whether the row says that a call or task was broken off because the run was stopped."""
     return isinstance(one.row, (CallEndedRow, TaskEndedRow)) and one.row.is_broken_off
 
 

@@ -1,8 +1,8 @@
-"""`ReplayCursor`: a scope's rows on record, and how far its loop has written them again. `Comparison`: whether they are
-the same.
+"""`ReplayCursor`: a scope's recorded rows, and how many of them its loop has written again. `Comparison`: compares the
+rows of a replay with the recorded ones.
 
-While a scope is replayed its cursor is its gate: it answers from the recording what the live gate answers for the
-present.
+While a scope is replayed, its cursor is its gate: it answers from the recording, where the live gate would look at the
+present state.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ LONGEST_SHOWN = 300
 
 
 class ReplayCursor(Gate):
-    """`at` counts the rows that the loop has written again. At the end of the record it answers as the live gate does.
-
-    A run that only `compares` stops there.
+    """`at` is how many rows the loop has written again. Beyond the end of the record, the cursor answers as the live
+    gate does; a run that only `compares` stops there.
     """
 
     __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
@@ -55,16 +54,16 @@ class ReplayCursor(Gate):
         self._system = NO_SYSTEM
         self._messages = _messages(rows)
         self._rules = _rules(run, rows, seams)
-        #: the number of the call at the end of the record; -1 if it was counted after the record
+        #: the number of the model call counted last; -1 if the live gate counted it
         self.spent = -1
 
     @property
     def next(self) -> Recorded | None:
-        """The row that the loop has to write next; None at the end of the record."""
+        """The row that the loop must write next; None at the end of the record."""
         return self.rows[self.at] if self.at < len(self.rows) else None
 
     def _written(self) -> int:
-        """How many rows the loop has written, those among them that were not compared yet."""
+        """How many rows the loop has written, including those not compared yet."""
         return self.at + len(self._run.outbox.waiting)
 
     def is_on_record(self) -> bool:
@@ -76,7 +75,7 @@ class ReplayCursor(Gate):
             if self._compares:
                 raise Cancelled
             return False
-        while is_broken_off(self.rows[end]):  # calls that were announced and dropped because the run stops here
+        while is_broken_off(self.rows[end]):  # announced calls that were dropped because the run stops here
             end += 1
             if end == len(self.rows):
                 return True
@@ -125,12 +124,12 @@ class ReplayCursor(Gate):
         return next(rules for since, rules in reversed(self._rules) if since <= seq)
 
     def new_rules(self) -> Rules | None:
-        """The rules that hold after the record, if they have changed."""
+        """The current rules, if they differ from the last recorded ones."""
         rules = self._run.setup.rules
         return None if rules == self._rules[-1][1] else rules
 
     def system(self, run: Run) -> System:
-        """A stored recording has the system message only where it changed."""
+        """The recorded system message. A stored recording has it only in rows where it changed."""
         if not self.is_on_record():
             return super().system(run)
         one = next((one for one in self.rows[self.at:] if isinstance(one.row, MessagesSentRow)), None)
@@ -148,7 +147,7 @@ class ReplayCursor(Gate):
 
 
 def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> list[tuple[int, Rules]]:
-    """The rules by which responses were judged, each with the number of its first row."""
+    """The rules for checking responses, each with the number of the first row to which they apply."""
     start = rows[0].row if rows else None
     if not isinstance(start, RunStartRow):
         return [(0, run.setup.rules)]
@@ -162,7 +161,7 @@ def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> lis
 
 
 def _messages(rows: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:
-    """The recorded messages of a conversation by their index, without the system message."""
+    """The recorded messages of a conversation by index, without the system message."""
     found: dict[int, tuple[Recorded, dict[str, object]]] = {}
     for one in rows:
         row = one.row
@@ -177,13 +176,13 @@ def _messages(rows: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, o
 
 
 class Comparison:
-    """Of one scope: compares each row of the replay with the recorded one."""
+    """Compares each row of one scope's replay with the recorded row."""
 
     def __init__(self) -> None:
         self._sent = 0
 
     def check(self, row: Row, recorded: Recorded) -> None:
-        """`ReplayDivergenceError` where they differ."""
+        """Raises `ReplayDivergenceError` if the rows differ."""
         there = recorded.row
         if type(row) is not type(there) or row.place[:3] != there.place[:3]:
             expected, got = (f"{one.type} {shown(one.fields())}" for one in (there, row))
@@ -193,7 +192,7 @@ class Comparison:
             raise divergence(recorded, *_differing(expected, got))
 
     def _data(self, row: Row, recorded: Row) -> tuple[Any, Any]:
-        """The compared data of a row and of the recorded one."""
+        """The data to compare, of the new row and of the recorded row."""
         if isinstance(row, MessagesSentRow):
             assert isinstance(recorded, MessagesSentRow)
             return self._messages(row.messages, recorded)
@@ -203,7 +202,7 @@ class Comparison:
         return got, expected
 
     def _messages(self, sent: Sequence[Any], recorded: MessagesSentRow) -> tuple[Any, Any]:
-        """The messages that were not compared before, without the system message."""
+        """The messages that were not compared yet, without the system message."""
         since = recorded.since or 0
         new = recorded.messages[1:] if has_system(recorded) else recorded.messages
         from_here = max(since, 1)
@@ -214,7 +213,7 @@ class Comparison:
 
 
 def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceError:
-    """The error that names the first event that differs."""
+    """Returns an error that describes the first event that differs."""
     row = recorded.row
     scope = recorded.scope or "the root"
     return ReplayDivergenceError(
@@ -233,7 +232,7 @@ def _compared(data: Mapping[str, Any], row: Row) -> dict[str, Any]:
 
 
 def _differing(expected: Any, got: Any) -> tuple[str, str]:
-    """Of two objects the first field that differs, else both whole."""
+    """Describes the first field or item that differs; otherwise both values in full."""
     if isinstance(expected, Mapping) and isinstance(got, Mapping):
         for key in dict.fromkeys([*expected, *got]):
             if expected.get(key) != got.get(key):
@@ -246,6 +245,6 @@ def _differing(expected: Any, got: Any) -> tuple[str, str]:
 
 
 def shown(data: object) -> str:
-    """Data as an error shows it."""
+    """Formats data for an error, shortened if it is long."""
     text = dumps(data)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)"

@@ -1,9 +1,9 @@
-"""`Head`: what a store keeps of a run beside its entries. `LeasedStore`: all that can be decided from it.
-`MemoryStore` keeps heads and entries in memory.
+"""`Head`: what a store keeps of a run beside its entries. `LeasedStore`: all store methods that need only heads.
+`MemoryStore`: keeps heads and entries in memory.
 
-The built-in stores differ in where they keep heads and entries. Who may write, what a decision does and when a run may
-be deleted is the same for all of them, and decided here: within a transaction a store reads a head, has it changed, and
-stores it.
+The built-in stores differ in where they keep heads and entries. The rules are the same for all of them and are here:
+who may write, what a decision does, when a run may be deleted. A store reads a head, lets this module change it, and
+writes it back, in one transaction.
 """
 
 from __future__ import annotations
@@ -57,13 +57,15 @@ T = TypeVar("T")
 #: how often `watch` polls a store that cannot notify it, in seconds
 POLL = 0.2
 LONGEST_WAIT = 60.0
-#: from the process's monotonic clock, which never jumps, to the time of day when it began
+#: add this to `monotonic()` for the time of day without jumps
 _SINCE = time() - monotonic()
 
 
 @dataclass(slots=True)
 class Head:
-    """One run's. Times are seconds of the store's clock. A run without entries was deleted, or never existed."""
+    """What a store keeps of one run. Times are in seconds by the store's clock. A run without entries was deleted, or
+    never existed.
+    """
 
     info: RunInfo
     entries: int = 0
@@ -77,20 +79,20 @@ class Head:
     writer: str | None = None
     cancel: str | None = None
     decisions: dict[str, Any] = field(default_factory=dict)
-    #: the time by the store's clock, which is not kept
+    #: the present time by the store's clock; not stored
     now: float = 0.0
 
     def to_data(self) -> list[Any]:
-        """As JSON data."""
+        """The head as JSON data."""
         return [self.info.to_dict(), *_KEPT(self)]
 
     @classmethod
     def from_data(cls, data: Sequence[Any]) -> Head:
-        """Back from `to_data`."""
+        """The inverse of `to_data`."""
         return cls(RunInfo.from_dict(data[0]), *data[1:])
 
     def shown(self) -> RunInfo:
-        """The run as `runs` lists it."""
+        """The run's summary, as `runs` returns it."""
         leased = self.is_busy()
         status = self.info.status
         if leased:
@@ -98,7 +100,7 @@ class Head:
         elif status == RUNNING:
             status = ABANDONED
         lease = self.lease() if leased else None
-        return replace(  # with copies: the caller may change them
+        return replace(  # with copies, since the caller may change them
             self.info, status=status, lease=lease, number=self.number, length=self.entries, tags=dict(self.info.tags),
             pending=tuple(map(replace, self.info.pending)), decisions=copied(self.decisions),
             due=self.info.due_by(self.now),
@@ -113,18 +115,18 @@ class Head:
         return self.holder is not None and self.now < self.until and not is_dead(self.holder)
 
     def check_free(self) -> None:
-        """`RunBusyError` where somebody works on the run."""
+        """Raises `RunBusyError` if somebody works on the run."""
         if self.holder is not None and self.is_busy():
             raise RunBusyError(self.info.run_id, shown_worker(self.holder), stamp(self.since), stamp(self.until))
 
     def check_held(self, lease: Lease) -> None:
-        """`RunConflictError` where the lease is not the latest."""
+        """Raises `RunConflictError` unless the lease is the latest claim."""
         if self.holder is None or self.token != lease.token:
-            why = "it was given back" if self.holder is None else f"{shown_worker(self.holder)} has the run now"
-            raise RunConflictError(f"the lease on run {lease.run_id!r} is over: {why}. Nothing was written")
+            why = "it was released" if self.holder is None else f"{shown_worker(self.holder)} has the run now"
+            raise RunConflictError(f"the lease on run {lease.run_id!r} has ended: {why}. Nothing was written")
 
     def there(self) -> Head:
-        """`KernaiError` where there is no such run."""
+        """Returns the head itself; `KernaiError` if the run does not exist."""
         if self.entries == 0:
             raise KernaiError(f"the store has no run {self.info.run_id!r}; its runs() lists those it has")
         return self
@@ -148,9 +150,9 @@ class Head:
         self, first_seq: int, entries: Sequence[Entry], *, info: RunInfo | None = None, lease: Lease | None = None,
         claim: Claim | None = None, release: bool = False, writer: str | None = None,
     ) -> bool:
-        """Takes the entries into account. False where they are there already: this very append was made before.
+        """Updates the head for these entries. Returns False if this append was already made (a retry).
 
-        `RunConflictError` where they may not be written.
+        `RunConflictError` if the entries may not be written.
         """
         ends = first_seq + len(entries)
         if writer is not None and writer == self.writer and self.entries == ends:
@@ -173,7 +175,7 @@ class Head:
         return True
 
     def lease_after(self, *, lease: Lease | None = None, claim: Claim | None = None, **_: object) -> Lease | None:
-        """What an append returns: the lease that it was made under, with what its holder has to know."""
+        """The lease that an append returns: the one it was made under, with any request to cancel."""
         return self.lease() if claim is not None or (lease is not None and self.cancel is not None) else lease
 
     def _use_up(self, entries: Iterable[Entry]) -> None:
@@ -203,7 +205,9 @@ class Head:
         self.cancel = reason or "somebody cancelled the run"
 
     def delete(self) -> bool:
-        """Leaves what must outlive the run: its id may be used again, and no worker of the old run may write to it."""
+        """Empties the head, except for `token` and `number`: the id may be used again, and no worker of the old run may
+        write to the new one.
+        """
         if self.entries == 0:
             return False
         self.check_free()
@@ -217,20 +221,20 @@ _KEPT = attrgetter(*Head.__slots__[1:-1])
 
 
 class LeasedStore(NotCopied, RunStore):
-    """What a `RunStore` can do with heads alone. A store adds `_change`, `_find` and the methods of `Store`."""
+    """The methods of `RunStore` that need only heads. A store adds `_change`, `_find` and the methods of `Store`."""
 
     _HOLDS = "locks and connections; open another store, or copy a run with fork"
     _tenant = ""
     _codec: Codec | None = None
 
     def _sealed(self, text: str) -> str:
-        """A JSON text as it is stored: with a codec it is no JSON, and begins with ``=``."""
+        """Converts JSON text to the form in which it is stored. With a codec, that is base64 after an ``=``."""
         if self._codec is None:
             return text
         return "=" + b64encode(self._codec.encode(text.encode("ascii"))).decode("ascii")
 
     def _opened(self, text: str) -> Any:
-        """The data of a stored text. `ValueError` where it holds none."""
+        """The inverse of `_sealed`, parsed. `ValueError` if the text is not JSON."""
         if text.startswith("="):
             text = self._needed_codec().decode(b64decode(text[1:])).decode("ascii")
         return json.loads(text)
@@ -241,7 +245,7 @@ class LeasedStore(NotCopied, RunStore):
         return self._codec
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
-        """What is stored of media: a text, which has the path or URL in it, and a payload."""
+        """What is stored for media: a text, which includes the path or URL, and the payload."""
         media = kept(media)
         data = None if isinstance(media.data, bytes) else media.data
         payload = media.data if isinstance(media.data, bytes) else media.payload
@@ -259,7 +263,7 @@ class LeasedStore(NotCopied, RunStore):
         return Media(data=payload or b"", **found) if data is None else Media(data=data, payload=payload, **found)
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
-        """In one transaction: gives `change` the run's head, and keeps it as it is then."""
+        """Passes the run's head to `change`, and stores the changed head in the same transaction."""
         raise NotImplementedError
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
@@ -268,12 +272,12 @@ class LeasedStore(NotCopied, RunStore):
 
     @contextmanager
     def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
-        """While somebody watches a run: a function that waits until entry `from_seq` may be there, at most so long."""
+        """For `watch`: yields a function that waits until entry `from_seq` may exist, for at most `seconds`."""
         del run_id
-        yield lambda from_seq, seconds: sleep(min(seconds, POLL))  # noqa: ARG005 - it only polls
+        yield lambda from_seq, seconds: sleep(min(seconds, POLL))  # noqa: ARG005 - polling ignores `from_seq`
 
     def tenant(self, name: str) -> Self:
-        """The same store for one tenant: it sees and makes no runs but that tenant's. Closing it closes the store."""
+        """A view of this store that sees and creates only the tenant's runs. Closing the view closes the store."""
         if self._tenant:
             raise ValueError(f"this is the view of tenant {self._tenant!r} already")
         check_run_id(name, "tenant")
@@ -344,7 +348,7 @@ class LeasedStore(NotCopied, RunStore):
         found = self.runs(updated_before=updated_before, status=status)
 
         def change(head: Head) -> bool:
-            return found.wanted.matches(head.shown()) and head.delete()  # it may have changed since
+            return found.wanted.matches(head.shown()) and head.delete()  # the run may have changed since it was listed
 
         return sum(self._change(one.run_id, change) for one in found if one.lease is None)
 
@@ -365,14 +369,14 @@ class LeasedStore(NotCopied, RunStore):
 
 
 class OpenedStore(LeasedStore):
-    """A store with a file or connections, which `_disconnect` closes: a context manager."""
+    """A store with files or connections, closed by `_disconnect`. A context manager."""
 
     @overload
     def close(self) -> None: ...
     @overload
     def close(self, run_id: str, reason: str) -> None: ...
     def close(self, run_id: str | None = None, reason: str = "") -> None:
-        """Closes the store; closing twice is fine. With a run's id it ends that run, as `RunStore.close` does."""
+        """Closes the store; may be called twice. With a run's id, ends that run instead, as `RunStore.close` does."""
         if run_id is not None:
             super().close(run_id, reason)
         else:
@@ -389,9 +393,9 @@ class OpenedStore(LeasedStore):
 
 
 class MemoryStore(LeasedStore):
-    """Keeps runs for as long as the process lives: for tests, and for pauses that a person answers soon.
+    """Keeps runs as long as the process lives: for tests, and for pauses that a person answers soon.
 
-    Entries are kept as JSON text, so that what comes back is what another store would give.
+    Entries are kept as JSON text, so that `load` returns the same as other stores.
     """
 
     def __init__(self) -> None:
@@ -473,9 +477,9 @@ class _Run:
 
 
 def _closing(run_id: str, entries: Sequence[Mapping[str, Any]], reason: str) -> dict[str, Any]:
-    """The entry that closes a run with these entries, so that it is not continued.
+    """Returns the entry that closes a run with these entries, so that it is not continued.
 
-    `ValueError` without a reason; `KernaiError` for a run that does not exist, is finished or was closed before.
+    `ValueError` without a reason; `KernaiError` for a run that does not exist, has finished, or is already closed.
     """
     if not isinstance(reason, str) or not reason.strip():
         raise ValueError(f"reason must say why the run is closed, got {reason!r}")

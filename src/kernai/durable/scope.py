@@ -1,8 +1,8 @@
-"""`DurableScope`: what is between the loop of one run or sub-run and its driver.
+"""`DurableScope`: sits between the loop of one run or sub-run and its driver.
 
-`replay` drives the loop with what is on record, to the first effect whose outcome is not: the frontier. `live`
-continues from there, as a generator that a driver drives. It takes the loop's effects and yields its own: a `Commit`
-before each that has a side effect. It asks for approvals, and parks work that waits for one.
+`replay` drives the loop with recorded outcomes, up to the first effect whose outcome is not recorded: the frontier.
+`live` continues from there, as a generator for a driver. It takes the loop's effects and yields effects of its own: a
+`Commit` before each effect with side effects. It asks for approvals, and parks work that waits for one.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ _ERRORS = (SkillErrorRow, ProtocolErrorRow, TaskErrorRow)
 
 
 class DurableScope:
-    """One run or sub-run; `rows` are those on record."""
+    """One run or sub-run; `rows` are its recorded rows."""
 
     def __init__(self, durable: DurableRun, run: Run, work: Work, rows: Sequence[Recorded] = ()) -> None:
         self.run = run
         self.ended: Completion | None = None
-        #: whether the loop waits for decisions only
+        #: whether the loop waits for nothing but decisions
         self.is_parked = False
-        #: whether the loop has written rows that are not on record
+        #: whether the loop has written rows beyond the recorded ones
         self.has_unrecorded = False
         self._durable = durable
         self._work = work
         self._cursor = ReplayCursor(run, rows, durable.history.seams, compares=durable.compares)
         self._comparison = Comparison()
-        #: the effect whose outcome is not on record
+        #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
-        #: spawned work, by key: what has still to begin, what runs, what waits for a decision, and what has ended
+        #: spawned work, by key: not started yet, running, waiting for a decision, and ended
         self._to_spawn: list[Spawn] = []
         self._running: set[Any] = set()
         self._parked: set[Any] = set()
@@ -100,7 +100,7 @@ class DurableScope:
     # -------------------------------------------------------------------------------------------------- on record
 
     def replay(self) -> None:
-        """Drives the loop to the first effect whose outcome is not on record, or to its end."""
+        """Drives the loop to the first effect whose outcome is not recorded, or to its end."""
         outcome: Completion | None = Completion(None)
         while outcome is not None:
             effect = advance(self._work, outcome.value, outcome.error)
@@ -112,7 +112,7 @@ class DurableScope:
                 self._frontier = None if outcome is not None else effect
         failed = None if self.ended is None else self.ended.error
         if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
-            raise failed  # it came just now: a recorded one is only known as a cancellation
+            raise failed  # raised just now; a recorded one is replayed as a cancellation
         left, frontier = self._cursor.next, self._frontier
         if left is not None:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
@@ -121,7 +121,7 @@ class DurableScope:
             self._durable.write_unrecorded(self.run, ModelRestartedRow("the run was resumed"))
 
     def _compare_rows(self) -> None:
-        """Compares the rows that the loop has written with the recording. Those after its end are new."""
+        """Compares the rows that the loop has written with the recording. Rows beyond its end are new."""
         waiting = self.run.outbox.waiting
         while waiting:
             row, recorded = waiting.popleft(), self._cursor.next
@@ -133,7 +133,7 @@ class DurableScope:
                 self._cursor.at += 1
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
-        """An effect's outcome, if it is on record."""
+        """An effect's outcome, if it is recorded."""
         if isinstance(effect, SubRun) and not self._durable.waits_to_begin(effect):
             return self._end_of(self._durable.replayed(effect))
         if isinstance(effect, Spawn):
@@ -153,7 +153,7 @@ class DurableScope:
         return self._unrecorded(effect) if call is None else self._from_record(effect, call)
 
     def _end_of(self, child: DurableScope) -> Completion | None:
-        """How a sub-run ended. If it was abandoned with the root, its parent's row is all that is known."""
+        """How a sub-run ended, if it did. If it was broken off with the root, only its parent's row says how."""
         recorded = self._cursor.next
         if recorded is not None and (child.ended is None or child.has_unrecorded or is_broken_off(recorded)):
             if not isinstance(recorded.row, _ERRORS):
@@ -186,7 +186,7 @@ class DurableScope:
         row = recorded.row
         if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None
-            exits = outcomes.exit_of(row) if in_task else None  # elsewhere it has ended the whole run
+            exits = outcomes.exit_of(row) if in_task else None  # outside a task, an exit ended the whole run
             resumed = (exits or row.stop_reason) is not None and self._durable.history.was_resumed_after(recorded)
             if exits is not None and not resumed:
                 return Completion(None, error=exits)
@@ -195,7 +195,7 @@ class DurableScope:
         return Completion(None, outcomes.value(row, self.run.context.media_store))
 
     def _unrecorded(self, effect: CallModel | CallSkill | CallProtocol | CallBuiltin | SubRun) -> Completion | None:
-        """The outcome of a call that has none on record; None if it is to be performed, or waits."""
+        """The outcome of a call without a recorded one; None if it is to be performed, or waits."""
         if self._durable.closes:
             if isinstance(effect, CallBuiltin):
                 return Completion(None, run_builtin(self.run, effect.command))
@@ -225,14 +225,14 @@ class DurableScope:
         return Completion(None)
 
     def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
-        """Whether a task is on record as one that ended without having begun."""
+        """Whether the recording says that a task ended before it began."""
         return not self._durable.has_begun(task.scope) and any(
             isinstance(one.row, TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
             for one in self._cursor.rows[self._cursor.at:]
         )
 
     def _recorded_end(self) -> Completion | None:
-        """The next completion: in the recorded order, then whichever is there."""
+        """The next completion in the recorded order; after the end of the record, any that is known."""
         recorded = self._cursor.next
         if recorded is None:
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
@@ -256,7 +256,7 @@ class DurableScope:
         return Completion(None, ended)
 
     def _recorded_error(self, recorded: Recorded) -> BaseException:
-        """How spawned work ended, by its parent's row."""
+        """The error of spawned work, from its parent's row."""
         row = recorded.row
         if not isinstance(row, TaskErrorRow):
             assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
@@ -280,7 +280,7 @@ class DurableScope:
         """The rest of the run, for a driver."""
         run = self.run
         run.gate = run.root.gate
-        if run.trust is not None and self._frontier is not None:  # a new run has it in its `run_start`
+        if run.trust is not None and self._frontier is not None:  # a new run records this in its `run_start`
             added = run.trust.note_host(before_response=isinstance(self._frontier, CallModel))
             if added is not None:
                 run.write(added)
@@ -291,10 +291,10 @@ class DurableScope:
             end = self._durable.end_parked(self)
         else:
             end = self._durable.end(self)
-        return (yield from end)  # outside of `except`: its error has no cause that the user should read
+        return (yield from end)  # outside of `except`, so that `Parked` is not the error's context
 
     def _continue(self) -> Generator[Effect, Any, None]:
-        """From the frontier until the loop has ended."""
+        """Continues from the frontier until the loop has ended."""
         effect = self._frontier
         state = self._durable.state_of(self.run)
         if state is not None:
@@ -312,7 +312,7 @@ class DurableScope:
                     added = None if self.run.trust is None else self.run.trust.note_host()
                 except (Exception, Parked, GeneratorExit):
                     raise
-                except BaseException as raised:  # noqa: BLE001 - out of `approve` or `Context.save`
+                except BaseException as raised:  # noqa: BLE001 - from `approve` or `Context.save`
                     self.run.root.cancellation.set()
                     error = raised
             waiting = self.run.outbox.waiting
@@ -330,7 +330,7 @@ class DurableScope:
                 state.accompany(waiting[at], changed)  # the loop writes the outcome first
 
     def _changed(self, state: HostState, effect: Effect, outcome: Completion) -> Generator[Effect, Any, list[Saved]]:
-        """What an outcome has changed of the host's state, without what another call is changing at the moment."""
+        """The changes of an outcome to the host's state, without half-finished changes by other calls."""
         run = self.run
         changed = self._durable.changed_state(run)
         if not changed or isinstance(effect, (CallSkill, CallProtocol)):
@@ -339,7 +339,7 @@ class DurableScope:
             return changed
         yield from state.in_turn(run)
         changed = self._durable.changed_state(run)
-        if not changed:  # the change was the other call's, which has recorded it by now
+        if not changed:  # another call made the change, and has recorded it in the meantime
             state.end_turn(run.scope)
         return changed
 
@@ -376,7 +376,7 @@ class DurableScope:
         return outcome
 
     def _forbidden(self, effect: Effect) -> Completion | None:
-        """The outcome of a call that was announced and may no longer begin."""
+        """The outcome of an announced call that may no longer begin; None if it may."""
         if self._is_stopped():
             return Completion(None, error=NotBegun())
         if effect is self._frontier and isinstance(effect, CallModel):
@@ -387,7 +387,7 @@ class DurableScope:
         return None
 
     def _commit(self) -> Generator[Effect, Any, Completion | None]:
-        """Has the rows so far appended; returns an outcome only if that failed, so that nothing may be performed."""
+        """Appends the rows so far. Returns an outcome only if that failed, in which case nothing may be performed."""
         journal = self._durable.journal
         if journal is None or not (any(row.stored_first for row in self.run.outbox.waiting) or journal.due):
             return None
@@ -395,8 +395,8 @@ class DurableScope:
         return None if outcome.error is None else outcome
 
     def _left(self) -> Generator[Effect, Any, Completion | None]:
-        """Has what has happened appended, without the calls that were about to begin: another worker makes them. The
-        work is then parked. Returns an outcome only if that failed.
+        """Appends the rows so far, except those of calls that were about to begin: another worker will make them.
+        Returns an outcome only if that failed; otherwise the caller parks the work.
         """
         waiting = self.run.outbox.waiting
         announced = (at for at, row in enumerate(waiting) if isinstance(row, (CallBegunRow, MessagesSentRow)))
@@ -407,9 +407,9 @@ class DurableScope:
         return None if outcome.error is None else outcome
 
     def _begin_spawned(self) -> Generator[Effect, Any, Completion | None]:
-        """Begins all that is to run at once; returns an outcome only if that failed.
+        """Begins all spawned work. Returns an outcome only if that failed.
 
-        Approvals are asked for first, so that what waits for a decision is on record before anything is performed.
+        All approvals are requested first, so that the waiting calls are recorded before anything is performed.
         """
         asked, self._to_spawn = self._to_spawn, []
         if self._durable.is_unwanted:
@@ -439,7 +439,7 @@ class DurableScope:
         return self.run.root.cancellation.is_set()
 
     def _ready(self, spawn: Spawn) -> Spawn | None:
-        """What is to begin; None if it waits for a decision, or was refused."""
+        """The work to begin; None if it waits for a decision, or was refused."""
         key, what = spawn.key, spawn.what
         if isinstance(what, SubRun) and not self._durable.waits_to_begin(what):
             return spawn
@@ -459,7 +459,7 @@ class DurableScope:
         if self._to_spawn or not self._done:
             failed = yield from (self._begin_spawned() if self._to_spawn else self._commit())
             if failed is not None and not self._has_failed:
-                self._has_failed = True  # reported once: the loop still waits for what runs
+                self._has_failed = True  # reported once, since the loop still waits for running work
                 return failed
         while not self._done:
             if not self._running:
@@ -480,7 +480,7 @@ class DurableScope:
         return Completion(None, self._done.pop(next(iter(self._done))))
 
     def _wake_parked(self) -> None:
-        """Only work that waits for decisions is left: the loop waits too, unless the run is to stop."""
+        """Handles the case that all work left waits for decisions. Parks the loop too, unless the run is to stop."""
         if not self._is_stopped():
             raise Parked
         for key in self._parked:
@@ -490,9 +490,9 @@ class DurableScope:
     # ------------------------------------------------------------------------------------------------- approvals
 
     def _approved(self, effect: Call) -> Effect | Completion:
-        """The call to make, or the outcome of one that was refused. Parks it if nobody has decided yet."""
+        """The call to make, or the outcome of a refused one. Parks the call if nobody has decided yet."""
         decision = self._durable.decisions.pop(effect.call_id, None)
-        if decision is not None and decision.is_woken:  # no consent, unless somebody agreed before the call paused
+        if decision is not None and decision.is_woken:  # not a consent, unless somebody agreed before the call paused
             self._durable.woken.add(effect.call_id)
             decision = self._durable.agreed(effect.call_id)
         if decision is None and not isinstance(effect, CallModel):
@@ -505,7 +505,7 @@ class DurableScope:
             if decision is not None:
                 row = decision.row(effect.call_id)
                 if self.run.trust is not None and not isinstance(decision.value, bool):
-                    row.trusted = decision.trusted  # a function may quote what the model wrote
+                    row.trusted = decision.trusted  # the `approve` function may quote the model's own text
                     self.run.trust.restore([row])
                 self.run.write(row)
         return effect if decision is None else decided(self.run, effect, decision)

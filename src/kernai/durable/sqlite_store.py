@@ -1,12 +1,13 @@
 """`SqliteStore`: runs in one SQLite file, for many threads and processes at once.
 
-- One connection and one lock a store: SQLite has a single writer anyway. Processes take turns by `BEGIN IMMEDIATE`.
-- If the database is locked, the wait is here and not inside SQLite: Ctrl-C can end it, and SQLite does not wait at all
-  when it opens a new file.
+- Each store has one connection and one lock: SQLite has a single writer anyway. Processes take turns with
+  `BEGIN IMMEDIATE`.
+- If the database is locked, this module waits, not SQLite: Ctrl-C can interrupt the wait, and SQLite does not wait at
+  all when it opens a new file.
 - A connection must not survive a fork: parent and child would share one set of locks, and the first to close would
   remove the log that the other still writes to. So connections are closed before a fork and reopened on demand.
 - Closing any descriptor of a file drops all locks that the process has on it. So this module opens the database file
-  only to create it, and never while this process makes a connection.
+  only to create it, and never while this process opens a connection.
 - Every row has a checksum: SQLite notices a flipped bit only if it breaks the structure of the file.
 """
 
@@ -48,18 +49,18 @@ from kernai.values.media import Media
 
 T = TypeVar("T")
 
-#: seconds after which a database that others keep locked is an error
+#: seconds to wait for a locked database before raising an error
 PATIENCE = 10.0
 
 APPLICATION = 0x6B726E69  # "krni", which marks the file as a kernai store
 FORMAT = 2
 _ADDED = "status TEXT NOT NULL DEFAULT ''", "updated_at TEXT NOT NULL DEFAULT ''"
-# each append changes when the run was updated: as long as it is running, no index holds that
+# each append changes `updated_at`, so the index of running runs leaves it out
 _INDEXES = """
 CREATE INDEX runs_under_way ON runs (run_id) WHERE status = 'running';
 CREATE INDEX other_runs ON runs (status, updated_at DESC, run_id) WHERE status != 'running'
 """
-# a tenant's run has the id TENANT/RUN in the first columns: neither may hold a slash
+# the `run_id` columns hold TENANT/RUN for a tenant's run; neither name may contain a slash
 _SCHEMA = f"""
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL, {", ".join(_ADDED)}) WITHOUT ROWID;
@@ -76,9 +77,9 @@ PRAGMA user_version = {FORMAT}
 
 Durability = Literal["power", "process"]
 _PRAGMAS = {
-    # macOS leaves synced data in the disk's cache unless fullfsync is on
+    # without fullfsync, macOS may leave synced data in the disk's cache
     "power": ("PRAGMA synchronous = FULL", "PRAGMA fullfsync = ON"),
-    # the log is synced when it is copied into the file: less often, for up to 16 MB of it
+    # the log is synced only when it is copied into the file; let it reach 16 MB, so that this is rare
     "process": ("PRAGMA synchronous = NORMAL", "PRAGMA wal_autocheckpoint = 4000"),
 }
 
@@ -87,14 +88,14 @@ _HINTS = {
     sqlite3.SQLITE_READONLY: "this user may not write to the file or to its folder",
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable, and the path must not be a folder",
     sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still gives",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still returns",
     sqlite3.SQLITE_TOOBIG: "SQLite stores texts and payloads of up to 1 GB",
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for {PATIENCE:.0f} seconds",
 }
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
 
-# as bytes: a flipped bit may leave what is no UTF-8
+# Read as bytes: after a bit flip the text may not be valid UTF-8.
 _ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? AND seq >= ? ORDER BY seq LIMIT ?"
 _MEDIA = "SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media WHERE run_id = ? ORDER BY rowid"
 _SOME_MEDIA = """
@@ -103,24 +104,24 @@ WHERE run_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY rowid"""
 _KEEP_MEDIA = """
 INSERT INTO media VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 SET about = excluded.about, payload = excluded.payload, checksum = excluded.checksum
-WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # as `first_read`
+WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # same rule as `first_read`
 _RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE status = ? AND run_id = ?"
 _REPLACE_RUN = "REPLACE INTO runs (summary, checksum, updated_at, status, run_id) VALUES (?, ?, ?, ?, ?)"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
-# SQLite changes the number when another connection has written, and never for this one
+# data_version changes when another connection has written, never because of this one
 _NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragma_data_version"
 
 
 class SqliteStore(OpenedStore):
     """Keeps runs in the SQLite file at `path`. A new file is created with mode 0600.
 
-    `durability` is what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death of
-    the process. `codec` encrypts entries and media. One store serves all threads; it survives a fork. Close it, or
-    use it as a context manager.
+    `durability` says what an append survives once it has returned: with ``"power"`` a power cut, with ``"process"`` the
+    death of the process. `codec` encrypts entries and media. All threads may share one store; it survives a fork. Close
+    it, or use it as a context manager.
 
-    `KernaiError` for a file that cannot be opened, holds something else, or was written by a newer kernai.
+    `KernaiError` for a file that cannot be opened, is not a kernai store, or was written by a newer kernai.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class SqliteStore(OpenedStore):
         return self._file.perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
-        """At most `limit` entries. `RunDamagedError` where one cannot be read; its `entries` are those before."""
+        """At most `limit` entries. `RunDamagedError` if one is unreadable; its `entries` are those before it."""
         check_run_id(run_id)
         key = self._key(run_id)
         most = -1 if limit is None else limit
@@ -187,7 +188,7 @@ class SqliteStore(OpenedStore):
         return found
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
-        """The run's media. `RunDamagedError` where some cannot be read; its `media` are the others."""
+        """Returns the run's media. `RunDamagedError` if some cannot be read; its `media` are the others."""
         check_run_id(run_id)
         key, wanted = self._key(run_id), None if ids is None else json.dumps(list(ids))
         found: list[Media] = []
@@ -205,7 +206,7 @@ class SqliteStore(OpenedStore):
                             found.append(_data(self._opened_media, text, payload))
                         except _DamageError as damage:
                             lost.append(f"{media_id} ({damage})")
-                    # by id: a damaged index may lead twice to one row
+                    # count ids: a damaged index may return one row twice
                     if wanted is None and len({one.id for one in found}) + len(lost) != _head(connection, key).media:
                         raise _DamageError("not all of them are there")
             except _DamageError as damage:
@@ -250,7 +251,7 @@ class SqliteStore(OpenedStore):
 
         def work(connection: sqlite3.Connection) -> list[RunInfo]:
             _, now = connection.execute(_NOW).fetchone()
-            # without the index: damage to it would hide runs
+            # NOT INDEXED: a damaged index would hide runs
             given: list[Any] = []
             where = f"{_RUNS} NOT INDEXED WHERE status != ''"
             if status == RUNNING:
@@ -272,29 +273,30 @@ class SqliteStore(OpenedStore):
 
 
 class _File:
-    """The connection of a store and of its tenants' views, and what it knows of the run that was written last."""
+    """The connection shared by a store and its tenants' views. It caches the head of the last run written."""
 
     def __init__(self, path: str, durability: Durability) -> None:
         self.path = path
         self.durability = durability
-        # re-entrant: a signal handler may fork in the middle of an append
+        # reentrant: a signal handler may fork in the middle of an append
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        # closes what a store that nobody closed leaves open, of which Python 3.13 warns
+        # Closes the connection of a store that was never closed; otherwise Python 3.13 issues a ResourceWarning.
         self._open: list[sqlite3.Connection] = []
-        finalize(self, _close_all, self._open).atexit = False  # a daemon thread may be at work yet
+        finalize(self, _close_all, self._open).atexit = False  # at exit, a daemon thread may still use it
         self._identity: tuple[int, int] | None = None
-        #: whether it is read as a file that nobody changes, for this user may not put anything beside it
+        #: whether the connection is read-only and immutable; see `_frozen`
         self._is_frozen = False
         self._closed = False
-        # what was written last, and the version of the data then: as long as nobody else writes, it need not be read
+        # The last head written and the data version at that time. While no other connection writes, the head need not
+        # be read again.
         self._last: tuple[str, Head] | None = None
         self._version = -1
         with _FORKING:
             _FILES.add(self)
 
     def perform(self, doing: str, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
-        """What `work` gives, done in one transaction; asked again while the database is locked."""
+        """Runs `work` in one transaction and returns its result, retrying while the database is locked."""
         with self.lock:
             until = time.monotonic() + PATIENCE
             while True:
@@ -316,7 +318,8 @@ class _File:
         if self._connection is not None and (
             _identity(self.path) != self._identity or (self._is_frozen and _has_log(self.path))
         ):
-            self.disconnect()  # the file was removed or replaced: what is appended to the old one is lost
+            # the file was removed or replaced, so appends to the old one would be lost; or a frozen file now has a log
+            self.disconnect()
         if self._connection is None:
             self._connection, self._is_frozen = _connected(self.path, self.durability)
             self._open.append(self._connection)
@@ -332,12 +335,12 @@ class _File:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             except sqlite3.Error:
-                self.disconnect()  # which rolls back too
+                self.disconnect()  # this also rolls back
             raise
         return made
 
     def latest(self, connection: sqlite3.Connection, key: str) -> Head:
-        """The run's head, within a transaction."""
+        """Returns the run's current head. Call within a transaction."""
         version, now = connection.execute(_NOW).fetchone()
         last = self._last
         if last is not None and version == self._version and last[0] == key:
@@ -349,10 +352,10 @@ class _File:
         return head
 
     def keep(self, connection: sqlite3.Connection, key: str, head: Head) -> None:
-        """Writes the run's head. Of a run that was deleted, `runs` lists nothing."""
+        """Writes the run's head. An empty status keeps a deleted run out of `runs`."""
         status = head.info.status if head.entries else ""
         row = (*_summed(dumps_data(head.to_data())), head.info.updated_at, status, key)
-        if connection.execute(_UPDATE_RUN, row).rowcount == 0:  # it is new, or its status has changed
+        if connection.execute(_UPDATE_RUN, row).rowcount == 0:  # the run is new, or its status has changed
             connection.execute(_REPLACE_RUN, row)
         self._last = key, head
 
@@ -373,8 +376,8 @@ def _close_all(connections: list[sqlite3.Connection]) -> None:
         connections.pop().close()
 
 
-# One row a run, kept up with each append, so that nobody need read all entries; how many there are shows whether some
-# have been lost.
+# Each run has one row with its head, updated by each append, so that listing runs need not read entries. The head
+# counts the entries, so a loss is noticed.
 
 
 def _head(connection: sqlite3.Connection, key: str) -> Head:
@@ -384,7 +387,7 @@ def _head(connection: sqlite3.Connection, key: str) -> Head:
 
 def _head_of(key: str, text: object, checksum: object) -> Head:
     data = _data(json.loads, _intact(text, checksum))
-    if isinstance(data[0], str):  # of a file in format 1
+    if isinstance(data[0], str):  # written in format 1
         run_id, agent, status, updated_at, entries, media = data
         data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
     head = Head.from_data(data)
@@ -402,7 +405,7 @@ def _listed(now: float, key: str, text: object, checksum: object, *listed_by: st
 
 
 class _DamageError(Exception):
-    """A row that cannot be read, and why."""
+    """A row cannot be read; the message says why."""
 
 
 @contextmanager
@@ -416,7 +419,7 @@ def _noticing_damage() -> Iterator[None]:
 
 
 def _code(error: Exception) -> int | None:
-    """SQLite's primary code for the error, where it is one of its own."""
+    """The primary SQLite error code; None if the error is not SQLite's."""
     if isinstance(error, UnicodeDecodeError):  # its message quotes the damaged place
         return sqlite3.SQLITE_CORRUPT
     code = getattr(error, "sqlite_errorcode", None)
@@ -424,7 +427,7 @@ def _code(error: Exception) -> int | None:
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
-    """The path, which must not change its meaning when the process changes its folder."""
+    """Makes the path absolute, so that it stays valid when the process changes its working directory."""
     text = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(f"path must be text or a Path, got {type(path).__name__}")
@@ -434,7 +437,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, bool]:
-    """A connection, and whether it only reads, and assumes that nobody changes the file."""
+    """Opens a connection. Also returns whether it is read-only and immutable (see `_frozen`)."""
     with _CONNECTING:
         _make(path)
         connection = _connection(path)
@@ -455,7 +458,7 @@ def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, b
 
 
 def _connection(path: str, *, uri: bool = False) -> sqlite3.Connection:
-    # little waiting within SQLite, where Ctrl-C is not heard
+    # a short timeout: Ctrl-C cannot interrupt SQLite's own wait
     return sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False, uri=uri)
 
 
@@ -464,14 +467,14 @@ def _may_write_beside(path: str) -> bool:
 
 
 def _has_log(path: str) -> bool:
-    """Whether there is more than the file itself says."""
+    """Whether a write-ahead log holds data that is not yet in the file."""
     with suppress(OSError):
-        return os.stat(f"{path}-wal").st_size > 0  # noqa: PTH116 - likewise
+        return os.stat(f"{path}-wal").st_size > 0  # noqa: PTH116 - text in, text out
     return False
 
 
 def _frozen(path: str) -> sqlite3.Connection:
-    """For reading, in a folder where this user cannot put what SQLite needs beside the file."""
+    """Opens the file read-only and immutable: this user may not create SQLite's -wal and -shm files in the folder."""
     if _has_log(path):
         raise KernaiError(
             f"{path!r} can only be read together with {path + '-wal'!r}, and this user may not write to their folder: "
@@ -489,14 +492,14 @@ def _frozen(path: str) -> sqlite3.Connection:
 
 
 def _lock_hint(path: str, error: Exception) -> str | None:
-    """What to do if it is the file system that refuses locks: SQLite reports that as if others held them."""
+    """Advice if the file system does not support locks, which SQLite reports as if somebody else held the lock."""
     if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR):
         return None
     try:
         from fcntl import LOCK_EX, LOCK_NB, lockf
         from tempfile import TemporaryFile
 
-        with TemporaryFile(dir=os.path.dirname(path)) as probe:  # noqa: PTH120 - likewise
+        with TemporaryFile(dir=os.path.dirname(path)) as probe:  # noqa: PTH120 - text in, text out
             lockf(probe, LOCK_EX | LOCK_NB)
     except ImportError:  # on Windows
         return None
@@ -521,32 +524,32 @@ def _make(path: str) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
         raise KernaiError(f"cannot store runs in {path!r}: it is not a regular file")
-    # fails if it is another user's, before SQLite creates files of this user beside it that would keep the owner out
+    # Fail now if the file is another user's: SQLite would create files next to it that the owner cannot open.
     _close_to_others(path, os.stat(path).st_mode)  # noqa: PTH116 - text in, text out
 
 
 def _make_private(path: str) -> None:
-    """For a store's file alone: one of something else keeps its mode."""
+    """Closes the store's files to other users. Call only once the file is known to be a store."""
     for name in (path, f"{path}-wal", f"{path}-shm"):
         with suppress(FileNotFoundError):
             _close_to_others(name, 0o600)
 
 
 def _close_to_others(path: str, mode: int) -> None:
-    """Gives the mode to a file that others may open; `KernaiError` where that is not this user's to do."""
-    if not os.stat(path).st_mode & 0o077:  # noqa: PTH116 - likewise
+    """Sets the mode of a file that others may open. `KernaiError` if this user may not change it."""
+    if not os.stat(path).st_mode & 0o077:  # noqa: PTH116 - text in, text out
         return
     try:
-        os.chmod(path, stat.S_IMODE(mode))  # noqa: PTH101 - likewise
-    except PermissionError:  # without a cause: that a mode could not be set would only mislead
+        os.chmod(path, stat.S_IMODE(mode))  # noqa: PTH101 - text in, text out
+    except PermissionError:  # raised without its cause: the failed chmod would only mislead
         raise KernaiError(
             f"{path!r} belongs to another user, and only its owner may use a store: use another file"
         ) from None
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Makes a new file a store; refuses one that is something else before anything is written to it."""
-    connection.execute("BEGIN")  # one state of the file, while another process may be making it a store
+    """Turns a new file into a store. Refuses any other program's file before writing to it."""
+    connection.execute("BEGIN")  # a consistent view, even if another process is creating the store right now
     new = _is_new(connection, path)
     connection.execute("COMMIT")
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
@@ -560,7 +563,7 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _execute(connection: sqlite3.Connection, script: str) -> None:
-    """Statement by statement: `executescript` would commit before the first one."""
+    """Runs a script one statement at a time, since `executescript` would commit first."""
     for statement in script.strip().split(";\n"):
         connection.execute(statement)
 
@@ -571,8 +574,8 @@ def _format(connection: sqlite3.Connection) -> int:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """From format 1, which knew no leases and no tenants. What is damaged stays as it is, and is reported when it is
-    read.
+    """Migrates a file from format 1, which had no leases and no tenants. Damaged rows stay unchanged, and are reported
+    when they are read.
     """
     for column in _ADDED:
         connection.execute(f"ALTER TABLE runs ADD COLUMN {column}")
@@ -611,14 +614,14 @@ def _media_checksum(about: bytes, payload: bytes | None) -> int:
 
 
 def _intact(text: object, checksum: object, actual: Callable[[bytes], int] = crc32) -> str:
-    """A text that is what was written."""
+    """Returns the text if it matches its checksum."""
     if not isinstance(text, bytes) or actual(text) != checksum:
         raise _DamageError("its checksum is wrong: the file is damaged, or was changed by another program")
     return text.decode("ascii")
 
 
 def _data(read: Callable[..., T], *given: Any) -> T:
-    """What a text holds."""
+    """Calls `read`; a `ValueError` means that the data is damaged."""
     try:
         return read(*given)
     except ValueError as error:
@@ -628,9 +631,9 @@ def _data(read: Callable[..., T], *given: Any) -> T:
 # ---------------------------------------------------------------------------------------------------------- forks
 
 _FILES: WeakSet[_File] = WeakSet()
-#: held while a new connection is made: see the top
+#: held while a connection is opened; see the module docstring
 _CONNECTING = threading.Lock()
-#: held while the process forks, so that no store is added that would not be asked to close
+#: held while the process forks, so that no store is added whose connection would stay open
 _FORKING = threading.Lock()
 _held: list[_File] = []
 
@@ -650,5 +653,5 @@ def _after_fork() -> None:
     _FORKING.release()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which knows no fork
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

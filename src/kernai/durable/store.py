@@ -1,8 +1,9 @@
-"""`Store`: where runs are kept so that they outlive their process. `RunStore`: the rest of what a team needs of one.
+"""`Store`: keeps runs so that they outlive their process. `RunStore`: a store with leases, filters and decisions.
 
-A store keeps entries, and reads from them only what `runs` lists; it knows nothing about resuming. What a resume relies
-on is the order of entries: of two workers that append the same `first_seq`, one wins and the other gets a
-`RunConflictError`. `kernai.testing.StoreRules` tests any store against this contract, `RunStoreRules` one with leases.
+A store keeps entries and reads them only to build the list that `runs` returns; it knows nothing about resuming. A
+resume relies on the numbering of entries: if two workers append the same `first_seq`, one succeeds and the other gets a
+`RunConflictError`. `kernai.testing.StoreRules` tests any store against this contract, `RunStoreRules` a store with
+leases.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
     from kernai.durable.lease import Lease
 
 Entry = dict[str, Any]
-"""What happened, as `Event.to_dict` returns it."""
+"""One event, as `Event.to_dict` returns it."""
 
-#: statuses of a run that has not ended: a worker has it, its worker is gone, no worker has begun it, it waits for a
-#: decision on a call, and a person must say what became of a call or remove what stops it
+#: statuses of a run that has not ended: a worker holds it, its worker is gone, no worker has started it, it waits for a
+#: decision on a call, a person must say what happened to a call or remove an obstacle
 RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED = "running", "abandoned", "queued", "waiting", "blocked"
-#: how many runs an iteration fetches at once
+#: how many runs iterating over a `RunPage` fetches at once
 PAGE = 500
 
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
 _METHODS = ("append", "load", "load_media", "runs", "delete")
-_TAKES_KEYWORDS = 8  # the flag of a function with **keywords
+_TAKES_KEYWORDS = 8  # in `co_flags`: the function takes **keywords
 
 
 def check_store(store: object) -> None:
-    """`TypeError` unless it is a store."""
+    """Raises `TypeError` unless the object is a store."""
     if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in _METHODS):
         path = store if isinstance(store, str) else "runs.db"
         raise TypeError(f"store must be a store, such as SqliteStore({path!r}), got {_shown(store)}")
@@ -64,7 +65,10 @@ def check_store(store: object) -> None:
 
 
 def leased(store: Any) -> RunStore | None:
-    """The store, if it has leases: one whose `append` takes no lease has none, whatever it inherits."""
+    """Returns the store if it supports leases, else None.
+
+    A store whose `append` takes no `lease` does not support them, even if it inherits `claim`.
+    """
     if not callable(getattr(store, "claim", None)):
         return None
     code = getattr(store.append, "__code__", None)
@@ -77,7 +81,7 @@ def _shown(given: object) -> str:
 
 
 def check_run_id(run_id: str, what: str = "run_id") -> None:
-    """`ValueError` unless the id is fit for a store, where it may become a part of a path or an address."""
+    """Raises `ValueError` unless the id is safe in a store, which may use it in a path or a URL."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise ValueError(
             f"with a store, {what} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - and not start with a dot, "
@@ -86,28 +90,28 @@ def check_run_id(run_id: str, what: str = "run_id") -> None:
 
 
 def utc(at: datetime | str) -> str:
-    """A time as entries have it; a text is taken for one. `ValueError` for a time without a zone."""
+    """Formats a time the way entries do; text is returned unchanged. `ValueError` for a time without a zone."""
     if isinstance(at, str):
         return at
     if at.tzinfo is None:
         raise ValueError(f"a time needs its zone, such as datetime.now(timezone.utc), got {at!r}")
-    with suppress(OverflowError):  # within a day of the first or the last that there is
+    with suppress(OverflowError):  # too close to datetime.min or datetime.max to convert
         at = at.astimezone(UTC)
     return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RunInfo(Value):
-    """What `Store.runs` lists of a run.
+    """The summary of a run that `Store.runs` returns.
 
-    `status` is ``running`` while somebody works on it, ``abandoned`` where nobody does any more and it has not ended
-    (in a store without leases, ``running`` too), ``queued`` before it begins, ``waiting`` for a person's decision on
-    a call, ``blocked`` where a person has to say how it continues; then its stop reason. `why` says why it is
-    blocked. `created_at` and `updated_at` are the times of its first and last entry, ISO 8601 in UTC. `steps` and
-    `usage` are those of the whole run. `pending` are the calls that wait. `tags` are its ``metadata["tags"]``,
-    `parent` is the run that it is a fork of, `lease` who works on it, `number` how many runs before had the same id,
-    `length` how many entries it has, `due` the calls whose `Pause(until=...)` has passed. `decisions` are those that
-    wait for somebody to resume the run, by call id: ``{"decision": ..., "by": ...}``.
+    `status` is ``running`` while somebody works on the run, ``abandoned`` if nobody does and it has not ended (a store
+    without leases says ``running`` here too), ``queued`` before it starts, ``waiting`` for a person's decision on a
+    call, ``blocked`` if a person has to say how it continues. Once the run has ended, it is the stop reason. `why` says
+    why the run is blocked. `created_at` and `updated_at` are the times of the first and last entry, ISO 8601 in UTC.
+    `steps` and `usage` are totals for the whole run. `pending` are the waiting calls. `tags` are the run's
+    ``metadata["tags"]``, `parent` is the run it was forked from, `lease` says who works on it, `number` is how many
+    earlier runs had the same id, `length` the number of entries, `due` the calls whose `Pause(until=...)` has passed.
+    `decisions` are decisions that the next resume will use, by call id: ``{"decision": ..., "by": ...}``.
     """
 
     run_id: str
@@ -128,8 +132,8 @@ class RunInfo(Value):
     due: tuple[str, ...] = ()
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> RunInfo:
-        """What is to be listed once these entries have been appended. A store keeps it beside the run, so that `runs`
-        need not read every entry.
+        """Returns the summary after these entries. A store keeps it beside the run, so that `runs` need not read every
+        entry.
         """
         changes: dict[str, Any] = {}
         for entry in entries:
@@ -142,7 +146,7 @@ class RunInfo(Value):
                 except (TypeError, ValueError, LookupError, AttributeError):  # not as kernai writes it
                     continue
         values: Iterable[Any] = map(changes.get, self.__slots__, _ALL(self))
-        return RunInfo(*values)  # `replace` takes three times as long
+        return RunInfo(*values)  # three times as fast as `replace`
 
     def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
         data, of_root = entry["data"], not entry.get("scope")
@@ -167,25 +171,25 @@ class RunInfo(Value):
                 changes["pending"] = (*others, *asked)
 
     def without_in_flight(self) -> RunInfo:
-        """Without the calls that it was blocked on."""
+        """Returns a copy without the in-flight calls that the run was blocked on."""
         pending = tuple([one for one in self.pending if not one.metadata.get("in_flight")])
         return replace(self, why=None, pending=pending)
 
     def due_by(self, now: float) -> tuple[str, ...]:
-        """The calls whose wait is over at `now`, by the store's clock."""
+        """The ids of calls whose `until` has passed at `now`, by the store's clock."""
         return tuple([one.call_id for one in self.pending if one.until is not None and one.until <= stamp(now)])
 
     def due_at(self) -> str | None:
-        """When the first of the waits that end on their own does."""
+        """The earliest `until` of the waiting calls; None if no call has one."""
         return min((one.until for one in self.pending if one.until is not None), default=None)
 
     def is_behind(self, other: RunInfo) -> bool:
-        """Whether it comes later in a list, which is newest first."""
+        """Whether this run comes after `other` in a list, newest first."""
         same_time = self.updated_at == other.updated_at
         return self.run_id > other.run_id if same_time else self.updated_at < other.updated_at
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data, without the lease."""
+        """The summary as JSON data, without the lease."""
         return {
             "run_id": self.run_id, "agent": self.agent, "status": self.status, "updated_at": self.updated_at,
             "created_at": self.created_at, "steps": self.steps, "usage": self.usage.to_dict(),
@@ -195,13 +199,13 @@ class RunInfo(Value):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunInfo:
-        """Back from `to_dict`."""
+        """The inverse of `to_dict`."""
         pending = tuple(map(PendingCall.from_dict, data["pending"]))
         return cls(**{**data, "usage": Usage(**data["usage"]), "pending": pending})
 
 
 _ALL = attrgetter(*RunInfo.__slots__)
-#: what changes what is listed of a run
+#: events that change a run's summary
 _FOLLOWED = frozenset(
     row.type for row in (
         RunStartRow, RunResumedRow, MessagesSentRow, LlmResponseRow, ModelFailedRow, ResultRow, ApprovalRequestedRow,
@@ -222,7 +226,7 @@ def _from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs `runs` is asked for; see there."""
+    """The filters of `RunStore.runs`, which describes them."""
 
     status: str | None = None
     agent: str | None = None
@@ -233,7 +237,7 @@ class RunFilter:
     due: bool = False
 
     def matches(self, info: RunInfo) -> bool:
-        """Whether the run is one of them."""
+        """Whether the run passes all filters."""
         return (
             self.status in (None, info.status)
             and self.agent in (None, info.agent)
@@ -246,8 +250,8 @@ class RunFilter:
 
 
 class Codec(Protocol):
-    """Encrypts what a store keeps of entries and media. What `runs` lists is kept in the clear, so that it can be
-    found.
+    """Encrypts stored entries and media. The summaries that `runs` returns are not encrypted, so that runs can be
+    searched.
     """
 
     def encode(self, data: bytes) -> bytes: ...
@@ -255,7 +259,7 @@ class Codec(Protocol):
 
 
 class RunPage:
-    """The runs that were asked for, newest first. They are fetched while you iterate; `page` fetches some."""
+    """Runs that match a filter, newest first. Iterating fetches all of them in pages; `page` fetches one page."""
 
     def __init__(self, find: Callable[[RunFilter, int, RunInfo | None], list[RunInfo]], wanted: RunFilter) -> None:
         self._find = find
@@ -268,42 +272,44 @@ class RunPage:
             last = found[-1]
 
     def page(self, limit: int, after: RunInfo | None = None) -> list[RunInfo]:
-        """At most `limit` runs that follow `after`, the last run of the page before (its `run_id` and `updated_at`)."""
+        """Returns at most `limit` runs after `after`, the last run of the previous page. Only its `run_id` and
+        `updated_at` are used.
+        """
         if not isinstance(limit, int) or limit < 1:
             raise ValueError(f"limit must be a whole number of at least 1, got {limit!r}")
         return self._find(self.wanted, limit, after)
 
 
 class Store(Protocol):
-    """Where runs are kept. Thread-safe. Every method but `append` may be called for a run that is not there."""
+    """Keeps runs. Thread-safe. Every method except `append` may be called for a run that does not exist."""
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> object:
-        """Keeps all of it, durably when this returns, or nothing.
+        """Stores all entries and media, or none of them. They must be durable when this returns.
 
-        A run's entries are counted from 0; the first of these is to be number `first_seq`. If it is not the next one,
-        that is a `RunConflictError`. Media belong to the run: bytes are kept as they are, a file as it is now (`kept`),
-        a URL whole. Media that are there already stay as they are.
+        A run's entries are numbered from 0, and `first_seq` is the number of the first new entry. If that is not the
+        run's next number, raise a `RunConflictError`. Media belong to the run: bytes are stored as they are, a file
+        with its current content (see `kept`), a URL in full. Media that are already stored do not change.
         """
 
     def load(self, run_id: str) -> list[Entry]:
-        """The run's entries as JSON data; none for a run that is not there."""
+        """The run's entries as JSON data; an empty list if the run does not exist."""
 
     def load_media(self, run_id: str) -> list[Media]:
-        """The run's media, in the order in which they came, with their payloads."""
+        """The run's media with their payloads, in the order in which they were stored."""
 
     def runs(self) -> Iterable[RunInfo]:
-        """All runs, by `updated_at`, newest first, then by id."""
+        """All runs, sorted by `updated_at`, newest first, then by id."""
 
     def delete(self, run_id: str) -> object:
-        """Forgets the run, its entries and its media. The id may be used again."""
+        """Deletes the run, its entries and its media. The id may be used again."""
 
 
-#: who claims, and for how many seconds
+#: the worker that claims a lease, and for how many seconds
 Claim = tuple[str, float]
 
 
 class Terms(TypedDict, total=False):
-    """The keyword arguments of `RunStore.append`; see there."""
+    """The keyword arguments of `RunStore.append`, which describes them."""
 
     info: RunInfo | None
     lease: Lease | None
@@ -313,27 +319,26 @@ class Terms(TypedDict, total=False):
 
 
 class RunStore(Store, Protocol):
-    """A `Store` whose runs have leases, and that can be asked more. The built-in stores are all of this kind.
+    """A `Store` with leases, filters, decisions and tenants. All built-in stores are `RunStore`s.
 
-    For a run that another worker holds it raises `RunBusyError`. Methods that change a run raise `KernaiError` if it
+    Methods raise `RunBusyError` for a run that another worker holds. Those that change a run raise `KernaiError` if it
     does not exist.
     """
 
     @property
     def tenant_name(self) -> str:
-        """Whose view of a store this is; empty for the store itself."""
+        """The tenant whose view this is; empty for the store itself."""
 
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
         info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None,
         release: bool = False, writer: str | None = None,
     ) -> Lease | None:
-        """`Store.append`, under a lease. Gives the lease, which the append has also renewed.
+        """`Store.append` under a lease. Returns the lease, which the append also renews.
 
-        `lease` is the one held: if it is not the latest claim, nothing is written. `claim` (worker, seconds) takes
-        one with the append, `release` gives it back with it. `info` is what `runs` lists from now on; by default it
-        is worked out from the entries. `writer` identifies this append: to repeat it, because its answer was lost, is
-        no conflict.
+        `lease` is the lease held: if it is not the latest claim, nothing is written. `claim` (worker, seconds) claims
+        a lease with the append, `release` releases it. `info` is the run's new summary; by default it is derived from
+        the entries. `writer` identifies this append, so that repeating it after a lost response is not a conflict.
         """
 
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
@@ -350,72 +355,74 @@ class RunStore(Store, Protocol):
         waiting: str | None = None, parent: str | None = None, updated_before: datetime | str | None = None,
         due: bool = False,
     ) -> RunPage:
-        """The runs for which all of this holds: all `tags` are there with these values, a call of the skill `waiting`
-        waits, one of the waits has ended on its own (`due`).
+        """The runs that match all of these filters.
+
+        `tags`: the run has all of these tags, with these values. `waiting`: a call of this skill waits for a decision.
+        `updated_before`: the run has not changed since. `due`: the `Pause(until=...)` of a waiting call has passed.
         """
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
-        """Takes the run's lease if nobody has it."""
+        """Claims the run's lease if nobody holds it."""
 
     def renew(self, lease: Lease) -> Lease:
         """Makes the lease last for `lease.seconds` from now. `RunConflictError` if it is not the latest claim."""
 
     def release(self, lease: Lease) -> None:
-        """Gives the lease back. Nothing happens if it is not the latest claim."""
+        """Releases the lease. Does nothing if it is not the latest claim."""
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
-        """Keeps the decision on a waiting call until the run is resumed. `ValueError` if it is not valid for this call.
+        """Stores the decision on a waiting call until the run is resumed. `ValueError` if it is invalid for this call.
 
-        The append that records it uses it up. For a call that a run is `blocked` on: True calls again, False or a text
-        does not.
+        The append that records the decision removes it. If the run is ``blocked`` on the call, True repeats the call;
+        False or a text does not.
         """
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
-        """Forgets a decision that proved invalid. The run's `why` says what was wrong with it."""
+        """Drops a decision that proved invalid, and stores what was wrong with it as the run's `why`."""
 
     def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
         """Marks a run that no worker can continue until a person has decided, for example on `calls` in flight."""
 
     def request_cancel(self, run_id: str, reason: str = "") -> None:
-        """Ends the run as cancelled, by its worker within seconds, or else by the next one that resumes it."""
+        """Asks for the run to end as cancelled, by its worker within seconds or else by the next one to resume it."""
 
     def cancel_requests(self, run_ids: Iterable[str]) -> Mapping[str, str]:
-        """The reasons for those of these runs that are to end."""
+        """The reasons of the requested cancellations, by run id, for those of these runs that have one."""
 
     def close(self, run_id: str, reason: str) -> None:
-        """Ends a run that waits, or whose process died, with the stop reason ``closed``; its entries stay.
+        """Ends a run that waits, or whose process died, with the stop reason ``closed``. Its entries are kept.
 
-        `resume` then gives that result, and only ``resume(input=...)`` opens the run again. `KernaiError` for a run
-        that is finished or closed already.
+        `resume` then returns that result, and only ``resume(input=...)`` opens the run again. `KernaiError` if the run
+        has already finished or was closed.
         """
 
     def delete(
         self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
     ) -> int:
-        """Forgets a run, or all that were last changed before a time, and have that status. Gives how many.
+        """Deletes one run, or all runs last changed before a time and with that status. Returns how many were deleted.
 
-        `RunBusyError` for a run that somebody works on; of several, those are left out. Two numbers remain of a
-        run, so that a worker that has not heard of its end cannot write into a new run of that id.
+        `RunBusyError` if somebody works on the one run; when deleting several, such runs are skipped. Two numbers are
+        kept for a deleted run, so that a worker unaware of the deletion cannot write into a new run with the same id.
         """
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
-        """The entries from number `from_seq` on, those that exist and those that follow. Ends when none has come for
-        `timeout` seconds.
+        """Yields the entries from number `from_seq` on: those that exist, then new ones as they are written. Ends after
+        `timeout` seconds without an entry.
         """
 
     def tenant(self, name: str) -> RunStore:
-        """The same store for one tenant, who sees and makes no other runs. Idempotency keys have the tenant's name."""
+        """A view of this store with only one tenant's runs. Their idempotency keys include the tenant's name."""
 
 
 def check_append(run_id: str, entries: Sequence[Entry]) -> None:
-    """`ValueError` for what no store can append."""
+    """Raises `ValueError` for an append that no store accepts."""
     check_run_id(run_id)
     if not entries:
         raise ValueError("append needs at least one entry: media come with the entries that name them")
 
 
 def check_next(run_id: str, first_seq: int, count: int) -> None:
-    """`RunConflictError` unless entry `first_seq` is the next one of a run that has `count`."""
+    """Raises `RunConflictError` unless `first_seq` is the next entry of a run with `count` entries."""
     if first_seq == count:
         return
     if first_seq > count:
@@ -431,9 +438,9 @@ def check_next(run_id: str, first_seq: int, count: int) -> None:
 
 
 def kept(media: Media) -> Media:
-    """The media as a store keeps it: a file with the bytes that it holds now, metadata as JSON data.
+    """Returns the media as a store keeps it: a file together with its current bytes, metadata as JSON data.
 
-    A file that cannot be read stays a reference, and `read_bytes` says why.
+    A file that cannot be read remains a reference; `read_bytes` raises the reason later.
     """
     payload = media.payload
     if media.is_path and payload is None:
@@ -445,11 +452,11 @@ def kept(media: Media) -> Media:
 
 
 def first_read(known: Media | None, brought: Media) -> Media:
-    """Which of two with one id stays: the first, unless its file could not be read and now can."""
+    """Chooses between two media with one id: the known one, unless only the new one's file could be read."""
     return brought if known is None or (known.payload is None and brought.payload is not None) else known
 
 
 def newest_first(infos: Iterable[RunInfo]) -> list[RunInfo]:
-    """In the order of `Store.runs`, which does not depend on a store's own."""
+    """Sorts runs in the order of `Store.runs`, whatever order the store keeps them in."""
     by_id = sorted(infos, key=lambda info: info.run_id)
     return sorted(by_id, key=lambda info: info.updated_at, reverse=True)
