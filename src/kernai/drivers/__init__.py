@@ -1,1 +1,1 @@
-"""What performs the loop's effects: on threads, on asyncio; delivery of events, streams."""
+"""Drivers, which perform the loop's effects on threads or asyncio; delivery of events; streams."""

@@ -1,7 +1,7 @@
-"""What `text()` and `partial()` of a stream yield: the answer's text as it arrives, and the complete parts of a typed
-answer.
+"""The readers behind a stream's `text()`, the answer's text as it arrives, and `partial()`, the complete parts of a
+typed answer.
 
-Both are derived from the root's events, by the same readers under threads and asyncio. None of it is recorded.
+Both derive everything from the root's events, the same under threads and asyncio. Nothing of it is recorded.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 
 class _TakenBack(str):
-    """An empty text that is recognised by identity."""
+    """An empty text, recognised by identity."""
 
     __slots__ = ()
 
 
 TAKEN_BACK: Final = _TakenBack()
-"""Says that the pieces so far are not the answer: the model is called again, or the answer was not accepted."""
+"""Says that the pieces so far are not the answer: the model is called again, or the answer was rejected."""
 
-#: the run continues after a response, so its final was not the answer
+#: rows after which the run continues, so the response's final was not the answer
 _CONTINUES = (MessagesSentRow, ModelRestartedRow, AnswerRejectedRow)
 
 
 class AnswerText:
     """Turns the events of a run into pieces of its answer.
 
-    The content of a final is yielded as it arrives, without surrounding white space. Prose is known to be the answer
-    only when the run ends, and is yielded then.
+    The content of a final is yielded as it arrives, without surrounding white space. Prose is only known to be the
+    answer when the run ends, so it is yielded then.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class AnswerText:
         self._begin_response()
 
     def _begin_response(self) -> None:
-        self._space = ""  # held back, in case it ends the answer
-        self._final: int | None = None  # which block of the response is the final that counts
+        self._space = ""  # white space held back, in case it ends the answer
+        self._final: int | None = None  # the number of the response's block that is the answer
         self._is_set_aside = False
 
     def take(self, event: Event) -> Iterator[str]:
-        """The pieces that follow from an event."""
+        """Yields the pieces of the answer in an event."""
         if event.scope:
             return
         row = event.row
@@ -96,7 +96,7 @@ class AnswerText:
 
 
 class PartialAnswer:
-    """Turns the events of a run into the answer's JSON data so far, each time more of it is complete."""
+    """Turns the events of a run into the answer's JSON data so far, whenever more of it is complete."""
 
     def __init__(self, answer_type: AnswerType | None) -> None:
         self._text = AnswerText()
@@ -108,7 +108,7 @@ class PartialAnswer:
         self._json: PartialJson | None = None
 
     def take(self, event: Event) -> Iterator[Any]:
-        """The complete part of the answer after an event, if it has grown."""
+        """Yields the complete part of the answer after an event, if it has grown."""
         for piece in self._text.take(event):
             if piece is TAKEN_BACK:
                 self._begin()
@@ -125,7 +125,7 @@ class PartialAnswer:
         if not self._is_text and row.stop_reason == StopReason.FINAL:
             whole, parser = _whole(str(row.text)), self._json
             if parser is None or not parser.completed or parser.value() != whole:
-                yield whole  # it was repaired, or is not JSON, so its parts differ
+                yield whole  # the text was repaired or is not JSON, so the parts yielded so far differ
 
     def _read(self, piece: str) -> Iterator[Any]:
         parser = self._json
@@ -160,7 +160,7 @@ def _whole(text: str) -> Any:
 
 
 def _after_fence(text: str) -> str | None:
-    """The text after the line that opens a code fence, or all of it without one; None while that is undecided."""
+    """The text after the opening line of a code fence; without a fence, all of it. None while that is undecided."""
     if text.startswith("```"):
         return text.partition("\n")[2] if "\n" in text else None
     return None if "```".startswith(text) else text

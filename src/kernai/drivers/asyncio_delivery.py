@@ -1,7 +1,7 @@
 """`AsyncioDelivery`: delivers a root run's events under asyncio.
 
-Guarantees: as in `delivery`; callbacks run on the event loop, may be async functions, and are awaited. An event emitted
-by a worker thread is delivered before the worker continues, so a slow observer slows the run down.
+Guarantees: those of `delivery`. Also, callbacks run on the event loop, may be async functions, and are awaited. An
+event emitted by a worker thread is delivered before the worker continues, so a slow observer slows down the run.
 Assumes: it is created and used on one event loop.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernai.loop.root import Outbox
 
 
-#: how long callbacks may take in total for the last events of a cancelled run, in seconds
+#: how long all callbacks together may take for the last events of a cancelled run, in seconds
 CALLBACK_GRACE = 1.0
 _ANY_ORDER = nullcontext()
 
@@ -34,7 +34,7 @@ class AsyncioDelivery:
     _flushing: set[asyncio.Task[None]] | None = None
     _soon: set[Outbox] | None = None
     _closed = False
-    #: until when callbacks are awaited, in the event loop's seconds; None unless the run is cancelled
+    #: when to stop awaiting callbacks, by the event loop's clock; None unless the run was cancelled
     _deadline: float | None = None
 
     def __init__(self, writer: EventWriter, callbacks: Sequence[Callback], on_task_complete: TaskHook | None) -> None:
@@ -44,17 +44,17 @@ class AsyncioDelivery:
         self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
         self._observed = self.listening or self._tasks is not None
         self.kept = None if self._observed else writer.kept
-        #: callbacks are called one at a time; without any, nothing is awaited
+        #: held while an event is delivered, so that callbacks are called one at a time
         self._order = asyncio.Lock() if self._observed else _ANY_ORDER
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     def caught_up(self, outbox: Outbox) -> Awaitable[None]:
-        """What `on_chunk` returns to a provider's `acall` in this outbox's run."""
+        """The value that `on_chunk` returns to a provider's `acall`, for the run with this outbox."""
         return CaughtUp(self, outbox) if self._observed else _AT_ONCE
 
     async def flush(self, outbox: Outbox) -> None:
-        """Delivers the waiting rows. If it is cancelled, the rest stays in the outbox."""
+        """Delivers the waiting rows. If cancelled, the rest stays in the outbox."""
         if not self._observed:
             if outbox.is_kept:
                 self._writer.log(outbox.waiting)
@@ -62,7 +62,7 @@ class AsyncioDelivery:
                 self._writer.write_all(outbox.waiting)
             return
         async with self._order:
-            # one by one, so that a cancellation during a callback leaves the rest there
+            # one by one, so that a cancellation during a callback leaves the rest in the outbox
             while outbox.waiting:
                 await self._deliver(outbox.waiting.popleft())
 
@@ -76,23 +76,25 @@ class AsyncioDelivery:
             self._deliver_and_wait(event)
 
     def hurry(self) -> None:
-        """The run was cancelled: callbacks still get all events, but are not awaited for ever."""
+        """Sets a deadline for callbacks, because the run was cancelled. They still get all events."""
         if self._deadline is None:
             self._deadline = self._loop.time() + CALLBACK_GRACE
 
     def interrupt(self) -> None:
-        """The run was cancelled: ends deliveries in progress, since an observer may never return."""
+        """Cancels deliveries in progress, because the run was cancelled and an observer may never return."""
         for task in self._flushing or ():
             task.cancel()
 
     async def settle(self) -> None:
-        """Waits for deliveries in progress. What a worker emits later is dropped, since the run has ended."""
+        """Waits for deliveries in progress. Later events from workers are dropped, since the run has ended."""
         while self._flushing:
             await asyncio.wait(self._flushing)
         self._closed = True
 
     def _deliver_soon(self, event: Row, outbox: Outbox) -> None:
-        """On the event loop, which cannot wait for itself: the event is delivered in order, as soon as possible."""
+        """Delivers an event emitted on the event loop itself, in order and as soon as possible: the loop cannot wait
+        for itself.
+        """
         outbox.waiting.append(event)
         self._soon = self._soon or set()
         if outbox not in self._soon:
@@ -114,7 +116,7 @@ class AsyncioDelivery:
             # the event loop is closed: this worker has outlived its run
             delivery.close()
         except CancelledError:
-            pass  # the run was cancelled, as the worker learns at its next chunk
+            pass  # the run was cancelled; the worker notices at its next chunk
 
     def _track(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
@@ -150,14 +152,14 @@ class AsyncioDelivery:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # the run was not cancelled, but something that the callback awaited
+            # not the run was cancelled, but something that the callback awaited
             self._writer.observer_failed("callback", event, error)
-        except BaseException as error:  # noqa: BLE001 - it is judged there
+        except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
             self._writer.observer_failed("callback", event, error)
 
 
 class CaughtUp:
-    """What `on_chunk` returns to a provider's `acall`. Awaiting it waits for slow observers; it may be ignored."""
+    """Returned by `on_chunk` to a provider's `acall`. Awaiting it waits for slow observers; it may be ignored."""
 
     __slots__ = ("_delivery", "_outbox")
 
@@ -170,7 +172,7 @@ class CaughtUp:
 
 
 class _AtOnce:
-    """The same for runs without observers, where there is nothing to wait for. They share one."""
+    """The same for runs without observers, which have nothing to wait for. They share one instance."""
 
     __slots__ = ()
 

@@ -3,8 +3,8 @@
 Guarantees: async skills and a provider's `acall` run on the event loop. Sync skills and providers without an `acall`
 run in worker threads, in a copy of the caller's context variables. After a sync skill that took less than `BRIEF`, the
 event loop waits up to that long for the next one before it does other work. Every event is delivered before the effect
-that follows it. Spawned work is an asyncio task of its own, and has ended when the loop ends. When the run is to stop,
-calls in progress are cancelled; a sync one is abandoned in its thread.
+that follows it is performed. Spawned work runs in an asyncio task of its own, and has ended when the loop ends. When
+the run must stop, calls in progress are cancelled; a sync call is abandoned in its thread.
 Assumes: it is used on one event loop.
 """
 
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.loop.root import Cancellation, Outbox, Root
 
-#: a call of a sync skill that takes less is brief, in seconds. To wake the event loop takes a quarter of it
+#: a sync skill's call is brief if it takes less than this, in seconds. Waking the event loop takes a quarter of it
 BRIEF = 0.0002
-#: how far the causes of an error are followed: they may form a ring
+#: how many causes of an error are followed; they may form a cycle
 _MOST_CAUSES = 100
 
 
 class AsyncioDriver(Driver):
     """Drives one root run and everything below it.
 
-    Thousands of these may wait for their models at once, and the garbage collector visits each object that they hold.
-    So what most runs do not need is created on first use, which is always on the event loop and needs no lock.
+    Thousands of drivers may wait for their models at once, and the garbage collector visits every object they hold. So
+    objects that most runs do not need are created on first use, which is always on the event loop and needs no lock.
     """
 
     _pool: WorkerPool | None = None
     _store: WorkerPool | None = None
     _tasks: set[asyncio.Task[None]] | None = None
     _watch: _Watch | None = None
-    _hold = 0.0  # for the next call of a sync skill
+    _hold = 0.0  # how long the event loop may wait for the next sync skill
     _root_task: asyncio.Task[Any] | None = None
     _root_is_cancelled = False
-    _cancelled_before = 0  # a run may be made while its task cleans up
+    _cancelled_before = 0  # cancellations of the root's task before the run: it may run while its task cleans up
 
     def __init__(self, root: Root, delivery: AsyncioDelivery) -> None:
         super().__init__(root)
@@ -77,20 +77,20 @@ class AsyncioDriver(Driver):
         try:
             value = await self._drive(stack)
         except NotPerformed:
-            pass  # its cause is raised below
+            pass  # the failure behind it is raised below
         finally:
             if self.root.durable is not None and self.root.durable.holds:
                 await self._in_store(self.root.durable.close)
             for used in (self._watch, self._pool, self._store):
                 if used is not None:
                     used.close()
-            self._watch = None  # it refers back to this driver, which would need the garbage collector
+            self._watch = None  # it refers to this driver; without the cycle no garbage collector is needed
             self.root.runs.clear()
             await self._delivery.settle()
         if self.failure is not None:
             raise self.failure
         if self._root_is_cancelled:
-            raise asyncio.CancelledError  # the interrupted call has turned it into another error
+            raise asyncio.CancelledError  # the interrupted call has turned the cancellation into another error
         return value
 
     def stop(self) -> None:
@@ -122,18 +122,18 @@ class AsyncioDriver(Driver):
                     outcome = self._performed(effect, stack)
                     if type(outcome) is CoroutineType:
                         outcome = await outcome
-                except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
                     error = error or self._error_of(raised, effect)
 
     def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()
-        is_stores_own = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
-        if task is None or not self._cancellations(task) or is_stores_own:
-            # work beside the root's stack ends with its own SystemExit, as a thread does; Ctrl-C may come anywhere
+        store_failed = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
+        if task is None or not self._cancellations(task) or store_failed:
+            # a SystemExit in spawned work ends only that work, as in a thread; Ctrl-C may be raised in any task
             beside = task in (self._tasks or ()) and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
         self._delivery.hurry()
-        if isinstance(effect, Commit):  # the announced call is not begun, so it had no effect
+        if isinstance(effect, Commit):  # the announced call has not begun, so it had no effect
             if task not in (self._tasks or ()):
                 return self.delivery_failed(raised)
             self.stop()
@@ -143,23 +143,23 @@ class AsyncioDriver(Driver):
         return raised
 
     def _cancellations(self, task: asyncio.Task[Any]) -> int:
-        """How often a task of the run was cancelled since the run began."""
+        """How often one of the run's tasks was cancelled since the run began."""
         return max(task.cancelling() - (self._cancelled_before if task is self._root_task else 0), 0)
 
     async def _flush(self, outbox: Outbox) -> NotPerformed | None:
-        """Delivers the waiting rows. If an observer fails, the others are delivered all the same, and the run ends."""
+        """Delivers the waiting rows. If delivering one fails, the rest are still delivered, and the run ends."""
         failed: NotPerformed | None = None
         while outbox.waiting:
             try:
                 await self._delivery.flush(outbox)
-            except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+            except BaseException as failure:  # noqa: BLE001 - raised to the caller when everything has ended
                 if isinstance(failure, asyncio.CancelledError):
                     self._delivery.hurry()
                 failed = failed or self.delivery_failed(failure)
         return failed
 
     def _performed(self, effect: Effect, stack: Stack) -> Any:
-        """The outcome of an effect, or a coroutine that returns it."""
+        """Returns the outcome of an effect, or a coroutine that returns it."""
         kind = type(effect)
         if kind is CallModel or kind is CallSkill or kind is CallProtocol:
             call = self._call_model(effect) if kind is CallModel else self._call(effect)  # type: ignore[arg-type]
@@ -230,9 +230,10 @@ class AsyncioDriver(Driver):
             await asyncio.sleep(seconds)
 
     async def _commit(self) -> None:
-        """In a thread of the store's own: a connection stays in its thread, and the event loop must not block.
+        """Commits in a separate thread for the store: its connection stays in one thread, and the event loop must not
+        block.
 
-        Awaited even if the run is cancelled meanwhile: all its rows are in the store when it ends.
+        Awaited even if the run is cancelled meanwhile, so that all its rows are in the store when it ends.
         """
         assert self.root.durable is not None
         await self._in_store(self.root.durable.commit)
@@ -258,13 +259,13 @@ class AsyncioDriver(Driver):
             spawned.completion = Completion(spawned.key, error=error)
 
     def _spawned_ended(self, spawned: Stack, stack: Stack, task: asyncio.Task[None]) -> None:
-        """Queues the completion. A task that was cancelled before it began has none of its own."""
+        """Queues the completion of spawned work. A task that was cancelled before it began gets a new one."""
         if self._tasks is not None:
             self._tasks.discard(task)
         stack.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, stack: Stack) -> None:
-        """Waits for work that is left over because the run was cancelled again while it waited."""
+        """Waits for work that is left over because the run was cancelled again while waiting."""
         while left := [task for task in stack.spawned if not task.done()]:
             for task in left:
                 task.cancel()
@@ -276,15 +277,15 @@ class AsyncioDriver(Driver):
 
 
 class _Watch:
-    """Polls whether the run is to stop, where nothing reports it, and then cancels its calls.
+    """Polls whether the run must stop, if nothing reports that, and then cancels its calls.
 
-    `cancellations(task)` is how often a task of the run was cancelled since the run began.
+    `cancellations(task)` is how often one of the run's tasks was cancelled since the run began.
     """
 
     def __init__(self, cancellation: Cancellation, cancellations: Callable[[asyncio.Task[Any]], int]) -> None:
         self._cancellation = cancellation
         self._cancellations = cancellations
-        #: the tasks that are in a call now, and those of them that were cancelled here
+        #: tasks with a call in progress, and those of them that this watch has cancelled
         self._calling: set[asyncio.Task[Any]] = set()
         self._breaking: set[asyncio.Task[Any]] = set()
         self._look_later()
@@ -303,7 +304,7 @@ class _Watch:
         self._look_later()
 
     async def during(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """The result of the call; `Cancelled` if it was cancelled here."""
+        """Returns the result of the call. Raises `Cancelled` if this watch has cancelled it."""
         task = asyncio.current_task()
         assert task is not None
         self._calling.add(task)
@@ -321,7 +322,7 @@ class _Watch:
 
 
 def _is_of_a_group(error: BaseException | None) -> bool:
-    """Whether a failed `TaskGroup` raised this error, or caused it."""
+    """Whether a failed `TaskGroup` raised or caused this error."""
     for _ in range(_MOST_CAUSES):
         if error is None or isinstance(error, BaseExceptionGroup):
             break
@@ -330,16 +331,16 @@ def _is_of_a_group(error: BaseException | None) -> bool:
 
 
 async def _in_task(value: Awaitable[Any], variables: Context | None = None) -> Any:
-    """Awaits an async skill's call in a task of its own.
+    """Awaits an async skill's call in a separate task.
 
-    A failing `TaskGroup` cancels its task, and up to Python 3.12 it may not undo that: the run's own task would look
-    cancelled.
+    A failing `TaskGroup` cancels the task that it runs in, and up to Python 3.12 may not undo that: the run's own task
+    would look cancelled.
     """
     try:
         result, error = await asyncio.get_running_loop().create_task(outcome_of(value), context=variables)
     finally:
         if type(value) is CoroutineType:
-            value.close()  # it has ended, unless it was cancelled before it began
+            value.close()  # does nothing unless the task was cancelled before it began
     if error is not None:
         raise error
     return result

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.values.result import Result
 
-#: takes a callback for events and returns a run: its state, and the coroutine that drives it to its end
+#: takes a callback for events; returns the run's state, and the coroutine that drives the run to its end
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Coroutine[Any, Any, object]]"]
 
 
 class AsyncRunStream(NotCopied, Generic[Output_co]):
-    """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
+    """Iterates over a run's events. The run begins when you ask for the first event. The last event is the root's
+    `result`; then `.result` has the `Result`.
 
-    The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once; so does dropping it.
+    The run waits for its consumer. Leaving ``async with``, calling `aclose()`, or dropping the stream cancels the run
+    at once.
     """
 
     _HOLDS = "a run"
@@ -42,16 +44,16 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
 
     @property
     def result(self) -> Result[Output_co]:
-        """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `aclose()`."""
+        """The run's result. `KernaiError` before the run has ended: iterate to the end, or `aclose()`."""
         result = None if self._run is None else self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
         return result
 
     async def aclose(self) -> None:
-        """Cancels the run and waits until it has ended; does nothing when it has.
+        """Cancels the run and waits until it has ended. Does nothing if it has already ended.
 
-        From within the run (an async callback, an async skill) it only cancels.
+        Called from within the run (an async callback, an async skill), it only cancels.
         """
         self._channel.abandon()
         if _inside.get() is self._channel:
@@ -63,7 +65,7 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
         while not task.done():
             try:
                 await asyncio.wait([task])
-            except asyncio.CancelledError as error:  # some frameworks cancel at each await; the run has to end
+            except asyncio.CancelledError as error:  # some frameworks cancel at each await; keep waiting
                 again = error
         if again is not None:
             raise again
@@ -115,15 +117,15 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
         if self._task is None:
             self._run, driving = self._begin(self._channel.give)
             self._task = asyncio.ensure_future(_to_the_end(driving, self._channel))
-            # if the event loop ends before the task begins, the coroutine was never awaited
+            # If the event loop ends before the task begins, Python would warn that the coroutine was never awaited.
             self._task.add_done_callback(lambda _: driving.close())
         return self._task
 
 
 async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseException | None:
-    """The run's task. Returns what the run raised (an error in the host's own code).
+    """Drives the run, as a task. Returns the exception that the run raised (an error in the host's own code).
 
-    It does not refer to the stream, so that a dropped stream is freed and noticed.
+    It does not refer to the stream, so a dropped stream is freed, and its `__del__` cancels the run.
     """
     _inside.set(channel)  # for the run's task and all tasks that it starts
     run = asyncio.ensure_future(_failure_of(driving))
@@ -132,16 +134,16 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseExce
         try:
             await asyncio.wait([run])
         except asyncio.CancelledError:
-            # closed, dropped, or the event loop ends: nobody takes events, so nobody may wait to hand one over
+            # the stream was closed or dropped, or the event loop ends: nobody takes events, so nobody may wait for that
             channel.leave()
-            if not is_ending:  # once, so that the end of the run is not interrupted
+            if not is_ending:  # only once, so that the run can end undisturbed
                 is_ending = run.cancel()
     channel.end()
     return None if run.cancelled() else run.result()
 
 
 async def _failure_of(driving: Awaitable[object]) -> BaseException | None:
-    """Returns what it raises. SystemExit or Ctrl-C out of a task would end the consumer's event loop."""
+    """Returns the exception that it raises: SystemExit or Ctrl-C from a task would end the consumer's event loop."""
     try:
         await driving
     except asyncio.CancelledError:
@@ -152,7 +154,7 @@ async def _failure_of(driving: Awaitable[object]) -> BaseException | None:
 
 
 class _Channel:
-    """How events reach the consumer: one at a time, and the run waits until each is taken."""
+    """Passes events to the consumer, one at a time; the run waits until each is taken."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         self.cancellation = cancellation
@@ -161,7 +163,7 @@ class _Channel:
         self._there, self._room = asyncio.Event(), asyncio.Event()
 
     async def give(self, event: Event) -> None:
-        """Hands an event over once the previous one was taken."""
+        """Passes on an event once the previous one was taken."""
         while self._event is not None and not self._left:
             self._room.clear()
             await self._room.wait()
@@ -170,7 +172,7 @@ class _Channel:
             self._there.set()
 
     async def take(self) -> Event | None:
-        """The next event; None at the end, for every consumer."""
+        """The next event. After the end, returns None to every consumer."""
         while self._event is None and not self._ended:
             self._there.clear()
             await self._there.wait()
@@ -179,21 +181,21 @@ class _Channel:
         return event
 
     def end(self) -> None:
-        """The run has ended: after the last event there is None."""
+        """Notes that the run has ended: after the last event, `take` returns None."""
         self._ended = True
         self._there.set()
 
     def abandon(self) -> None:
-        """Cancels the run. Its events are no longer taken."""
+        """Cancels the run and drops its further events."""
         self.cancellation.set()
         self.leave()
 
     def leave(self) -> None:
-        """Events are no longer taken: they are dropped, and nobody waits."""
+        """Notes that the consumer has left: events are dropped, and nobody waits."""
         self._left, self._event = True, None
         self._room.set()
         self.end()
 
 
-#: the stream whose run the current code belongs to, if any
+#: the channel of the stream whose run the current code belongs to, if any
 _inside: ContextVar[_Channel | None] = ContextVar("kernai_inside_stream", default=None)

@@ -1,10 +1,10 @@
-"""`BackgroundLoop`: an event loop in a thread of its own, for async work that synchronous code waits for.
+"""`BackgroundLoop`: an event loop in its own thread, for async work that synchronous code waits for.
 
-A synchronous run has one for its async skills, so that a client session opened by one skill is usable by the next; an
-MCP adapter has one for its clients. It works where a loop is running already (a notebook).
+A synchronous run has one for its async skills, so that a client session opened by one skill can be used by the next. An
+MCP adapter has one for its clients. It also works in a thread with a running event loop (a notebook).
 
-Guarantees: the thread starts with the first call. A caller stops waiting when the run is to stop, even if the work does
-not end. After `close` nothing new runs on it, and its thread ends with its work.
+Guarantees: the thread starts with the first call. A caller stops waiting when the run must stop, even if the work does
+not end. After `close` nothing new runs on the loop, and its thread ends with its work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE = 0.2
 
 
 class BackgroundLoop:
-    """Thread-safe. Starts nothing until the first call."""
+    """An event loop in its own thread, started on first use. Thread-safe."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -51,7 +51,7 @@ class BackgroundLoop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._stopped = asyncio.Event()
-                # keeps the loop running; a task, because some libraries need a current one
+                # keeps the loop running; it is a task because some libraries need a current task
                 self._main = self._loop.create_task(self._stopped.wait())
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
                 try:
@@ -101,7 +101,7 @@ class BackgroundLoop:
         return thread is not None and thread.ident == threading.get_ident()
 
     def cancel(self) -> None:
-        """Cancels what runs on the loop now; its callers get `Cancelled`."""
+        """Cancels all work on the loop; its callers get `Cancelled`."""
         with self._lock:
             if self._loop is not None and not self.closed:
                 self._loop.call_soon_threadsafe(self._cancel_all, self._loop)
@@ -109,9 +109,9 @@ class BackgroundLoop:
     def close(
         self, patience: float = PATIENCE, last: Callable[[], Coroutine[Any, Any, object]] | None = None
     ) -> None:
-        """Performs `last`, if given, cancels what still runs on the loop and ends its thread.
+        """Performs `last`, if given, then cancels all remaining work and ends the thread.
 
-        Waits for `last`, and then for the rest, at most `patience` seconds.
+        Waits at most `patience` seconds for `last`, and again for the rest.
         """
         import asyncio
 
@@ -131,14 +131,14 @@ class BackgroundLoop:
         thread.join(patience)
 
     def _drop_unbegun(self, awaitable: Awaitable[Any]) -> None:
-        """Closes a coroutine that was cancelled before it began: Python would warn that it was never awaited."""
+        """Closes a coroutine that was cancelled before it began; otherwise Python warns that it was never awaited."""
         from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 
         def drop() -> None:
             if iscoroutine(awaitable) and getcoroutinestate(awaitable) == CORO_CREATED:
                 awaitable.close()
 
-        with suppress(RuntimeError):  # the loop is closed, and nothing is left on it
+        with suppress(RuntimeError):  # the loop is closed, so nothing is left on it
             assert self._loop is not None
             self._loop.call_soon_threadsafe(drop)
 
@@ -164,7 +164,7 @@ class BackgroundLoop:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            # without waiting: a skill may have given a thread long work, whose result nobody needs
+            # do not wait: a skill may have started long work in a thread, whose result nobody needs any more
             executor.shutdown(wait=False, cancel_futures=True)
             loop.close()
 
@@ -174,12 +174,14 @@ class BackgroundLoop:
             try:
                 loop.run_until_complete(self._main)
             except (SystemExit, KeyboardInterrupt):
-                # from a task that a skill started; the skill gets it too, where it awaits the task
+                # raised in a task that a skill started; the skill also gets it, when it awaits the task
                 continue
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """The result, or what was raised: asyncio would let SystemExit and Ctrl-C end the whole loop."""
+    """Returns the result and the exception, one of them None. If SystemExit or Ctrl-C were raised, asyncio would let
+    them end the whole event loop.
+    """
     import asyncio
 
     try:
@@ -189,7 +191,7 @@ async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | No
         if this is not None and this.cancelling():
             raise
         return None, asyncio.CancelledError("a skill awaited something that was cancelled")
-    except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+    except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
         return None, error
 
 
@@ -198,7 +200,7 @@ async def _nothing() -> None:
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:
-    """Closes what nobody awaits."""
+    """Closes an awaitable that will not be awaited."""
     close = getattr(awaitable, "close", None)
     if callable(close):
         close()

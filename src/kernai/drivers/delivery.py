@@ -1,7 +1,7 @@
 """`Delivery`: delivers a root run's events to the log, the recorder and the live callbacks.
 
-Guarantees: each of them gets the same events in the same order. Callbacks of one run are never called concurrently. An
-observer that raises is logged, and the run continues. Only callbacks get streamed pieces.
+Guarantees: all of them get the same events in the same order. Callbacks of one run are never called concurrently. If an
+observer raises, that is logged and the run continues. Only callbacks get streamed pieces.
 Assumes: `deliver_now` may be called from any thread of the run.
 """
 
@@ -31,7 +31,7 @@ TaskHook = Callable[..., Any]
 
 
 class EventWriter:
-    """Writes events to the log, the recorder and the journal; the same for both drivers."""
+    """Writes events to the log, the recorder and the journal. Used by both drivers."""
 
     __slots__ = ("_cancellation", "_entries", "_log", "_loud", "_recorder", "journal")
 
@@ -40,7 +40,7 @@ class EventWriter:
         self._cancellation = cancellation
         self._loud = log.loud
         self._recorder = recorder
-        #: the list of a plain recorder in memory
+        #: the list of a plain in-memory recorder
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
@@ -48,12 +48,12 @@ class EventWriter:
         self.journal: Journal | None = None
 
     def record_nothing(self) -> None:
-        """From now on events are on record already."""
+        """Stops recording, because the events that follow are recorded already."""
         self._recorder = self._entries = None
 
     @property
     def kept(self) -> list[Row] | None:
-        """The recorder's list, if at most warnings are logged and there is no store."""
+        """The recorder's list, if no more than warnings are logged and there is no store."""
         return self._entries if self._loud is not None and self.journal is None else None
 
     def log(self, rows: deque[Row]) -> None:
@@ -64,13 +64,13 @@ class EventWriter:
                 self._log.write(row)
 
     def write_all(self, events: deque[Row]) -> None:
-        """Writes events and removes them. If a sink raises something like Ctrl-C, the rest stays there."""
+        """Writes events and removes them from the deque. If a sink raises Ctrl-C or the like, the rest stays in it."""
         entries, loud = self._entries, self._loud
         is_list = entries is not None or self._recorder is None
         if not is_list or loud is None or not loud.isdisjoint(map(_TYPE, events)):
             while events:
                 self.write(events.popleft())
-        else:  # most steps: nothing is to be logged, and journal and recorder are lists
+        else:  # the usual case: nothing to log, and the journal and the recorder are plain lists
             if self.journal is not None:
                 self.journal.add(events)
             if entries is not None:
@@ -79,7 +79,7 @@ class EventWriter:
 
     @calls_out
     def write(self, event: Row) -> None:
-        """Logs and records one event. A live one is never recorded, and logged only as a warning."""
+        """Logs and records one event. A live event is never recorded, and only logged if it is a warning."""
         if event.role == "live":
             if event.is_warning and (self._loud is None or event.type in self._loud):
                 self._log.write(event)
@@ -91,12 +91,12 @@ class EventWriter:
         if self._recorder is not None:
             try:
                 self._recorder.record(Event.of(event))
-            except BaseException as error:  # noqa: BLE001 - judged there
+            except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
                 self.observer_failed("recorder", event, error)
 
     def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
-        """The mistake of a callback or a sink is logged; it is not the run's. A `Stop` ends the run, unless it is an
-        answer (which only a call gives), or the run has ended.
+        """Handles an exception from a callback or a sink. An error is logged, and the run continues. A `Stop` ends the
+        run, unless it has an answer, which only a call may provide, or the run has already ended.
 
         Ctrl-C and the like are raised.
         """
@@ -111,7 +111,7 @@ class EventWriter:
 
 
 class ThreadsDelivery:
-    """For the synchronous driver."""
+    """Delivers events for the synchronous driver."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ThreadsDelivery:
         self._observed = on_event is not None or self._tasks is not None or channel is not None
         self.listening = on_event is not None or channel is not None
         self.kept = None if self._observed else writer.kept
-        # re-entrant: a callback may emit an event through a skill context
+        # reentrant: a callback may emit an event through a skill context
         self._lock = threading.RLock()
         self._inside = 0
 
@@ -148,7 +148,7 @@ class ThreadsDelivery:
         self._deliver(deque((event,)))
 
     def _deliver(self, events: deque[Row]) -> None:
-        """Delivers each event to every observer. Then waits, without the lock, until a stream's consumer has them."""
+        """Delivers each event to every observer. Then waits, without the lock, for a stream's consumer to take them."""
         writer = self._writer
         with self._lock:
             self._inside += 1
@@ -177,7 +177,7 @@ class ThreadsDelivery:
     def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)
-        except BaseException as error:  # noqa: BLE001 - judged there
+        except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
             self._writer.observer_failed("callback", event, error)
 
 
@@ -189,7 +189,7 @@ class TaskCompletions:
         self._inputs: dict[tuple[str, str], str] = {}
 
     def after(self, row: Row) -> dict[str, Any] | None:
-        """The arguments of the call that is due after this row, if it ends a task."""
+        """If this row ends a task, returns the arguments for calling the hook."""
         if isinstance(row, TaskStartRow):
             self._inputs[row.place[3], row.task_id] = row.input
         if not isinstance(row, TaskEndedRow):

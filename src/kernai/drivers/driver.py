@@ -1,11 +1,12 @@
-"""What both drivers share: everything but waiting.
+"""What both drivers share: everything except waiting.
 
-A driver drives stacks. A stack is a loop and, on top of it, the sub-runs that run in its place; spawned work has a
-stack of its own. `Driver` knows what an effect calls, what a failure means, and what happens to the run if events
-cannot be delivered.
+A driver drives stacks. A stack is a loop with the sub-runs that it waits for on top of it; spawned work has a stack of
+its own. `Driver` knows what an effect calls, what a failure means, and what happens to the run if events cannot be
+delivered.
 
 A failed delivery is not an outcome. An effect's events are delivered before it is performed. If that fails, the effect
-is not performed (`NotPerformed`), the rest of the run is stopped, and the caller gets the failure when all has ended.
+is not performed (`NotPerformed`), the rest of the run is stopped, and the caller gets the failure when everything has
+ended.
 """
 
 from __future__ import annotations
@@ -48,24 +49,25 @@ if TYPE_CHECKING:
     from kernai.registry.provider import Provider
     from kernai.registry.skill_context import SkillContext
 
-#: how often code that waits checks whether the run is to stop, in seconds
+#: how often waiting code checks whether the run must stop, in seconds
 POLL = 0.05
-#: how long a call may continue after the run was to stop before a driver abandons it, if it can
+#: how long a call may continue after the run must stop before a driver abandons it, if it can; in seconds
 GRACE = 0.1
-#: how many sub-runs may nest in each other's place, whatever `Limits.max_depth` is
+#: the maximum number of loops in one stack, whatever `Limits.max_depth` is
 MOST_NESTED = 500
 
 
 class Stack:
-    """A loop that is being driven, and the sub-runs in its place. `key` is its parent's name for it.
+    """A loop that is being driven, with the sub-runs that it waits for on top. `key` is the parent's name for it.
 
     A `breakable` stack is not driven in the caller's thread, so a call that does not end when the run is stopped can be
-    abandoned. Another thread then takes the stack over (`take_over`); when the call ends after all, its thread gets
-    `TakenOver` and leaves the stack alone. `begin`, `performed` and `take_over` are for such stacks alone.
+    abandoned. Another thread then takes over the stack (`take_over`). If the call ends later, its thread gets
+    `TakenOver` and leaves the stack alone. `begin`, `performed` and `take_over` are only for such stacks.
     """
 
-    #: what the loop on top has spawned and not joined yet; the driver's queue of completions
+    #: work that the loop on top has spawned and not joined yet
     spawned: Sequence[Any] = ()
+    #: the driver's queue of completions
     completions: Any = None
     #: how the stack as a whole ended
     completion: Completion | None = None
@@ -76,7 +78,7 @@ class Stack:
 
     def __init__(self, work: Work, outbox: Outbox, key: Any = None, *, breakable: bool = True) -> None:
         self.key = key
-        #: the loop on top, and where its rows are
+        #: the loop on top, and the outbox with its rows
         self.work = work
         self.outbox = outbox
         self.breakable = breakable
@@ -84,13 +86,13 @@ class Stack:
             self._lock = threading.Lock()
 
     def begin(self) -> bool:
-        """Claims spawned work, to drive it or to give it up: true for the first caller only."""
+        """Claims spawned work, to drive it or to give it up. Returns True for the first caller only."""
         with self._lock:
             first, self._begun = not self._begun, True
             return first
 
     def enter(self, work: Work, outbox: Outbox) -> None:
-        """Puts a sub-run's loop on top; its outcome is sent to the one below."""
+        """Puts a sub-run's loop on top; its outcome is sent to the loop below."""
         if len(self._below) >= MOST_NESTED - 1:
             raise RecursionError(
                 f"agents called one another {MOST_NESTED} levels deep, which is the maximum: look for agents that keep "
@@ -100,14 +102,14 @@ class Stack:
         self.work, self.outbox = work, outbox
 
     def leave(self) -> bool:
-        """Removes the loop on top, which has ended; False if it was the last one."""
+        """Removes the loop on top, which has ended. Returns False if it was the last one."""
         if not self._below:
             return False
         *self._below, (self.work, self.outbox) = self._below
         return True
 
     def performed(self, perform: Callable[[Any], Any], effect: Effect) -> Any:
-        """Performs a call; `TakenOver` if the stack was taken over meanwhile."""
+        """Performs a call. Raises `TakenOver` if another thread has taken over the stack in the meantime."""
         with self._lock:
             turn, self.thread = self._turn, threading.get_ident()
             self._calling = True
@@ -121,7 +123,7 @@ class Stack:
                 raise TakenOver
 
     def take_over(self) -> bool:
-        """Makes the stack the caller's if a call in it is in progress; says whether it did."""
+        """Takes over the stack for the calling thread if a call is in progress; returns whether it did."""
         with self._lock:
             taken, self._calling = self._calling, False
             self._turn += taken
@@ -129,7 +131,7 @@ class Stack:
 
 
 class TakenOver(BaseException):
-    """Another thread drives the stack now. Never seen outside of a driver."""
+    """Another thread drives the stack now. Never raised outside a driver."""
 
 
 class NotApproved(Pause):
@@ -137,14 +139,14 @@ class NotApproved(Pause):
 
 
 class Driver:
-    """The part of a driver that does not wait. `ask` is for drivers that wait in the current thread."""
+    """The part of a driver that does not wait. Only `ask` does, for drivers that wait in the current thread."""
 
-    #: whether it can abandon a call that does not end, so that what it spawns is `breakable`
+    #: whether the driver can abandon a call that does not end; if so, spawned stacks are `breakable`
     gives_up_on_calls = False
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        #: why delivery failed, if it did: the caller gets it when the run has ended
+        #: the failure of delivery, if any, which the caller gets when the run has ended
         self.failure: BaseException | None = None
 
     @calls_out
@@ -162,7 +164,7 @@ class Driver:
             raise
 
     def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
-        """The run that calls the model, the provider it asks, and the stream for the answer."""
+        """Returns the run that calls the model, the provider to call, and the stream for the response."""
         if self.root.durable is not None:
             self.check_wanted()
         run = self.root.runs[effect.scope]
@@ -181,13 +183,13 @@ class Driver:
         return run, provider, stream
 
     def look_for_interrupt(self) -> None:
-        """Raises a Ctrl-C that was noted. If the run is to stop anyway, it is raised at the end instead."""
+        """Raises a Ctrl-C that was noted. If the run must stop anyway, it is raised at the end instead."""
         if INTERRUPTS.noted is not None and not self.root.cancellation.is_set():
             INTERRUPTS.look()
 
     def check_wanted(self) -> None:
-        """Before a call: `NotBegun` if the run is to stop by now. The call may have waited for a worker or an observer,
-        or the process may have been suspended, so that another worker has the run.
+        """Raises `NotBegun` if the run must stop. Check this before a call: the call may have waited for a worker or an
+        observer, or the process may have been suspended and another worker may have claimed the run.
         """
         if self.root.durable is not None:
             try:
@@ -200,7 +202,7 @@ class Driver:
     def call_of(
         self, effect: CallSkill | CallProtocol
     ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], bool]:
-        """The function that an effect calls, its arguments, and whether it is an async one."""
+        """Returns the function that an effect calls, its arguments, and whether it is async."""
         run = self.root.runs[effect.scope]
         if run.setup.asks:
             self._check_approved(effect, "its agent asks before each call")
@@ -225,7 +227,7 @@ class Driver:
         context.approval = None if context.woken else effect.approval
 
     def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
-        """With a store, approval was asked for earlier; without one, the call is not made."""
+        """Raises `NotApproved` without a store. With a store, approval was requested earlier."""
         if effect.approval is None and self.root.durable is None:
             raise NotApproved(why)
 
@@ -245,14 +247,14 @@ class Driver:
         return self.spawn(Stack(work, outbox, effect.key, breakable=self.gives_up_on_calls), stack)
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
-        """Begins to drive `spawned`, whose completion goes to `stack`."""
+        """Starts driving `spawned`, whose completion goes to `stack`."""
         raise NotImplementedError
 
     def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
-        """What is thrown into the loop for what an effect raised.
+        """Returns the exception to throw into the loop for the exception that an effect raised.
 
-        Ctrl-C and the like stop all work of the run, unless work that runs `beside` it raised them. What is raised on
-        purpose (`Stop`, `Pause`) is for the loop to judge.
+        Ctrl-C and the like stop all work of the run, unless spawned work that runs `beside` the root raised them.
+        Exceptions raised on purpose (`Stop`, `Pause`) are left to the loop.
         """
         error = as_failure(raised)
         if isinstance(effect, Commit) and not isinstance(error, Control):
@@ -269,7 +271,7 @@ class Driver:
             self.stop()
         is_call = isinstance(effect, (CallSkill, CallProtocol))
         if is_call and isinstance(error, RunCancelledError) and self.root.cancellation.is_set():
-            return Cancelled()  # it ended because the run is to stop: whether it took effect is unknown
+            return Cancelled()  # the call ended because the run must stop: it may or may not have taken effect
         return error
 
     def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
@@ -289,7 +291,7 @@ class Driver:
         return NotBegun() if isinstance(pause, NotApproved) else Cancelled()
 
     def pauses(self, sleep: Sleep) -> Iterator[float]:
-        """The time to wait in short pieces, in seconds. Raises `Cancelled` if the run is to stop."""
+        """Yields the time to wait in short pieces, in seconds. Raises `Cancelled` if the run must stop."""
         if sleep.reason is not None:
             self.root.runs[sleep.scope].write_now(ModelWaitingRow(sleep.seconds, sleep.reason, sleep.attempt))
         cancellation, now = self.root.cancellation, self.root.clock.monotonic
@@ -300,7 +302,7 @@ class Driver:
             cancellation.check()
 
     def delivery_failed(self, failure: BaseException) -> NotPerformed:
-        """Events could not be delivered: ends the run. Returns what is thrown into the loop instead of an outcome."""
+        """Ends the run because events could not be delivered. Returns the exception to throw into the loop."""
         self.failure = self.failure or failure
         self.stop()
         return NotPerformed()
@@ -311,7 +313,7 @@ class Driver:
 
 
 def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> LlmResponse:
-    """A provider's answer, with the model that gave it and its price if that was not the run's."""
+    """Checks a provider's response. If another model than the run's was called, adds that model and its price."""
     model = effect.model
     if not isinstance(answer, LlmResponse):
         provider = run.provider if effect.provider is None else effect.provider
@@ -324,7 +326,7 @@ def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> L
 
 
 def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
-    """Ends a failed model call. After the call's own deadline a timeout is raised instead of the error."""
+    """Ends a failed model call. After the call's own deadline, raises a timeout instead of the error."""
     stream.end(error, provider)
     late = isinstance(error, Exception) and stream.is_late() and getattr(error, "code", None) != "timeout"
     if late and not run.root.cancellation.is_set():

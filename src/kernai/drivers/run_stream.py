@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 
 class RunStream(NotCopied, Generic[Output_co]):
-    """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
+    """Iterates over a run's events. The run begins when you ask for the first event. The last event is the root's
+    `result`; then `.result` has the `Result`.
 
-    It continues in a thread of its own, in a copy of the context variables of the caller of `stream`, and waits for its
-    consumer. Leave it early with `close()`, or use it as a context manager: the run is cancelled and the vendor's
-    connection closed at the next chunk at the latest::
+    The run has its own thread, with a copy of the context variables of the caller of `stream`, and waits for its
+    consumer. To leave early, call `close()`, or use the stream as a context manager. The run is then cancelled, and the
+    vendor's connection is closed at the next chunk at the latest::
 
         with kernai.stream(agent, "…") as events:
             for event in events:
@@ -49,16 +50,16 @@ class RunStream(NotCopied, Generic[Output_co]):
 
     @property
     def result(self) -> Result[Output_co]:
-        """How the run ended. `KernaiError` before that: iterate to the end, or `close()`."""
+        """The run's result. `KernaiError` before the run has ended: iterate to the end, or `close()`."""
         result = self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
         return result
 
     def close(self) -> None:
-        """Cancels the run and waits until it has ended; does nothing if it has.
+        """Cancels the run and waits until it has ended. Does nothing if it has already ended.
 
-        A skill that does not end is abandoned. From within the run (a callback, a skill) it only cancels.
+        A skill that does not end is abandoned. Called from within the run (a callback, a skill), it only cancels.
         """
         self._driving.abandon()
         if not self._driving.works_here():
@@ -77,7 +78,7 @@ class RunStream(NotCopied, Generic[Output_co]):
         return event
 
     def _take(self) -> Event | None:
-        """The next event; None when the run has ended. On Ctrl-C the run is ended first."""
+        """The next event; None when the run has ended. On Ctrl-C, ends the run before raising."""
         driving, channel = self._driving, self._channel
         channel.consumer = threading.get_ident()
         try:
@@ -92,19 +93,20 @@ class RunStream(NotCopied, Generic[Output_co]):
         return event
 
     def text(self) -> Iterator[str]:
-        """The answer's text alone, as it arrives: pieces of a final, or, at the end, an answer in prose.
+        """Yields only the answer's text, as it arrives: the pieces of a final, or at the end an answer in prose.
 
         `RunStream.TAKEN_BACK`, an empty text, says that the pieces so far are not the answer after all. The pieces
-        after the last one, joined, are `result.text`; a run without an answer yields none.
+        after the last `TAKEN_BACK`, joined, are `result.text`. A run without an answer yields no pieces after it.
         """
         reader = AnswerText()
         for event in self:
             yield from reader.take(event)
 
     def partial(self) -> Iterator[Any]:
-        """The complete part of the answer as JSON data, each time it has grown; for a text, the text so far.
+        """Yields the complete part of the answer as JSON data, each time it has grown. For a text answer, the text so
+        far.
 
-        Starts over if the model does. The value itself is ``result.output``.
+        Starts over if the model does. The final value is in ``result.output``.
         """
         reader = PartialAnswer(self._run.answer_type)
         for event in self:
@@ -123,15 +125,15 @@ class RunStream(NotCopied, Generic[Output_co]):
 
 
 class Driving:
-    """A root run in a thread of its own. It does not refer to the stream, so that a dropped stream is freed and
-    noticed.
+    """Drives a root run in its own thread. It does not refer to the stream, so a dropped stream is freed, and its
+    `__del__` cancels the run.
 
-    If no thread can be started, whoever waits for the run drives it.
+    If no thread can be started, the thread that waits for the run drives it.
     """
 
     #: how long to wait for an event before `look_after`, in seconds
     patience = POLL
-    _driven_here = 0  # the thread that drives it, while it does
+    _driven_here = 0  # the id of the waiting thread while it drives the run
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
         self._driver = driver
@@ -144,7 +146,7 @@ class Driving:
         self._stopped: float | None = None
 
     def begin(self) -> None:
-        """Starts the thread, the first time."""
+        """Starts the thread on the first call."""
         with self._beginning:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -156,23 +158,25 @@ class Driving:
                     self.patience = 0.0
 
     def works_here(self) -> bool:
-        """Whether this thread works for the run."""
+        """Whether the current thread works for the run."""
         here = threading.get_ident() == self._driven_here or self._thread is threading.current_thread()
         return here or self._driver.works_here()
 
     def abandon(self) -> None:
-        """Cancels the run. Its events are no longer taken."""
+        """Cancels the run and drops its further events."""
         self._driver.root.cancellation.set()
         self._channel.leave()
 
     def end(self) -> None:
-        """Waits until the run has ended, or ends it here."""
+        """Waits until the run has ended; if necessary, ends it in this thread."""
         self.begin()
         while not self._channel.wait_for_end(self.patience):
             self.look_after()
 
     def look_after(self) -> None:
-        """If the run is to stop but is in a call that does not end, ends it here, without that call."""
+        """Drives the run in this thread if it has no thread. If the run must stop but is in a call that does not end,
+        abandons the call and ends the run here.
+        """
         if not self.patience:
             self._drive_here()
         if not self._driver.root.cancellation.is_set():
@@ -200,7 +204,7 @@ class Driving:
         self._channel.end()
 
     def raise_failure(self) -> None:
-        """Raises, once, what the run raised (an error in the host's own code)."""
+        """Raises the exception that the run raised (an error in the host's own code), but only once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -216,19 +220,19 @@ class Driving:
 
 
 class Channel:
-    """How events reach the thread that iterates: threads of the run put them, in order, and the consumer takes them.
+    """Passes events to the consuming thread: threads of the run put them in, in order, and the consumer takes them.
 
-    Whoever has put some waits, holding no other lock, until they are taken, so a slow consumer slows the run down and
-    nothing piles up.
+    After putting events, a thread waits until they are taken, without holding any other lock. So a slow consumer slows
+    down the run, and events do not pile up.
     """
 
     def __init__(self) -> None:
-        # re-entrant: the garbage collector may close a stream in the middle of any code
+        # reentrant: the garbage collector may close a stream in the middle of any code
         self._changed = threading.Condition(threading.RLock())
         self._events: deque[Event] = deque()
         self._open = True
         self._ended = False
-        #: a thread that takes events; it never waits for itself
+        #: the id of the consuming thread, which must never wait for itself
         self.consumer = 0
 
     def put(self, event: Event) -> None:
@@ -239,17 +243,17 @@ class Channel:
                 self._changed.notify_all()
 
     def has_events(self) -> bool:
-        """Whether there is something to take."""
+        """Whether there are events to take."""
         return bool(self._events)
 
     def wait_until_taken(self) -> None:
-        """After putting: waits until the consumer has taken all events, or has left."""
+        """Waits until the consumer has taken all events, or has left. Call after `put`."""
         if threading.get_ident() != self.consumer:
             with self._changed:
                 self._changed.wait_for(lambda: not self._events or not self._open)
 
     def get(self, patience: float) -> Event | None:
-        """The next event; None if the run has ended, or there is none within `patience` seconds."""
+        """The next event; None if the run has ended, or if none arrives within `patience` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._events or self._ended, patience)
             if not self._events:
@@ -266,18 +270,18 @@ class Channel:
             return self._ended and not self._events
 
     def end(self) -> None:
-        """The run has ended: there will be no further events."""
+        """Notes that the run has ended, so there will be no further events."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def wait_for_end(self, patience: float) -> bool:
-        """Waits for the end of the run, at most `patience` seconds; whether it has ended."""
+        """Waits at most `patience` seconds for the end of the run; returns whether it has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self._ended, patience)
 
     def leave(self) -> None:
-        """The consumer has left: from now on events are dropped and nobody waits."""
+        """Notes that the consumer has left: from now on events are dropped, and no thread waits."""
         with self._changed:
             self._open = False
             self._events.clear()

@@ -1,11 +1,10 @@
 """The synchronous driver: performs the loop's effects on threads.
 
-Guarantees: calls are made in the thread that drives the run, except for work that the loop spawns (workflow tasks,
-parallel calls), which runs in workers of a bounded pool, each in a copy of the context variables. Async skills share
-one event loop per run. Every event is delivered before the effect that follows it is performed. Spawned work has ended
-when the loop ends. A call that does not end when the run is to stop is abandoned in its thread, unless that is the
-caller's.
-Assumes: a stack is advanced by one thread at a time (`Stack` ensures it).
+Guarantees: calls are made in the thread that drives the run. Work that the loop spawns (workflow tasks, parallel calls)
+runs in workers of a bounded pool instead, each in a copy of the context variables. Async skills share one event loop
+per run. Every event is delivered before the effect that follows it is performed. All spawned work has ended when the
+loop ends. A call that does not end when the run must stop is abandoned in its thread, unless that is the caller's.
+Assumes: a stack is advanced by one thread at a time (`Stack` ensures that).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class ThreadsDriver(Driver):
         super().__init__(root)
         self._delivery = delivery
         self._making = threading.Lock()
-        self._pool: WorkerPool | None = None  # both are created on first use: most runs need neither
+        self._pool: WorkerPool | None = None  # this and the next are created on first use: most runs need neither
         self._background: BackgroundLoop | None = None
 
     def run(self, stack: Stack) -> Any:
@@ -63,18 +62,20 @@ class ThreadsDriver(Driver):
         return INTERRUPTS.during(self._to_the_end, stack)
 
     def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
-        """Drives it until `pauses()` before an effect, for a stream without a thread; says whether it has ended."""
+        """Drives the stack until `pauses()` is true before an effect; returns whether it has ended. For streams without
+        a thread.
+        """
         return self._to_the_end(stack, pauses=pauses) is not _PAUSED
 
     def take_over(self, stack: Stack) -> bool:
-        """Ends the root's stack in this thread if it is in a call that does not end; says whether it did."""
+        """Ends the root's stack in this thread if a call is in progress; returns whether it did."""
         if not stack.take_over():
             return False
         self._to_the_end(stack, Cancelled())
         return True
 
     def works_here(self) -> bool:
-        """Whether the current thread works for this run, so that it must not wait for the run."""
+        """Whether the current thread works for this run, and so must not wait for it."""
         return self._is_worker() or (self._background is not None and self._background.serves_here())
 
     def stop(self) -> None:
@@ -95,9 +96,9 @@ class ThreadsDriver(Driver):
                 return value
             self._close()
         except NotPerformed:
-            self._close_again_if_interrupted()  # its cause is raised below
+            self._close_again_if_interrupted()  # the failure behind it is raised below
         except TakenOver:
-            raise  # the thread that has taken the stack over does the rest
+            raise  # the thread that has taken over the stack does the rest
         except BaseException:
             try:
                 self.stop()
@@ -111,7 +112,7 @@ class ThreadsDriver(Driver):
     def _close_again_if_interrupted(self) -> None:
         try:
             self._close()
-        except BaseException:  # a second Ctrl-C must leave no thread
+        except BaseException:  # even after a second Ctrl-C, no thread may be left
             self._close()
             raise
 
@@ -121,7 +122,7 @@ class ThreadsDriver(Driver):
             if used is not None:
                 used.close()
 
-    def _drive(  # noqa: PLR0912 - a step passes here twice, so nothing is in a function of its own
+    def _drive(  # noqa: PLR0912 - each step passes here twice, so it is not split into slower function calls
         self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
     ) -> Any:
         """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
@@ -134,14 +135,14 @@ class ThreadsDriver(Driver):
                     effect = stack.work.send(outcome) if error is None else stack.work.throw(error)
                 except StopIteration as ended:
                     effect = Completion(None, ended.value)
-                except BaseException as raised:  # noqa: BLE001 - how the loop ended
+                except BaseException as raised:  # noqa: BLE001 - the loop's own outcome
                     effect = Completion(None, error=raised)
                 outcome = error = None
                 outbox = stack.outbox
                 if outbox.waiting:
                     try:
                         self._delivery.flush(outbox)
-                    except BaseException as failure:  # noqa: BLE001 - raised when all has ended
+                    except BaseException as failure:  # noqa: BLE001 - raised when everything has ended
                         error = self.delivery_failed(failure)
                         self._deliver_rest(outbox)
                 if pauses is not None and pauses():
@@ -166,7 +167,7 @@ class ThreadsDriver(Driver):
                         outcome = call(self, effect)
                 except TakenOver:
                     raise
-                except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
                     error = error or self.outcome_error(raised, effect, beside=self._is_worker())
 
     def _deliver_rest(self, outbox: Outbox) -> None:
@@ -188,7 +189,7 @@ class ThreadsDriver(Driver):
 
     @calls_out
     def call(self, effect: CallSkill | CallProtocol) -> Any:
-        """Calls a skill or a protocol's handler; an async one on the run's event loop."""
+        """Calls a skill or a protocol's handler; async ones run on the run's event loop."""
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
         function, given, named, _ = self.call_of(effect)
@@ -226,7 +227,7 @@ class ThreadsDriver(Driver):
         try:
             ended = Completion(spawned.key, self._drive(spawned, error))
         except TakenOver:
-            return  # the thread that has taken the stack over queues it
+            return  # the thread that has taken over the stack queues the completion
         except BaseException as raised:  # noqa: BLE001 - recorded by the parent
             ended = Completion(spawned.key, error=raised)
         stack.completions.put(ended)
@@ -260,7 +261,7 @@ class ThreadsDriver(Driver):
 
 
 _Call = Callable[[ThreadsDriver, Any], Any]
-#: how effects that wait are performed; others do not wait, or only for work of this driver
+#: how to perform effects that wait; the others do not wait, or only for this driver's own work
 _CALLS: dict[type[Effect], _Call] = {
     CallModel: ThreadsDriver.ask,
     CallSkill: ThreadsDriver.call,
