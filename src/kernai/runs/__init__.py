@@ -1,1 +1,1 @@
-"""The front doors: what `run`, `stream`, `resume` and their kin check and start."""
+"""The public entry points (`run`, `stream`, `resume` and their variants): they check arguments and start runs."""

@@ -1,7 +1,7 @@
-"""`map_runs`: one agent, many inputs. A bounded number of them run at once, and each ends with a `Result`.
+"""`map_runs`: runs one agent on many inputs. A limited number of runs are active at once; each ends with a `Result`.
 
 Guarantees: results are in the order of the inputs; a run that fails does not affect the others; callbacks are called
-one at a time. Ctrl-C or a cancelled task ends all runs before it is raised.
+one at a time. After Ctrl-C or a cancelled task, all runs are ended before it is raised.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RunResults(tuple[Result[Output_co], ...]):
 
     @property
     def failed(self) -> tuple[int, ...]:
-        """The indexes of runs without an answer: ``[inputs[at] for at in results.failed]`` can be run again."""
+        """The indexes of runs without an answer. To try them again, run ``[inputs[at] for at in results.failed]``."""
         return tuple(at for at, one in enumerate(self) if not one.ok)
 
 
@@ -53,7 +53,7 @@ class Progress(Value, Generic[Output_co]):
     """What `map_runs` reports after each run.
 
     The run of input number `index` has just ended with `result`. Of `total` runs, `done` have ended, `failed` of them
-    without an answer; together they used `usage`.
+    without an answer. `usage` is the total of the ended runs.
     """
 
     index: int
@@ -93,7 +93,7 @@ class Batch:
         given = {**options, **{name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}}
         if isinstance(options.get("history"), Iterator):
             given["history"] = list(given["history"])
-        RunRequest(agent, "", given)  # the options are wrong without any input, too
+        RunRequest(agent, "", given)  # checks the options even if there are no inputs
         context = None if options.get("context") is None else checked_context(options["context"])
         requests = []
         for at, one in enumerate(inputs):
@@ -105,7 +105,7 @@ class Batch:
     # -------------------------------------------------------------------------------------------------- with threads
 
     def run(self) -> RunResults[Any]:
-        """Runs all of them, each in a thread of its own."""
+        """Runs all requests, each in a thread of its own."""
         if is_async(self._on_progress):
             raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
         for request in self.requests[:1]:
@@ -121,7 +121,7 @@ class Batch:
         running: dict[int, tuple[Run, Driving]] = {}
 
         def wait() -> int | None:
-            """The next run that has ended, or None if none ends for a while."""
+            """The index of the next run to end; None if none ends for a while."""
             for _, driving in running.values():
                 if driving.patience:
                     driving.look_after()
@@ -141,7 +141,7 @@ class Batch:
         except BaseException:
             for _, driving in running.values():
                 driving.abandon()
-            while running and not INTERRUPTS.was_forced():  # else an end may have been lost
+            while running and not INTERRUPTS.was_forced():  # a forced Ctrl-C may have lost the report of an end
                 at = wait()
                 if at is not None:
                     running.pop(at)
@@ -167,7 +167,7 @@ class Batch:
         try:
             driving.raise_failure()
             result = run.result
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the other runs continue
             result = _without_answer(self.requests[at], run, error)
         self._report_to(report, self._taken(at, result))
 
@@ -176,13 +176,13 @@ class Batch:
         if report is not None:
             try:
                 report(progress)
-            except (Exception, Control) as error:  # noqa: BLE001 - an observer's mistake is not the runs'
+            except (Exception, Control) as error:  # noqa: BLE001 - an observer's error must not affect the runs
                 _report_failed(error)
 
     # -------------------------------------------------------------------------------------------------- with asyncio
 
     async def arun(self) -> RunResults[Any]:
-        """Runs all of them, each in a task of its own."""
+        """Runs all requests, in `concurrency` tasks."""
         from asyncio import TaskGroup
 
         with self._reporting() as report:
@@ -202,7 +202,7 @@ class Batch:
                 await self._one(self._left.popleft(), report)
         except (Exception, CancelledError):
             raise
-        except BaseException as error:  # Ctrl-C and the like: out of a task they would end the event loop
+        except BaseException as error:  # Ctrl-C and the like: raised from a task, they would end the event loop
             raise _Ended from error
 
     async def _one(self, at: int, report: Report | None) -> None:
@@ -220,7 +220,7 @@ class Batch:
                 given = report(progress)
                 if hasattr(given, "__await__"):
                     await given
-            except (Exception, Control) as error:  # noqa: BLE001 - an observer's mistake is not the runs'
+            except (Exception, Control) as error:  # noqa: BLE001 - an observer's error must not affect the runs
                 _report_failed(error)
 
     # ------------------------------------------------------------------------------------------------------- for both
@@ -242,17 +242,17 @@ class Batch:
 
 
 class _Ended(Exception):  # noqa: N818 - never seen outside
-    """Carries a `BaseException` out of a task; it is the cause."""
+    """Carries a `BaseException` out of a task, as its cause."""
 
 
 class _End:
-    """Replaces the channel of a stream: events go to nobody, and `map_runs` learns of the end."""
+    """Replaces a stream's channel. Nobody consumes events; `end` tells `map_runs` that the run has ended."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self.end = end
 
     def leave(self) -> None:
-        """Nobody waits here."""
+        """Does nothing: nobody waits for events."""
 
     def has_events(self) -> bool:
         return False
@@ -265,21 +265,21 @@ def _listed(inputs: Iterable[UserInput]) -> list[UserInput]:
 
 
 def _context_of_a_run(given: Context) -> Context:
-    """A context made as for a sub-run, but at the depth of the given one."""
+    """Returns a context made like a sub-run's, but at the depth of the given one."""
     made = given.child(given.task_id)
     made.depth, made.trusted = given.depth, given.trusted
     return made
 
 
 class _Turns:
-    """Calls the callbacks of all runs one at a time."""
+    """Makes sure that the callbacks of all runs are called one at a time."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # re-entrant: a callback may use the context of a call, which emits
+        self._lock = RLock()  # reentrant: a callback may use the context of a call, which emits events
         self._async_lock: Any = None
 
     def of(self, observer: Any) -> Any:
-        """The observer, called one at a time. Anything else is returned for the run to refuse."""
+        """Wraps an observer so that it is called one at a time. Anything else is returned, for the run to refuse."""
         if not callable(observer):
             return observer
         return self._async(observer) if is_async(observer) else self._plain(observer)
@@ -304,7 +304,7 @@ class _Turns:
 
 
 def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> Result[Any]:
-    """The result of a run that ended with an exception, such as one from its store."""
+    """Returns the result of a run that ended with an exception, for example from its store."""
     if not isinstance(error, KernaiError):
         failure = KernaiError(f"{type(error).__name__}: {error_text(error)}")
         failure.__cause__ = error
@@ -326,7 +326,9 @@ def _report_failed(error: BaseException) -> None:
 
 @contextmanager
 def _progress_bar(total: int) -> Iterator[Report]:
-    """What is called after each run to draw a bar on stderr: with tqdm or rich if installed, else as a line of text."""
+    """Draws a progress bar on stderr: with tqdm or rich if installed, else as a line of text. Yields the function to
+    call after each run.
+    """
     from importlib.util import find_spec
 
     draw = next((draw for name, draw in _BARS.items() if find_spec(name) is not None), _as_text)
@@ -359,7 +361,7 @@ def _by_rich(total: int) -> Iterator[Report]:
 
 @contextmanager
 def _as_text(total: int) -> Iterator[Report]:
-    """Rewrites one line of a terminal; elsewhere only the last state is written."""
+    """Rewrites one line on a terminal; otherwise writes only the last state."""
     shown = ""
 
     def show(progress: Progress[Any]) -> None:

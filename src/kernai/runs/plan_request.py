@@ -1,4 +1,4 @@
-"""`PlanRequest`: a run whose workflow the caller supplies, checked before anything runs."""
+"""`PlanRequest`: a run whose workflow comes from the caller. The plan is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernai.loop.corrections import why_rejected
 from kernai.runs.run_request import RunRequest
 from kernai.values.limits import MAX_TASKS
 
-#: what a plan can be given as
+#: the forms in which a plan may be passed
 GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str
 NO_GOAL = "Run the plan."
 
@@ -31,7 +31,7 @@ class PlanRequest(RunRequest):
 
 
 def checked_plan(given: GivenPlan) -> Plan:
-    """The plan; `ValueError` for what `Plan.validate` would silently leave out or change."""
+    """Returns the plan. `ValueError` for anything that `Plan.validate` would silently drop or change."""
     if isinstance(given, str):
         try:
             given = loads(given, unique_keys=True)
@@ -64,7 +64,7 @@ def checked_plan(given: GivenPlan) -> Plan:
 
 
 def _check_task(task: Task, given: Mapping[str, Any]) -> None:
-    """`ValueError` for what `Plan.validate` dropped from a task."""
+    """Raises `ValueError` for anything that `Plan.validate` dropped from a task."""
     _check_keys(f"task {task.id!r}", given, Task)
     if type(given.get("parallel", False)) is not bool:
         raise ValueError(f"task {task.id!r}: parallel must be True or False, got {given['parallel']!r}")
@@ -78,7 +78,7 @@ def _check_task(task: Task, given: Mapping[str, Any]) -> None:
 
 
 def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) -> None:
-    """`ValueError` for a key that would be ignored, such as ``depend_on``."""
+    """Raises `ValueError` for a key that would be ignored, such as ``depend_on``."""
     known = [one.name for one in fields(kind)]
     for key in given:
         if key not in known:
@@ -86,7 +86,7 @@ def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) ->
 
 
 def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, Agent]:
-    """The agents by task; `ValueError` for a task that the plan does not have."""
+    """Returns the agents by task id. `ValueError` for a task that the plan does not have."""
     if agents is None:
         return {}
     if not isinstance(agents, Mapping):

@@ -1,4 +1,4 @@
-"""`ResumeRequest` and `ReplayRequest`: a recorded run, to be continued or compared."""
+"""`ResumeRequest`: continues a recorded run. `ReplayRequest`: compares an agent with a recorded run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _RecordedRequest(RunRequest):
         self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
-        """What has changed in the agent; `ReplayLoosenedError` if it has lost a protection that is not in `accept`."""
+        """Describes what has changed in the agent. `ReplayLoosenedError` for a lost protection not in `accept`."""
         recorded = self._recorded.definition
         if recorded is None:
             return ["the recording was made by an older kernai and does not describe the agent", *_stale(accept, {})]
@@ -93,14 +93,14 @@ def _stale(accept: Iterable[str], loosened: Mapping[str, str]) -> list[str]:
 
 
 def accepted_keys(keys: Iterable[str]) -> list[str]:
-    """The keys of protections that may be lost."""
+    """Checks and returns the keys of protections that may be lost."""
     if isinstance(keys, str):
         raise TypeError(f"accept must be a list of keys: write accept=[{keys!r}]")
     return list(keys)
 
 
 class ResumeRequest(_RecordedRequest):
-    """A run that a store has, and how it is continued."""
+    """Continues a stored run."""
 
     def __init__(
         self, agent: Agent[Any], run_id: str, input: UserInput | None, approvals: Mapping[str, Any] | None,
@@ -132,7 +132,7 @@ class ResumeRequest(_RecordedRequest):
                 self._approvals.setdefault(call_id, Decision(WOKEN))
 
     def _take_decisions(self, decisions: Mapping[str, Any]) -> None:
-        """Adds the decisions that the store keeps to those that were passed, which win."""
+        """Adds the stored decisions to those passed by the caller, which take precedence."""
         kept = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
         waiting = {call: one for call, one in kept.items() if call in self._recorded.waiting}
         self._approvals = {**waiting, **self._approvals}
@@ -165,7 +165,8 @@ class ResumeRequest(_RecordedRequest):
         except DecisionError as invalid:
             if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
                 raise
-            self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))  # whoever made it is not here
+            # drop it instead of raising: the person who made the decision is not here
+            self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))
             del self._approvals[invalid.call_id]
             return self.begin(delivery)
         if self._accept is not None:
@@ -181,7 +182,7 @@ class ResumeRequest(_RecordedRequest):
         return run, durable.waiting_on() if waits else durable.continued()
 
     def _history_to_keep(self) -> History:
-        """The whole recording if an input follows the end of the run, else without what stopping it wrote."""
+        """The whole recording if an input follows the end of the run, else without rows written because of a stop."""
         end = self._recorded.result
         if self._input is None or end is None or end.stop_reason in (StopReason.INTERRUPT, StopReason.CLOSED):
             return History.truncated(self._recorded)
@@ -209,9 +210,10 @@ class ResumeRequest(_RecordedRequest):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Replay(Value, Generic[Output_co]):
-    """What a replay has found: the run's `result`, None if the recording stops in the middle of the run, and `changes`.
+    """What a replay has found.
 
-    `changes` describes the differences to the recorded agent, apart from lost protections; see docs/replay.md.
+    `result` is the run's result; None if the recording stops in the middle of the run. `changes` describes the
+    differences from the recorded agent, except lost protections; see docs/replay.md.
     """
 
     result: Result[Output_co] | None
@@ -219,7 +221,7 @@ class Replay(Value, Generic[Output_co]):
 
 
 class ReplayRequest(_RecordedRequest):
-    """A recording, and the agent that is compared with it."""
+    """Compares an agent with a recorded run."""
 
     def __init__(
         self, agent: Agent[Any], run_id: str | None, store: Store | None, recording: Any, agents: Agents,
@@ -243,12 +245,12 @@ class ReplayRequest(_RecordedRequest):
         super().__init__(agent, recorded, agents, context, options, may_call=True)
 
     def replay(self) -> Replay[Any]:
-        """How the run ended, as the agent decides it from the recorded outcomes, and what has changed in the agent."""
+        """Replays the run. Returns its result according to the agent's decisions, and what has changed in the agent."""
         result, run = self.decided()
         return Replay(result, tuple(self._changes(run, self._accepted)))
 
     def decided(self) -> tuple[Result[Any] | None, Run]:
-        """How the run ended, even if the agent has changed in ways that did not affect its decisions."""
+        """Replays the run and returns its result, even if the agent has lost protections."""
         try:
             return self._compared(History.whole(self._recorded))
         except ReplayDivergenceError as error:
@@ -283,9 +285,9 @@ class ReplayRequest(_RecordedRequest):
 class _SkillChecks:
     """Calls the skills of a recorded run again during its replay, and compares what they return.
 
-    They are called through the agent's middleware, with the parameters that were called, also where a person had edited
-    them; those whose call was refused or broken off are left out. `same` compares the recorded result with the one of
-    now: each is a text, or a list of texts and media references.
+    They are called through the agent's middleware, with the parameters of the original call, including a person's
+    edits. Calls that were refused or broken off are skipped. `same` compares the recorded result with the new one; each
+    is a text, or a list of texts and media references.
     """
 
     def __init__(self, wrap: Callable[[Run, Effect, Work], Work], history: History, same: Same | None) -> None:
@@ -298,7 +300,7 @@ class _SkillChecks:
         self._loop.close()
 
     def check(self, run: Run, call: CallSkill, recorded: Recorded) -> None:
-        """`ReplayDivergenceError` where a skill does not give what it gave."""
+        """Raises `ReplayDivergenceError` if a skill does not return the same as before."""
         row = recorded.row
         assert isinstance(row, (SkillResultRow, SkillErrorRow))
         decision = self._history.decided.get(call.call_id)
@@ -317,7 +319,7 @@ class _SkillChecks:
         )
 
     def _outcome(self, run: Run, call: CallSkill) -> tuple[bool, Any]:
-        """Whether the call fails, and its result or failure as it would be recorded."""
+        """Returns whether the call fails, and its result or failure as it would be recorded."""
         work, answer = self._wrap(run, call, alone(call)), Completion(None)
         context = self._context(run, call)
         while True:
@@ -326,7 +328,7 @@ class _SkillChecks:
                 break
             try:
                 answer = Completion(None, self._performed(run, effect, context))
-            except (Exception, Control) as error:  # noqa: BLE001 - the middleware's, and then this call's
+            except (Exception, Control) as error:  # noqa: BLE001 - thrown into the middleware, which may handle it
                 answer = Completion(None, error=error)
         if effect.error is None:
             try:
@@ -355,13 +357,13 @@ class _SkillChecks:
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
-    """How a stored run ended, even if the agent has lost protections since; None if the recording stops first."""
+    """The result of a stored run, even if the agent has lost protections since; None if the recording stops earlier."""
     request = ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context})
     return request.decided()[0]
 
 
 def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:
-    """A stored run's entries, and the ids of its media, which are put into the context's store."""
+    """Loads a stored run's entries, and its media into the context's media store. Returns the entries and media ids."""
     check_store(store)
     entries = store.load(run_id)
     if not entries:
@@ -370,9 +372,9 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
 
 
 def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[Any], RunInfo | None]:
-    """All of the run's entries, and what the store lists about it. `RunBusyError` if another worker has it.
+    """Returns all entries of the run, and its summary. `RunBusyError` if another worker has the run.
 
-    That worker may have written more since `entries` were loaded; then the rest is loaded and checked again.
+    A worker may have written more entries since `entries` were loaded. If so, loads the rest and checks again.
     """
     while True:
         info = runs.info(run_id)
@@ -385,7 +387,7 @@ def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[An
 
 
 def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller supplied, and its tasks' agents; `ValueError` if one is missing that may be called."""
+    """Returns the caller's plan and its tasks' agents. `ValueError` if an agent that may be called is missing."""
     if start.plan is None:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")
@@ -400,7 +402,7 @@ def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
-    """The entries of one run in a recording."""
+    """Returns the entries of one run in a recording."""
     if isinstance(recording, (str, os.PathLike)):
         recording = read_recording(recording)
     if not isinstance(recording, Iterable):
@@ -423,7 +425,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
 
 
 def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
-    """A finished run: its recorded result, and the context's last saved state."""
+    """Ends a finished run with its recorded result, and restores the context's last saved state."""
     HostState(recorded.contexts).restore(run)
     run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
@@ -441,7 +443,7 @@ def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
 
 
 def _task_values(run: Run, text: str) -> dict[str, Any]:
-    """The results of a plan that the caller wrote, as its tasks' agents type them."""
+    """Returns the results of a caller's plan, converted to the output types of its tasks' agents."""
     values: dict[str, Any] = json.loads(text)
     for task_id, own in run.task_agents.items():
         if own.answer_type is not None:

@@ -1,4 +1,4 @@
-"""`RunRequest`: a root run's arguments, checked, and the ways to drive it. `RunOptions`: what a run can be given."""
+"""`RunRequest`: the checked arguments of a root run, and the ways to drive it. `RunOptions`: the options of a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 UserInput = str | Media | Outside | Sequence[str | Media | Outside]
 
 _DEFAULT_LIMITS = Limits()
-#: for how many seconds a run stays its worker's without a sign of life
+#: how many seconds a run stays with its worker if the worker stops renewing its lease
 LEASE = 30.0
 LONGEST = 1e6
 _CLOCK = Clock()
@@ -52,17 +52,17 @@ _CLOCK = Clock()
 
 class ResumeOptions(TypedDict, total=False):
     """
-    - `provider`, `model`: in place of the agent's. `config.default_provider` serves if there is no provider.
+    - `provider`, `model`: used instead of the agent's. If neither has a provider, `config.default_provider` is used.
     - `recorder`: records the run; by default `config.recorder`.
     - `context`: a `Context`, perhaps a subclass with state of your own, that skills and instructions get.
-    - `limits`: `Limits`; by default 500 calls for each input, and `max_depth`. A resumed run has those given now, and
-      what it used before counts.
+    - `limits`: `Limits`; by default 500 calls for each input, and `max_depth`. A resumed run has the limits passed now,
+      and its earlier usage counts.
     - `cancel`: an object with `is_set()`, such as a `threading.Event` or an `asyncio.Event`.
-    - `on_event`: called with every `Event`, one at a time. What it raises is logged.
+    - `on_event`: called with every `Event`, one at a time. If it raises, that is logged.
     - `on_task_complete`: called with ``task_id= input= result= duration_ms= error=`` once per workflow task.
-    - `metadata`: a mapping for the recording.
+    - `metadata`: a mapping that is added to the recording.
     - `store`: keeps the run, so that it can be resumed after a crash; see docs/durable.md.
-    - `lease`: for how many seconds the run stays this process's without a sign of life; by default 30.
+    - `lease`: how many seconds the run stays with this process if it stops renewing its lease; by default 30.
     """
 
     provider: Provider | None
@@ -80,8 +80,8 @@ class ResumeOptions(TypedDict, total=False):
 
 class MapOptions(ResumeOptions, total=False):
     """
-    - `history`: `Message` objects, or what `Message.to_dict` returns; media references are looked up in the context's
-      media store. A system message is a `ValueError`: the agent's instructions make it.
+    - `history`: `Message` objects, or dicts from `Message.to_dict`; media references are looked up in the context's
+      media store. `ValueError` for a system message, since that comes from the agent's instructions.
     """
 
     history: Iterable[Message | Mapping[str, Any]]
@@ -89,14 +89,14 @@ class MapOptions(ResumeOptions, total=False):
 
 class RunOptions(MapOptions, total=False):
     """
-    - `run_id`: text; by default a new one. One that the store has is a `RunConflictError`.
-    """  # noqa: D200 - the front doors list it with the others
+    - `run_id`: text; by default a new one. `RunConflictError` if the store already has it.
+    """  # noqa: D200 - `_list_options` adds it to other docstrings
 
     run_id: str | None
 
 
 class RunRequest:
-    """A root run's arguments, checked, and the ways to drive it."""
+    """The checked arguments of a root run, and the ways to drive it."""
 
     _plan: Plan | None = None
     _task_agents: Mapping[str, Agent] = MappingProxyType({})
@@ -163,7 +163,7 @@ class RunRequest:
         return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
     def driven(self, end: Any) -> tuple[Run, Driving]:
-        """The root run, and what drives it in a thread of its own; `end` replaces the channel of a stream."""
+        """Returns the root run, and the object that drives it in its own thread. `end` replaces a stream's channel."""
         from kernai.drivers.run_stream import Driving
 
         delivery = self._delivery()
@@ -171,7 +171,7 @@ class RunRequest:
         return run, Driving(ThreadsDriver(run.root, delivery), Stack(work, run.outbox), end)
 
     def aexecute(self) -> Coroutine[Any, Any, Result[Any]]:
-        return self.begin_async()[1]  # not a coroutine itself: each step would pass through it
+        return self.begin_async()[1]  # not an `async def`, which would add a coroutine to every step
 
     def astream(self) -> AsyncRunStream[Any]:
         from kernai.drivers.asyncio_run_stream import AsyncRunStream
@@ -179,7 +179,7 @@ class RunRequest:
         return AsyncRunStream(self.begin_async, self.cancellation)
 
     def begin_async(self, *streams: Callable[[Event], Any]) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
-        """On a running event loop: the root run, and the coroutine that drives it to its end."""
+        """Returns the root run, and the coroutine that drives it to its end. Needs a running event loop."""
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
 
@@ -193,13 +193,13 @@ class RunRequest:
         return ThreadsDelivery(self.writer, self._on_event, self._on_task_complete, channel)
 
     def check_observers_are_plain(self) -> None:
-        """`TypeError` for an async function, which only the asyncio drivers can call."""
+        """Raises `TypeError` for an async function, which only the asyncio driver can call."""
         for name, observer in (("on_event", self._on_event), ("on_task_complete", self._on_task_complete)):
             if observer is not None and is_async(observer):
                 raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
-        """The root run, and its loop, ready to be driven. The timeout counts from now."""
+        """Returns the root run and its loop, ready to be driven. The timeout counts from now."""
         self.cancellation.begin(self._limits.timeout)
         if self._store is not None:
             delivery.kept = None
@@ -212,14 +212,14 @@ class RunRequest:
         return run, root_work(run, self.parts)
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
-        """The first entry of a run that nobody has begun, and its media; a resume begins it."""
+        """Returns the first entry of a run that has not begun, and its media. A resume begins the run."""
         run = self._run(ThreadsDelivery(self.writer))
         self._asks(run)
         begin(run, self.parts)
         return run.outbox.waiting[0].entry(), list(self._context.media_store)
 
     def _run(self, delivery: ThreadsDelivery | AsyncioDelivery) -> Run:
-        """The state of the root run, with the history in its conversation."""
+        """Creates the root run, with the history in its conversation."""
         agent, context = self.agent, self._context
         root = Root(
             self.run_id, Budget(self._limits), _CLOCK, self.cancellation, wrap=wrap, skills=SKILLS,
@@ -237,7 +237,7 @@ class RunRequest:
         return run
 
     def _messages(self, history: Any) -> list[Message]:
-        """The history, its media looked up."""
+        """Parses the history and looks up its media."""
         if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
             raise TypeError(f"history must be a list of messages, got {type(history).__name__}")
         messages = []
@@ -262,9 +262,9 @@ class RunRequest:
         ))
 
     def _asks(self, run: Run) -> bool:
-        """Whether a call may need a decision: of the run's agent, its tasks' agents, or agents that these can call.
+        """Whether a call may need a decision: one by the run's agent, its tasks' agents, or agents that these can call.
 
-        If a skill of one of them takes trusted values, the run tracks where values come from.
+        If a skill of one of them requires trusted values, the run also tracks where values come from.
         """
         asks, is_guarded, seen = run.agent.approve is not None, run.setup.is_guarded(), {id(run.agent)}
         left = [*run.setup.agents(), *self._task_agents.values()]
@@ -281,7 +281,7 @@ class RunRequest:
         return asks or is_guarded
 
     def _journal(self, **stored: Any) -> Journal:
-        """Writes the run's events to the store, after those that it already has; see `Journal`."""
+        """Creates the journal, which writes the run's events to the store after those already there; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
         from kernai.durable.lease import Held
@@ -294,7 +294,9 @@ class RunRequest:
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
-    """`TypeError` for an option that the TypedDict `known` lacks; it says where an option of the agent belongs."""
+    """Raises `TypeError` for an option that the TypedDict `known` lacks. For an agent's option or a limit, the error
+    says where it belongs.
+    """
     if options.keys() <= known.__annotations__.keys():
         return
     names = [*known.__annotations__, *others]
@@ -311,7 +313,7 @@ def check_options(options: Mapping[str, Any], known: type, *others: str) -> None
 
 
 def checked_context(given: object) -> Context:
-    """The context, or a new one. `TypeError` for anything else, and for a context that is frozen."""
+    """Returns the context, or a new one for None. `TypeError` for anything else, and for a frozen dataclass."""
     if given is None:
         return Context()
     context: Context = _instance("context", given, Context)
@@ -322,7 +324,7 @@ def checked_context(given: object) -> Context:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """`ValueError` unless it is a number of seconds above 0 and below `LONGEST`."""
+    """Returns the number of seconds. `ValueError` unless it is above 0 and below `LONGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value

@@ -1,7 +1,7 @@
-"""The front doors: `run`, `execute`, `stream`, `run_plan`, `resume` and their kin, for threads and for asyncio.
+"""The public functions `run`, `execute`, `stream`, `run_plan`, `resume` and their variants, for threads and asyncio.
 
 All take an agent and the same options, `RunOptions`. A caller's mistake raises `TypeError` or `ValueError` at the call.
-What few programs use is imported on first use: asyncio is slow to import.
+Modules that few programs need are imported on first use, above all those that import asyncio, which is slow.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ if TYPE_CHECKING:
 
 Agents = Mapping[str, Agent[Any]] | None
 Approvals = Mapping[str, Any] | None
-#: how often a resume looks whether another worker still has the run, in seconds
+#: how often a resume checks whether another worker still holds the run, in seconds
 BUSY_POLL = 0.05
 
 
 def run(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Output_co:
     """Runs the agent and returns the answer: its text, or with ``Agent(output=...)`` its value.
 
-    Raises `MaxStepsReachedError`, another `LimitReachedError`, `RunCancelledError` or `ProviderError`; each carries the
+    Raises `MaxStepsReachedError`, another `LimitReachedError`, `RunCancelledError` or `ProviderError`; each has the
     `Result` as `.result`, with the messages and the usage so far.
     """
     return execute(agent, input, **options).unwrap()
 
 
 def execute(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Result[Output_co]:
-    """Runs the agent and returns the `Result`; a limit, a cancellation or a failed provider is its `stop_reason`."""
+    """Runs the agent and returns the `Result`. Its `stop_reason` says if a limit, a cancellation or a failed provider
+    ended the run.
+    """
     return RunRequest(agent, input, options).execute()
 
 
@@ -54,10 +56,10 @@ def stream(
     agent: Agent[Output_co], input: UserInput | None, *, resume: bool = False, approvals: Approvals = None,
     in_flight: InFlight = "fail", agents: Agents = None, **options: Unpack[RunOptions],
 ) -> RunStream[Output_co]:
-    """The run as an iterator of its events; see `RunStream`. Nothing happens before the first one is asked for.
+    """Returns an iterator of the run's events; see `RunStream`. The run starts when you ask for the first event.
 
-    With ``resume=True``, a `store` and a `run_id` it is `resume` as a stream, with its options; an input of None adds
-    nothing to the conversation, and always resumes.
+    With ``resume=True``, a `store` and a `run_id`, this is `resume` as a stream, and takes its options. An input of
+    None adds nothing to the conversation; with a `store` and a `run_id` it resumes even without ``resume=True``.
     """
     return _request(agent, input, options, resume, approvals, in_flight, agents).stream()
 
@@ -68,7 +70,7 @@ async def arun(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunO
 
 
 async def aexecute(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Result[Output_co]:
-    """`execute` for asyncio: sync skills and providers without `acall` run in worker threads, callbacks on the loop."""
+    """`execute` for asyncio. Sync skills and providers without `acall` run in worker threads, callbacks on the loop."""
     return await RunRequest(agent, input, options).aexecute()
 
 
@@ -76,9 +78,9 @@ def astream(
     agent: Agent[Output_co], input: UserInput | None, *, resume: bool = False, approvals: Approvals = None,
     in_flight: InFlight = "fail", agents: Agents = None, **options: Unpack[RunOptions],
 ) -> AsyncRunStream[Output_co]:
-    """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`.
+    """Returns an asynchronous iterator of the run's events, to use in ``async with``; see `AsyncRunStream`.
 
-    With ``resume=True`` it is `aresume` as a stream, as with `stream`.
+    With ``resume=True`` this is `aresume` as a stream; see `stream`.
     """
     return _request(agent, input, options, resume, approvals, in_flight, agents).astream()
 
@@ -86,12 +88,12 @@ def astream(
 def run_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
 ) -> dict[str, Any]:
-    """Runs a workflow of your own, as if the agent's model had written it; returns the results by task id: texts, and
+    """Runs a workflow of your own, as if the agent's model had written it. Returns the results by task id: texts, or
     the values of agents with an `output` type.
 
-    `plan` is a `Plan`, a list of `Task`, or the same as a dict or JSON; `agents` has other agents for some tasks, by
-    their ids. A task that fails has the result ``"error: …"``, and the others continue. A plan that cannot be run as
-    written is a `ValueError`. Raises what `run` raises.
+    `plan` is a `Plan`, a list of `Task`, or the same as a dict or JSON. `agents` are other agents for some of the
+    tasks, by task id. If a task fails, its result is ``"error: …"``, and the others continue. A plan that cannot be run
+    as written raises a `ValueError`. Otherwise raises what `run` raises.
     """
     return execute_plan(agent, plan, agents=agents, **options).unwrap()
 
@@ -99,8 +101,8 @@ def run_plan(
 def execute_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
 ) -> Result[dict[str, Any]]:
-    """`run_plan` that returns the `Result`; its `output` is the results, its text those as JSON. `resume` and `replay`
-    know such runs.
+    """`run_plan`, but returns the `Result`: its `output` has the task results, its text has them as JSON. Such runs can
+    be resumed and replayed.
     """
     return _plan_request(agent, plan, agents, options).execute()
 
@@ -108,7 +110,7 @@ def execute_plan(
 def stream_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
 ) -> RunStream[dict[str, Any]]:
-    """`execute_plan` as an iterator of its events, those of the tasks among them; see `RunStream`."""
+    """`execute_plan` as an iterator of events, including those of the tasks; see `RunStream`."""
     return _plan_request(agent, plan, agents, options).stream()
 
 
@@ -137,16 +139,16 @@ def map_runs(
     agent: Agent[Output_co], inputs: Iterable[UserInput], *, concurrency: int = 8,
     on_progress: Report | bool | None = None, **options: Unpack[MapOptions],
 ) -> RunResults[Output_co]:
-    """Runs the agent once for each input, `concurrency` at a time, and returns their `Result` objects in that order.
+    """Runs the agent once for each input, `concurrency` at a time. Returns the `Result` objects in the inputs' order.
 
-    A run that fails (at a limit, its provider or its store) does not affect the others. The returned sequence has the
-    `usage` of all, and `failed`, the indexes of those without an answer.
+    A run that fails (because of a limit, its provider or its store) does not affect the others. The returned sequence
+    also has `usage`, the total of all runs, and `failed`, the indexes of runs without an answer.
 
     - `on_progress`: called with a `Progress` after each run; True shows a bar on stderr, with tqdm or rich if
       installed.
 
-    Each run has its own limits, and a context of its own, made by `Context.child`. Callbacks are called one at a time.
-    When `cancel` is set, runs that have not begun are not, and are ``cancelled``.
+    Each run has its own limits, and its own context, made by `Context.child`. Callbacks are called one at a time. Once
+    `cancel` is set, runs that have not begun are not started, and end as ``cancelled``.
     """
     from kernai.runs.mapping import Batch
 
@@ -168,22 +170,23 @@ def resume(
     in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, accept: Iterable[str] | None = None,
     **options: Unpack[ResumeOptions],
 ) -> Result[Output_co]:
-    """Continues a run that a store has: after a crash, a pause, a limit, a cancellation, a failure, or with `input`.
+    """Continues a stored run: after a crash, a pause, a limit, a cancellation, a failure, or with a new `input`.
 
-    What was done before is not done again. A run that is finished returns its `Result`.
+    Nothing that was done before is done again. If the run has finished, returns its `Result`.
 
     - `input`: what the user says next; it continues the same conversation.
-    - `approvals`: a decision for each call that waits, by call id: True, False, a text that says why not,
-      ``{"params": {...}}``, ``{"answer": ...}``, or a `Decision`. For a call that does not wait it is a `ValueError`.
-    - `in_flight`: what happens to calls that had begun and not ended: ``"fail"`` (`InFlightError`), ``"skip"``,
+    - `approvals`: a decision for each waiting call, by call id: True, False, a text that says why not,
+      ``{"params": {...}}``, ``{"answer": ...}``, or a `Decision`. `ValueError` for a call that is not waiting.
+    - `in_flight`: what to do about calls that had begun but not ended: ``"fail"`` (`InFlightError`), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that returns one of these.
-    - `agents`: those given to `run_plan`, by task id.
-    - `wait`: for how many seconds to wait while another worker has the run.
-    - `accept`: refuses an agent that protects less than when the run was recorded (`ReplayLoosenedError`), except for
-      these keys, as in `replay`; ``[]`` accepts nothing. By default this is not compared.
+    - `agents`: the agents that were passed to `run_plan`, by task id.
+    - `wait`: how many seconds to wait while another worker has the run.
+    - `accept`: if given, an agent that has lost protections since the run was recorded is refused
+      (`ReplayLoosenedError`), except for protections with these keys, as in `replay`; ``[]`` accepts no loss. By
+      default protections are not compared.
 
-    Raises `KernaiError` for a run that the store does not have, `RunBusyError` for one that another worker has,
-    `ReplayDivergenceError` and `InFlightError`.
+    Raises `KernaiError` if the store does not have the run, `RunBusyError` if another worker has it,
+    `ReplayDivergenceError` if the agent decides differently from the recording, and `InFlightError`.
     """
     until = _until(wait)
     while True:
@@ -214,7 +217,7 @@ async def aresume(
 
 
 def _until(wait: float) -> float:
-    """Until when to wait for another worker. A resume that finds the run busy has done nothing yet."""
+    """When to stop waiting for another worker. A resume that finds the run busy has done nothing yet."""
     return monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
 
 
@@ -224,14 +227,15 @@ def replay(
     model: Model | None = None, context: Context | None = None, agents: Agents = None, accept: Iterable[str] = (),
     skills: Literal["recorded", "run"] = "recorded", same: Same | None = None,
 ) -> Replay[Output_co]:
-    """Runs the agent on what is recorded, calls nothing, and compares everything that it decides.
+    """Runs the agent on a recording, calling nothing, and compares every decision with the recorded one.
 
     The run is in a `store`, or in a `recording`: a file, or a list of entries. The `result` is None if the recording
-    stops in the middle of the run; `changes` says what else has changed of the agent. `ReplayDivergenceError` names the
-    first event that differs. `ReplayLoosenedError` says what protects less than it did, unless `accept` has its key.
+    stops in the middle of the run; `changes` describes other changes to the agent. `ReplayDivergenceError` names the
+    first event that differs. `ReplayLoosenedError` lists protections that the agent has lost and whose keys are not in
+    `accept`.
 
-    With ``skills="run"`` the skills are called, with the recorded parameters, and must give what they gave:
-    ``same(recorded, now)`` judges it, equality by default. That is for skills without effects, or in a sandbox.
+    With ``skills="run"``, skills are called again with the recorded parameters, and must return the same as before:
+    ``same(recorded, now)`` decides, by default equality. Use it for skills without side effects, or in a sandbox.
     """
     from kernai.runs.resume_request import ReplayRequest
 
@@ -263,16 +267,16 @@ def _request(
             raise TypeError("resume=True needs the store that has the run, and its id: pass store=... and run_id=...")
         rest = {key: value for key, value in options.items() if key != "run_id"}
         return _resume_request(agent, str(options["run_id"]), input, *how, rest)
-    return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it says what is wrong with None
+    return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it refuses None with a message
 
 
 def _list_options(functions: Iterable[Any], *kinds: Any) -> None:
-    """Lets `help` and `inspect.signature` show each option of a function in place of ``**options``."""
-    from inspect import Parameter, Signature, signature  # dataclasses has loaded it
+    """Makes `help` and `inspect.signature` show each option of a function instead of ``**options``."""
+    from inspect import Parameter, Signature, signature  # costs nothing: dataclasses has already imported it
 
     named = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
              for name, kind in kinds[-1].__annotations__.items()]
-    listed = "".join([kind.__doc__.rstrip() for kind in kinds if kind.__doc__])  # there is none under python -OO
+    listed = "".join([kind.__doc__.rstrip() for kind in kinds if kind.__doc__])  # no docstrings under python -OO
     for function in functions:
         whole = signature(function)
         function.__signature__ = Signature(
