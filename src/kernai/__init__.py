@@ -195,8 +195,8 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
-    #: what most runs have no use for is imported when it is asked for
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
+    #: names that most runs do not need, imported on first use
     _LAZY = {
         "Credential": "registry.declarations",
         "Decision": "durable.approvals",

@@ -1,4 +1,4 @@
-"""Everything kernai raises.
+"""All exceptions that kernai raises.
 
 ::
 
@@ -8,23 +8,23 @@
     │   ├── LimitReachedError    a limit of `Limits` tripped
     │   │   └── MaxStepsReachedError   the loop used up `Agent.max_steps`
     │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
-    ├── ReplayDivergenceError    an agent decides differently than in the recording
-    │   └── ReplayLoosenedError      it decides the same, and is less protected
+    ├── ReplayDivergenceError    an agent decides differently from the recording
+    │   └── ReplayLoosenedError      it decides the same, but has lost protections
     ├── InFlightError            calls were started before a crash, and their outcome is unknown
-    ├── SkillInputError          parameters that do not fit a skill's inputs
+    ├── SkillInputError          parameters do not match a skill's inputs
     ├── CredentialMissingError   a required credential has no value
-    ├── DeadlockError            tasks that wait for one another
+    ├── DeadlockError            tasks wait for one another
     ├── RunConflictError         another worker has continued the run
     │   └── RunBusyError         another worker holds the run's lease
     ├── StoreNeededError         a run waits for a decision, and no store keeps it
     └── RunDamagedError          a stored run cannot be read to its end
 
-    Control                      raised on purpose, and never the failure of a call
+    Control                      raised on purpose; not a failure of the call
     ├── Stop                     ends the run in which it is raised
     └── Pause                    holds a call until somebody has decided on it
 
-There are two kinds of mistakes. The *caller's* is a `TypeError`, a `ValueError` or one of these, raised at the call.
-The *model's* is never raised: it becomes an error block that the model reads and can correct.
+There are two kinds of mistakes. A mistake of the *caller* raises a `TypeError`, a `ValueError` or one of these at the
+call. A mistake of the *model* is never raised: it becomes an error block that the model reads and can correct.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ AnyError = TypeVar("AnyError", bound=Exception)
 
 
 class KernaiError(Exception):
-    """Base of every error of this package. `result` is the `Result` if a run has ended with the error, else None."""
+    """Base class of this package's errors. If a run has ended with the error, `result` is its `Result`, else None."""
 
     result: Result[Any] | None = None
 
 
 class ProviderError(KernaiError):
-    """The vendor's call failed, or its stream broke off.
+    """The call to the vendor failed, or its stream broke off.
 
-    `status` is the HTTP status, `code` the vendor's own word for the failure, `retryable` whether the same call may
-    succeed later, `retry_after` the seconds that the vendor asked to wait, `vendor` its name. None is unknown. The
-    message never contains a key.
+    `status` is the HTTP status, `code` the vendor's own code for the failure, `retryable` says whether the same call
+    may succeed later, `retry_after` is the wait in seconds that the vendor asked for, `vendor` its name. None means
+    unknown. The message never contains a key.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RunStoppedError(KernaiError):
 
 
 class LimitReachedError(RunStoppedError):
-    """A limit tripped. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
+    """The run reached a limit. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
 
     Raise the limit, or continue with the messages in `result.messages`.
     """
@@ -106,10 +106,10 @@ class RunCancelledError(RunStoppedError):
 
 
 class ReplayDivergenceError(KernaiError):
-    """The agent decides differently than in the recording; nothing was changed.
+    """The agent decides differently from the recording; nothing was changed.
 
-    `seq` is the place of the first event that differs, `event` its type, `expected` what is recorded there and `got`
-    what the agent does now. Use the agent that made the recording, or fork the run before that place.
+    `seq` is the number of the first event that differs, `event` its type, `expected` what was recorded, and `got` what
+    the agent does now. Use the agent that made the recording, or fork the run before that event.
     """
 
     def __init__(self, message: str, *, seq: int = 0, event: str = "", expected: str = "", got: str = "") -> None:
@@ -121,9 +121,10 @@ class ReplayDivergenceError(KernaiError):
 
 
 class ReplayLoosenedError(ReplayDivergenceError):
-    """The agent decides as in the recording, and something that protects was loosened since, such as an approval.
+    """The agent decides as in the recording, but has since lost a protection, such as an approval.
 
-    `loosened` says what, by the key under which `replay` accepts it: ``replay(..., accept=["refund.approval"])``.
+    `loosened` describes the lost protections by their keys, with which `replay` accepts them:
+    ``replay(..., accept=["refund.approval"])``.
     """
 
     def __init__(self, message: str, loosened: Mapping[str, str] = MappingProxyType({}), **where: Any) -> None:
@@ -132,9 +133,9 @@ class ReplayLoosenedError(ReplayDivergenceError):
 
 
 class InFlightError(KernaiError):
-    """Calls had started and not ended when the run broke off, so they may have taken effect; nothing was changed.
+    """Calls had started but not ended when the run broke off, so they may have taken effect; nothing was changed.
 
-    `calls` holds each as a `PendingCall`. Find out what happened to them, and pass ``in_flight="skip"`` (the model
+    `calls` has them as `PendingCall` objects. Find out what happened to them, then pass ``in_flight="skip"`` (the model
     reads that the outcome is unknown), ``"retry"`` (they are made again), or a function that decides for each call.
     """
 
@@ -144,7 +145,7 @@ class InFlightError(KernaiError):
 
 
 class SkillInputError(KernaiError):
-    """Parameters that do not fit. `faults` holds a pair (dotted path, what is wrong) for each fault of the call."""
+    """Parameters do not match a skill's inputs. `faults` has a pair (dotted path, what is wrong) for each fault."""
 
     def __init__(self, message: str, faults: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
@@ -160,14 +161,14 @@ class DeadlockError(KernaiError):
 
 
 class RunConflictError(KernaiError):
-    """The store has entries of the run that this worker does not know: another worker has continued it.
+    """The store has entries of the run that this worker did not write: another worker has continued the run.
 
     Nothing was written. Load the run again and continue from there, or leave it to the other worker.
     """
 
 
 class RunBusyError(RunConflictError):
-    """Another worker works on the run: `holder` says who, `since` and `until` are the times of its lease.
+    """Another worker is working on the run: `holder` says who, `since` and `until` are the times of its lease.
 
     Nothing was called or written. Wait (``resume(..., wait=60)``), or leave the run to that worker.
     """
@@ -185,7 +186,7 @@ class RunBusyError(RunConflictError):
 
 
 class StoreNeededError(KernaiError):
-    """A run would have to wait for somebody's decision, and has no store to keep it; `why` says what for."""
+    """A run would have to wait for a decision, but has no store to keep it; `why` says what it would wait for."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -198,8 +199,8 @@ class StoreNeededError(KernaiError):
 class RunDamagedError(KernaiError):
     """A stored run cannot be read to its end. The message names the file, the run and the entry.
 
-    From `load`, `entries` holds those before the damage; from `load_media`, `media` holds all that are whole. Append
-    them to a new run to continue from there.
+    If `load` raises it, `entries` has the entries before the damage; if `load_media` does, `media` has the undamaged
+    media. Append them to a new run to continue from there.
     """
 
     def __init__(self, message: str, entries: Iterable[dict[str, Any]] = (), media: Iterable[Media] = ()) -> None:
@@ -209,12 +210,12 @@ class RunDamagedError(KernaiError):
 
 
 class Control(BaseException):
-    """Raised on purpose. Not an `Exception`, so that no error handling mistakes it for the failure of a call."""
+    """Raised on purpose. Not an `Exception`, so that no error handling takes it for a failure of the call."""
 
 
-#: the error of a run that Ctrl-C has ended
+#: the error text of a run that Ctrl-C has ended
 INTERRUPTED = "the run was interrupted"
-#: why a run may be stopped: the values of `StopReason` but ``final``
+#: the values of `StopReason`, except ``final``
 STOP_REASONS = (
     "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "output", "guardrail",
     "interrupt", "error", "cancelled", "closed",
@@ -224,11 +225,11 @@ STOP_REASONS = (
 class Stop(Control):
     """Raised by a skill, a protocol's handler, instructions or a middleware to end the run in which it is raised.
 
-    Its `Result` has the stop reason `reason`, for example ``"guardrail"``, and as its error a `LimitReachedError` that
-    says `message`. An unknown reason is a `ValueError`. If a sub-run is stopped, its caller continues.
+    The run's `Result` has `reason` as its stop reason, for example ``"guardrail"``, and a `LimitReachedError` with
+    `message` as its error. `ValueError` for an unknown reason. If a sub-run is stopped, its caller continues.
 
-    ``Stop("final", text)`` out of a call (a skill, a hook, a middleware) finishes the run: `text` is its answer, and is
-    checked as the model's answers are.
+    ``Stop("final", text)``, raised from a call (a skill, a hook, a middleware), finishes the run with the answer
+    `text`, which is checked like an answer from the model.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
@@ -237,14 +238,14 @@ class Stop(Control):
                 raise ValueError(f"Stop('final', text) needs the answer as text, got {message!r}")
         elif reason not in STOP_REASONS:
             raise ValueError(f"reason must be 'final' or one of {', '.join(STOP_REASONS)}, got {reason!r}")
-        # both, so that it can be copied
+        # pass both to `args`, so that the exception can be copied
         super().__init__(reason, message)
         self.reason = str(reason)
         self.message = message or f"the run was stopped: {reason}"
 
     @property
     def is_final(self) -> bool:
-        """Whether it finishes the run with an answer."""
+        """Whether this finishes the run with an answer."""
         return self.reason == "final"
 
     def __str__(self) -> str:
@@ -252,11 +253,11 @@ class Stop(Control):
 
 
 class Pause(Control):
-    """Raised by a skill, a protocol's handler or a middleware to let the call wait for a decision. Needs a store.
+    """Raised by a skill, a protocol's handler or a middleware to make the call wait for a decision. Needs a store.
 
-    `reason` and `metadata` are for whoever decides. `until`, a datetime with a time zone, ends the wait: a resume after
-    that time makes the call again without a decision, with ``ctx.woken`` True. `kernai.postgres.Workers` resume such
-    runs on time; ``store.runs(due=True)`` lists them.
+    `reason` and `metadata` are for the person who decides. `until`, a datetime with a time zone, ends the wait: a
+    resume after that time makes the call again without a decision, with ``ctx.woken`` True. `kernai.postgres.Workers`
+    resumes such runs on time; ``store.runs(due=True)`` lists them.
     """
 
     def __init__(
@@ -277,12 +278,12 @@ class Pause(Control):
         return self.reason
 
 
-#: how many exceptions of a group are quoted
+#: how many exceptions of a group are quoted at most
 _MOST_MEMBERS = 10
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an exception with its notes, or its class if it has no text; of a group the texts of its members."""
+    """The text of an exception with its notes. If it has no text, its class; for a group, the texts of its members."""
     if isinstance(error, BaseExceptionGroup):
         text = "; ".join(map(_member_text, error.exceptions[:_MOST_MEMBERS]))
     else:
@@ -302,9 +303,9 @@ def _member_text(error: BaseException) -> str:
 
 
 def copied(error: AnyError) -> AnyError:
-    """A copy of an error, since a run attaches its `result` to the error that ends it.
+    """Copies an error, since a run attaches its `result` to the error that ends it.
 
-    If a class's constructor does not take its `args`, it is not called.
+    If the class's constructor does not accept the error's `args`, the copy is made without calling it.
     """
     with suppress(Exception):  # a foreign constructor may do anything
         made = copy(error)
@@ -316,8 +317,10 @@ def copied(error: AnyError) -> AnyError:
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """What a call raised, as its failure: asyncio's cancellation (a skill that awaited a cancelled future) and
-    StopIteration, which no coroutine can raise, become errors of the call; Ctrl-C and the like stay unchanged.
+    """Converts the exception that a call raised into its failure.
+
+    asyncio's cancellation (the skill awaited a cancelled future) and StopIteration (which a coroutine cannot raise)
+    become a RuntimeError. Everything else, including Ctrl-C and the like, is returned unchanged.
     """
     asyncio_errors = sys.modules.get("asyncio.exceptions")
     cancelled = asyncio_errors is not None and isinstance(error, asyncio_errors.CancelledError)

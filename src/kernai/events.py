@@ -1,20 +1,22 @@
-"""What can happen in a run: one class for each kind of row, and `Event`, which is a row as a reader sees it.
+"""Everything that can happen in a run: one class for each kind of row, and `Event`, a row as readers see it.
 
-The loop writes rows (`Run.write`); everybody else reads them. All that the rest of the code has to know about a kind
-is an attribute of its class, so a new kind is one class here, written at one place:
+The loop writes rows (`Run.write`); all other code reads them. Whatever other code needs to know about a kind is an
+attribute of its class, so a new kind is one class here, written in one place:
 
-- `role` says what a replay does with it. ``outcome``: it is fed to the loop. ``decision``: it is compared with what the
-  loop decides. ``aside``: written beside the loop, neither fed nor compared. ``live``: shown, never recorded.
-- `stored_first`: it must be in the run's store before anything else is performed.
-- `uncompared` names the fields that a replay does not compare; `open_fields` those that may hold anything:
-  `seal` copies it, `json` converts it; `usage` is what it says a model call has used.
-- `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line. `group` is
-  what a person reads it as, and its colour in the viewer; ``problem``: the model has to be corrected, or failed.
+- `role` says what a replay does with the row. ``outcome``: it is fed to the loop. ``decision``: it is compared with the
+  loop's decision. ``aside``: it was written outside the loop, and is neither fed nor compared. ``live``: it is shown,
+  but never recorded.
+- `stored_first`: the row must be in the run's store before anything else is performed.
+- `uncompared` names the fields that a replay does not compare. `open_fields` names those that may hold any object:
+  `seal` copies them, `json` converts them. `usage` returns the usage of the model call that the row records.
+- `is_warning` says whether the log warns of the row, `is_note` whether it deserves a mark on a time line. `group` is
+  its category for a person, and its colour in the viewer. ``problem`` means that the model must be corrected, or that a
+  call of it failed.
 
-The fields are the parameters of `__init__`, except keyword-only ones: those without a default are always there, those
-with a default where they are not None. A name that Python or this module needs itself ends in ``_``. Annotations are
-checked when a recording is read (`read`). The classes are written out by hand: five are made in each step, and a
-dataclass takes three times as long. Python also takes longer for parameters that are keyword-only.
+The fields are the parameters of `__init__`, except keyword-only ones. Fields without a default are always in the data;
+those with a default only if they are not None. Names that Python or this module already uses end in ``_``. Annotations
+are checked when a recording is read (`read`). The classes are written by hand, with positional parameters: five rows
+are created in each step, a dataclass would take three times as long, and keyword-only parameters are slower too.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ if TYPE_CHECKING:
 
     from kernai.values.message import Message
 
-#: the number of the format in which runs are recorded, in each `run_start`: it grows when something that was recorded
-#: before would be read wrong
+#: the version of the recording format, recorded in each `run_start`; increased if older recordings would otherwise be
+#: misread
 RECORDING_FORMAT = 2
 
 Role = Literal["outcome", "decision", "aside", "live"]
 Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 
-#: step, depth, task_id, scope, run_id, and the reason of a stop where the row is written because the whole run stops
+#: step, depth, task_id, scope, run_id, and the stop reason if the row is written only because the whole run stops
 Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
 _Types = tuple[type, ...]
-#: by annotation, the types of the values that fit: first those that JSON data has, which most values are
+#: the accepted types of values, by annotation; the types that JSON data has come first, since most values have them
 _TYPES: dict[str, _Types] = {
     "Any": (object,),
     "str": (str,),
@@ -66,12 +68,12 @@ _TYPES: dict[str, _Types] = {
 }
 Decided = bool | str | Mapping[str, Any]
 _DURATION = frozenset({"duration_ms"})
-#: a smaller integer is JSON as it is
+#: smaller integers need no conversion to JSON
 _SHORT = 2**63
 
 
 class Row:
-    """One thing that happened: `place` says where, `at` when (seconds since 1970, or a recording's own text)."""
+    """One event in a run: `place` says where it happened, `at` when (seconds since 1970, or the recording's text)."""
 
     __slots__ = ("at", "place")
 
@@ -79,19 +81,20 @@ class Row:
     role: ClassVar[Role] = "decision"
     stored_first: ClassVar[bool] = True
     uncompared: ClassVar[frozenset[str]] = _DURATION
-    #: whether `error` is in the runtime's words: a replay compares only whether there is one
+    #: whether kernai words the `error`, so that a replay only compares whether there is one
     is_worded: ClassVar[bool] = False
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
     group: ClassVar[Group] = "other"
-    #: of a live row of a block: which block of the response it belongs to, counted from 0
+    #: for a live row of a block: the block's number in the response, counted from 0
     block: int | None = None
-    #: by name in `data` the slots that are always there, and those that are there unless they are None; with readers
+    #: slots by their name in `data`: those always in the data, and those that may be None and are then left out
     _always: ClassVar[Mapping[str, str]] = {}
     _perhaps: ClassVar[Mapping[str, str]] = {}
+    #: the names of `open_fields` in `data`
     _open: ClassVar[tuple[str, ...]] = ()
-    #: all these names; and for each the slot, and the types that fit
+    #: all names in `data`; for each name, the slot and the accepted types
     _names: ClassVar[frozenset[str]] = frozenset()
     _checks: ClassVar[tuple[tuple[str, str, _Types], ...]] = ()
     _read_always: ClassVar[Any]
@@ -102,7 +105,7 @@ class Row:
 
     def __init_subclass__(cls) -> None:
         if not isinstance(cls.type, str) or not cls.type:
-            return  # a base of others, or one whose rows have each a type of their own
+            return  # a base class, or `CustomRow`, where each row has its own type
         code, optional = cls.__init__.__code__, len(cls.__init__.__defaults__ or ())
         names = {name.rstrip("_"): name for name in code.co_varnames[1:code.co_argcount]}
         cls._always = dict(list(names.items())[:len(names) - optional])
@@ -111,25 +114,25 @@ class Row:
         cls._names, types = frozenset(names), cls.__init__.__annotations__
         if "read" not in vars(cls):
             cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in names.items()])
-        # with two more names there are always several, which are read into a tuple
+        # two more names, since `attrgetter` only returns a tuple for several names
         cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
                                                for slots in (cls._always, cls._perhaps))
         KINDS[cls.type] = cls
 
     def fields(self) -> Any:
-        """The row's data, for readers inside: it is not to be changed."""
-        data = dict(zip(self._always, self._read_always(self)))  # noqa: B905 - there are no names for the rest
+        """The row's data, for kernai's own readers, who must not change it."""
+        data = dict(zip(self._always, self._read_always(self)))  # noqa: B905 - the two extra values have no names
         if self._perhaps:
-            found = zip(self._perhaps, self._read_perhaps(self))  # noqa: B905 - likewise
+            found = zip(self._perhaps, self._read_perhaps(self))  # noqa: B905 - the two extra values have no names
             data.update([pair for pair in found if pair[1] is not None])
         return data
 
     def data(self) -> Any:
-        """A copy of the row's data, for everybody else."""
+        """A copy of the row's data, for all other readers."""
         return copied(self.fields()) if self.open_fields else self.fields()
 
     def json(self) -> Any:
-        """The row's data, ready for JSON. Only open fields can hold anything else."""
+        """The row's data as JSON data. Only open fields need conversion."""
         data = self.fields()
         for name in self._open:
             value = data.get(name)
@@ -139,7 +142,7 @@ class Row:
         return data
 
     def entry(self) -> dict[str, Any]:
-        """Ready for JSON, as `Event.to_dict` returns it."""
+        """The row as JSON data, as `Event.to_dict` returns it."""
         step, depth, task_id, scope, run_id, stop = self.place
         entry: dict[str, Any] = {
             "event": self.type,
@@ -158,17 +161,17 @@ class Row:
         return entry
 
     def seal(self) -> None:
-        """Copies what others could still change."""
+        """Copies values that other code may still change."""
         for slot in self.open_fields:
             setattr(self, slot, copied(getattr(self, slot)))
 
     def usage(self) -> Usage | None:
-        """What the model call used whose end this is."""
+        """The usage of the model call whose end this row records; None for other rows."""
         return None
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """A row with this data. `ValueError` if it does not fit."""
+        """Creates a row from recorded data. `ValueError` if the data does not match the fields."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
         if not cls._always.keys() <= data.keys() <= cls._names:
@@ -187,19 +190,19 @@ class Row:
 
 
 def _fits(value: object, types: _Types) -> bool:
-    return isinstance(value, types) and (type(value) is not bool or int not in types)  # a bool is an int for Python
+    return isinstance(value, types) and (type(value) is not bool or int not in types)  # bool is a subclass of int
 
 
 def _kind(value: object) -> str:
     return type(value).__name__
 
 
-#: every kind of row that this kernai writes, by its type
+#: all kinds of rows that this version of kernai writes, by type
 KINDS: dict[str, type[Row]] = {}
 
 
 class _TextRow(Row):
-    """A row whose data is a text."""
+    """A row whose data is only a text."""
 
     __slots__ = ("text",)
 
@@ -222,8 +225,8 @@ class _TextRow(Row):
 class RunStartRow(Row):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
-    of their own. `rules` are the options by which responses are judged; a resume judges the recorded responses by
-    these, whatever the options are then. A root run has the [agent's `definition`](replay.md).
+    of their own. `rules` are the options for checking responses; a resume checks the recorded responses with these,
+    even if the options have changed. A root run has the [agent's `definition`](replay.md).
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 2}
@@ -250,7 +253,7 @@ class RunStartRow(Row):
         self.metadata, self.format, self.plan, self.agents, self.rules = metadata, format, plan, agents, rules
         self.trusted = trusted
 
-    def seal(self) -> None:  # the others are made for the row
+    def seal(self) -> None:  # the other values are created for the row, so nobody else can change them
         self.metadata = copied(self.metadata)
 
 
@@ -282,8 +285,8 @@ class FinalRow(_TextRow):
 
 
 class AnswerRejectedRow(Row):
-    """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many such
-    answers there have been.
+    """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many answers have
+    been rejected so far.
 
     Example: {"error": "price: required, but missing: expected number, received nothing", "attempt": 1}
     """
@@ -300,8 +303,8 @@ class AnswerRejectedRow(Row):
 
 
 class StrayCloseRow(Row):
-    """An answer that contains its own closing tag and so ends there. `text` has the first 400 characters after that
-    end. The model is asked to write the answer without that tag.
+    """An answer that contains its own closing tag, and therefore ends there. `text` has the first 400 characters after
+    the tag. The model is asked to write the answer without that tag.
 
     Example: {"text": "</code> to close.</block>"}
     """
@@ -317,7 +320,7 @@ class StrayCloseRow(Row):
 
 
 class ResultRow(Row):
-    """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`:
+    """The end of a run or sub-run; its last event. `truncated`: the vendor cut the answer off. `repaired`:
     mistakes that were fixed in a typed answer's JSON. `raised`: a `Stop` ended the run.
 
     Example: {"text": "Found.", "stop_reason": "final", "steps": 2, "usage": {"prompt_tokens": 200,
@@ -338,7 +341,7 @@ class ResultRow(Row):
         self.truncated, self.repaired, self.raised = truncated, repaired, raised
 
     def seal(self) -> None:
-        pass  # all of it is made for the row
+        pass  # all values are created for the row
 
 
 # ------------------------------------------------------------------------------------------------- the model
@@ -355,19 +358,19 @@ class MessagesSentRow(Row):
     group = "model"
 
     def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
-        # what the view holds, and not the view, which would be kept for each step
+        # keep the view's contents, not the view: each step would keep another one
         if isinstance(messages, ConversationView):
             self._system: Message | None = messages.system
             self._messages: Sequence[Any] = messages.messages
             self._length = messages.length
         else:
             self._system, self._messages, self._length = None, messages, 0
-        #: of one that was read: how many messages come before these; None if these are all
+        #: in a row that was read: how many messages come before these; None if these are all messages
         self.since: int | None = None
 
     @property
     def messages(self) -> Sequence[Any]:
-        """Message dicts, made when they are looked at."""
+        """The messages as dicts, created when they are accessed."""
         if self._system is None:
             return self._messages
         return MessageDicts(ConversationView(self._system, self._messages, self._length))
@@ -380,7 +383,7 @@ class MessagesSentRow(Row):
 
     def json(self) -> Any:
         return [
-            {**one} if all(type(value) is str for value in one.values()) else jsonable(one)  # most hold texts only
+            {**one} if all(type(value) is str for value in one.values()) else jsonable(one)  # most have only texts
             for one in self.messages
         ]
 
@@ -389,7 +392,7 @@ class MessagesSentRow(Row):
         return entry if self.since is None else {**entry, "since": self.since}
 
     def delta(self, since: int, *, is_system_known: bool) -> MessagesSentRow:
-        """The row with what follows the first `since` messages, and the system message unless that is known."""
+        """Returns a row with only the messages after the first `since`, and the system message unless it is known."""
         if self._system is None:
             new, system = list(self._messages[since:]), self._messages[:1]
         else:
@@ -419,7 +422,7 @@ class TextChunkRow(_TextRow):
 
 
 class _BlockTagRow(Row):
-    __slots__ = ("block", "name", "type_")  # `block` in place of the class's None
+    __slots__ = ("block", "name", "type_")  # `block` instead of the class attribute None
     role = "live"
     stored_first = False
 
@@ -443,7 +446,7 @@ class BlockContentRow(_TextRow):
     Example: "Foun"
     """
 
-    __slots__ = ("block",)  # in place of the class's None
+    __slots__ = ("block",)  # instead of the class attribute None
     type = "block_content"
     role = "live"
     stored_first = False
@@ -454,7 +457,7 @@ class BlockContentRow(_TextRow):
 
 
 class BlockEndRow(_BlockTagRow):
-    """A block was closed. One that stays open gets a `block_incomplete` instead.
+    """A block was closed. A block that stays open gets a `block_incomplete` instead.
 
     Example: {"type": "final", "name": null}
     """
@@ -514,7 +517,8 @@ class ModelFailedRow(Row):
     type = "model_failed"
     group = "problem"
     role = "outcome"
-    open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")  # an int has no bound
+    # ints are unbounded, so they may need conversion to JSON
+    open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
     is_warning = True
 
     def __init__(  # noqa: PLR0917 - see the top
@@ -536,13 +540,13 @@ class ModelFailedRow(Row):
         return Usage.of_failed(self.fields())
 
 
-_NO_METADATA: dict[str, Any] = {}  # one for all: a row's data is copied for whoever could change it
+_NO_METADATA: dict[str, Any] = {}  # shared: readers who could change a row's data get a copy
 
 
 class LlmResponseRow(Row):
     """The model's response. Token counts are the vendor's, null if unknown. `cost` is in dollars, if the
     response reports it or the price and both counts are known. `given_up`: the usage of earlier attempts that
-    failed. `model`: the model that answered, if it is not the run's. `blocks`: [native calls](models.md#native-calls);
+    failed. `model`: the model that responded, if it is not the run's. `blocks`: [native calls](models.md#native-calls);
     `ends_turn`: whether the model ended its turn with them.
 
     Example: {"content": "<final>Found.</final>", "latency_ms": 840, "prompt_tokens": 100, "completion_tokens": 10,
@@ -557,7 +561,7 @@ class LlmResponseRow(Row):
     group = "model"
     role = "outcome"
     uncompared = frozenset({"latency_ms"})
-    #: an int has no bound
+    # ints are unbounded, so they may need conversion to JSON
     open_fields = (
         "metadata", "given_up", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
         "cache_write_tokens", "latency_ms", "blocks",
@@ -606,12 +610,12 @@ class BlocksParsedRow(Row):
     group = "model"
 
     def __init__(self, blocks: Sequence[Any]) -> None:
-        #: type, name and content of the one block that most responses hold: the garbage collector leaves a tuple of
-        #: texts alone, and one is kept for each step. Else the blocks, or dicts of one that was read
+        #: For a single block, as in most responses, its type, name and content: the garbage collector does not track a
+        #: tuple of texts, and one is kept for each step. Otherwise the blocks, or dicts in a row that was read.
         self._blocks: Sequence[Any] = blocks
         if len(blocks) == 1 and type(blocks[0]) is not dict:
             [block] = blocks
-            self._blocks = block._type, block._name, block._content  # noqa: SLF001 - the properties cost calls
+            self._blocks = block._type, block._name, block._content  # noqa: SLF001 - faster than the properties
 
     def fields(self) -> Any:
         blocks = self._blocks
@@ -632,7 +636,7 @@ class BlocksParsedRow(Row):
         return cls(data)
 
 
-# ----------------------------------------------------------------------------------- what a response holds besides
+# -------------------------------------------------------------------------------------- what else a response holds
 
 
 class PlanRow(_TextRow):
@@ -704,7 +708,7 @@ class ForgedBlockRow(_BlockRow):
 
 
 class DialectCallRow(Row):
-    """A call written in [another format](models.md#calls-in-another-format), which is run.
+    """A call written in [another format](models.md#calls-in-another-format); it is made.
 
     Example: {"dialect": "hermes", "name": "search"}
     """
@@ -718,7 +722,7 @@ class DialectCallRow(Row):
 
 class QuotedCallRow(Row):
     """A call, a plan or a `final` that did not count because it [is quoted from a
-    result](models.md#calls-that-a-result-quotes); `source` is whose result.
+    result](models.md#calls-that-a-result-quotes); `source` says whose result it was.
 
     Example: {"call_id": "1.0", "type": "command", "name": "wipe", "source": "search"}
     """
@@ -749,7 +753,7 @@ class InformationalOnlyRow(Row):
 
 
 class NoBlocksStallRow(Row):
-    """A response without any block, from an agent that must use them; its first 400 characters.
+    """A response without any block, from an agent that must use blocks; its first 400 characters.
 
     Example: {"prose_preview": "I will look that up."}
     """
@@ -785,13 +789,13 @@ class CallEndedRow(Row):
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether nothing came of it because the run was stopped."""
+        """Whether the call has no outcome because the run was stopped."""
         return False
 
 
 class SkillExecuteRow(CallBegunRow):
-    """A skill is about to be called. `params` are as the model sent them, before validation. `dropped`: those
-    that the skill does not take. `repaired`: mistakes in their JSON that [were
+    """A skill is about to be called. `params` are the parameters as the model sent them, before validation.
+    `dropped`: parameters that the skill does not take. `repaired`: mistakes in their JSON that [were
     fixed](models.md#json-with-mistakes).
 
     Example: {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}}
@@ -833,8 +837,8 @@ class ProgressRow(Row):
 
 
 class SkillResultRow(CallEndedRow):
-    """What a skill returned: a text or, if there is media, a list of texts and media references. `metadata` is
-    the skill's own.
+    """What a skill returned: a text or, if there is media, a list of texts and media references. `metadata` comes
+    from the skill.
 
     Example: {"call_id": "0.0", "skill": "search", "result": "3 hits", "duration_ms": 12}
     """
@@ -870,7 +874,7 @@ class SkillErrorRow(CallEndedRow):
     __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
     type = "skill_error"
     is_worded = True
-    uncompared = frozenset({"stop_reason"})  # it is missing if the run was resumed after the `Stop`
+    uncompared = frozenset({"stop_reason"})  # missing if the run was resumed after the `Stop`
     is_warning = True
 
     def __init__(
@@ -942,7 +946,7 @@ class ProtocolErrorRow(CallEndedRow):
 
 
 class BuiltinResultRow(Row):
-    """What one of the runtime's own commands returned.
+    """What a built-in command returned.
 
     Example: {"command": "/skills", "result": "Available skills…"}
     """
@@ -1020,12 +1024,12 @@ class TaskEndedRow(Row):
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether nothing came of it because the run was stopped."""
+        """Whether the task has no outcome because the run was stopped."""
         return False
 
 
 class TaskCompleteRow(TaskEndedRow):
-    """A task's answer. `drained` is in recordings of format 1 alone: the run was being stopped.
+    """A task's answer. `drained` occurs only in recordings of format 1: the run was being stopped.
 
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
@@ -1062,7 +1066,7 @@ class TaskErrorRow(TaskEndedRow):
 
 
 class WorkflowCompleteRow(Row):
-    """A workflow ended. `results` are by task.
+    """A workflow ended. `results` has the results by task.
 
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
@@ -1077,7 +1081,7 @@ class WorkflowCompleteRow(Row):
 
 
 class WorkflowErrorRow(Row):
-    """A workflow that was stopped before its end.
+    """A workflow was stopped before its end.
 
     Example: {"error": "the run was cancelled", "duration_ms": 40}
     """
@@ -1118,8 +1122,8 @@ class ApprovalRequestedRow(Row):
 
 
 class UntrustedValueRow(Row):
-    """A value that [only the user may bring in](security.md), in a call of the model, and the user did not. The call
-    waits for a person, or is refused.
+    """A value in a model's call that [only the user may supply](security.md), but the user did not. The call waits for
+    a person, or is refused.
 
     Example: {"call_id": "1.0", "skill": "pay", "path": "recipient", "source": "which is in the result of `read_mail`"}
     """
@@ -1135,8 +1139,8 @@ class UntrustedValueRow(Row):
 
 
 class TrustedValuesRow(Row):
-    """The values of a call that [only the user may bring in](security.md): by input, where the user or the host has
-    mentioned each.
+    """The values in a call that [only the user may supply](security.md). `sources` says by input where the user or
+    the host has mentioned each value.
 
     Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
     """
@@ -1153,8 +1157,8 @@ class TrustedValuesRow(Row):
 
 
 class TrustAddedRow(Row):
-    """More texts whose values [trusted inputs](security.md) may have: new `instructions`, or those that
-    `Context.trust` added.
+    """More texts from which [trusted inputs](security.md) may take their values: new `instructions`, or texts added
+    with `Context.trust`.
 
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
@@ -1169,8 +1173,8 @@ class TrustAddedRow(Row):
 
 
 class ApprovalGivenRow(Row):
-    """The decision on a call, and who made it. With `trusted` False, its text does not count for [trusted
-    inputs](security.md): it came from a function, which may have quoted the model.
+    """The decision on a call, and who made it. With `trusted` False, [trusted inputs](security.md) may not take values
+    from its text: it came from a function, which may have quoted the model.
 
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
@@ -1214,7 +1218,7 @@ class ContextSavedRow(Row):
 
     def __init__(self, state: Any) -> None:
         self.state = state
-        #: of a sub-run's context, the attributes that it shares with its parent's
+        #: for a sub-run's context, the attributes that it shares with its parent's
         self.shared: Sequence[str] | None = None
 
     def fields(self) -> Any:
@@ -1230,7 +1234,7 @@ class ContextSavedRow(Row):
         return {**super().entry(), "shared": list(self.shared)} if self.shared else super().entry()
 
     def seal(self) -> None:
-        pass  # it is made for the row
+        pass  # the state is created for the row
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -1238,9 +1242,9 @@ class ContextSavedRow(Row):
 
 
 class RunResumedRow(Row):
-    """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
-    longer count; `format` is the format's version from here on. If they have changed, `rules` has, by scope, the
-    rules by which responses are judged from here on, and `definition` the agent's.
+    """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of entries that no
+    longer count; `format` is the format's version from here on. If they have changed, `rules` has the new rules for
+    checking responses, by scope, and `definition` is the agent's new definition.
 
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
@@ -1261,17 +1265,17 @@ class RunResumedRow(Row):
         self.definition = definition
 
 
-# ------------------------------------------------------------------------------------- what is not in the table
+# ------------------------------------------------------------------------------------- not in the table
 
 
 class CustomRow(Row):
-    """An event of another kind: a host's own, one of a newer kernai, or one whose data does not fit its kind."""
+    """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
-    __slots__ = ("type", "value")  # `type` in place of the class's own
+    __slots__ = ("type", "value")  # `type` instead of the class attribute
     role = "aside"
 
     def __init__(self, type: str, value: Any) -> None:
-        self.type: str = type  # type: ignore[misc]  # an instance's own
+        self.type: str = type  # type: ignore[misc]  # each instance has its own
         self.value = value
 
     def fields(self) -> Any:
@@ -1291,7 +1295,7 @@ _PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
 
 
 def row_of(entry: Mapping[str, Any]) -> Row:
-    """The row that an entry records. `ValueError` if it is of a known kind and does not fit it."""
+    """Creates the row that an entry records. `ValueError` if the kind is known but the entry does not match it."""
     kind = KINDS.get(entry["event"])
     data = entry.get("data")
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)
@@ -1324,20 +1328,19 @@ def stamp(at: float | str) -> str:
     return f"{_second(seconds)}.{millis:03d}Z"
 
 
-@lru_cache(maxsize=8)  # entries of one moment are written together
+@lru_cache(maxsize=8)  # entries written together have the same second
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class Event(Replaceable):
-    """One thing that happened in a run. Read-only; logger, recorder and live callback all get the same ones.
+    """One event in a run. Read-only; the log, the recorder and the live callback all get the same events.
 
-    docs/recording.md has a table of what `data` holds for each `type`; it is a copy at each access. `step` counts from
-    0 within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path
-    of the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the
-    response it belongs to, counted from 0; else it is None. `stop` is a stop reason where the event was written because
-    the whole run stopped, so that a resume leaves it out; else None. Events compare by what they say; they have no
-    identity.
+    docs/recording.md has a table of the `data` of each `type`; each access returns a copy. `step` counts from 0 within
+    the scope; `depth` is 0 in the root run; `task_id` is the workflow task that the event belongs to; `scope` is the
+    path of the sub-run, ``""`` for the root; `run_id` is the root's. For a live event, `block` is the number of the
+    block in the response, counted from 0; otherwise None. If the event was written only because the whole run stopped,
+    `stop` is the stop reason, and a resume leaves the event out; otherwise None. Events are compared by their contents.
     """
 
     __slots__ = ("_row",)
@@ -1364,14 +1367,14 @@ class Event(Replaceable):
 
     @classmethod
     def of(cls, row: Row) -> Event:
-        """A row as readers see it."""
+        """Wraps a row."""
         event = cls.__new__(cls)
         event._row = row  # noqa: SLF001 - its own
         return event
 
     @property
     def row(self) -> Row:
-        """What kernai's own readers look at; not to be changed."""
+        """The row, for kernai's own readers. It must not be changed."""
         return self._row
 
     @property
@@ -1416,12 +1419,12 @@ class Event(Replaceable):
         return stamp(self._row.at)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON. The type is under ``event``."""
+        """The event as JSON data. The type is under ``event``."""
         return self._row.entry()
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Event:
-        """Back from `to_dict`."""
+        """The inverse of `to_dict`."""
         return cls(
             entry["event"],
             entry.get("data"),
@@ -1447,7 +1450,7 @@ class Event(Replaceable):
 
 
 def _fitting(type: str, data: Any, block: int | None) -> Row:
-    """A row of this kind where the data fits it, else an opaque one."""
+    """Creates a row of this kind if the data matches it, else a `CustomRow`."""
     row: Row = CustomRow(type, copied(data))
     kind = KINDS.get(type)
     if kind is not None:
@@ -1455,7 +1458,7 @@ def _fitting(type: str, data: Any, block: int | None) -> Row:
             row = kind.read(copied(data))
         except (ValueError, TypeError):
             return row
-        if row.json() != jsonable(data):  # a field that was None is left out, say
+        if row.json() != jsonable(data):  # for example because a None field is left out
             return CustomRow(type, copied(data))
     if block is not None:
         if not isinstance(row, (_BlockTagRow, BlockContentRow)):
@@ -1465,6 +1468,6 @@ def _fitting(type: str, data: Any, block: int | None) -> Row:
 
 
 class _NumberedRow(CustomRow):
-    """One that a host gave a block's number."""
+    """A custom row to which the host gave a block number."""
 
-    __slots__ = ("block",)  # in place of the class's None
+    __slots__ = ("block",)  # instead of the class attribute None

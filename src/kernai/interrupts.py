@@ -1,15 +1,16 @@
 """Ctrl-C while a synchronous run is driven in the main thread.
 
-Python raises `KeyboardInterrupt` between any two instructions of the main thread. While a run is driven, a handler of
-ours decides whether to, by the frames on the stack: yes, where the code that is interrupted is not kernai's and was
-called by one of kernai's functions that are marked with `calls_out`; such a function can handle any exception there.
-Anywhere else the press is noted. kernai's waits check for a note regularly, and a driver does before it performs an
-effect; meanwhile a thread sends the signal again as soon as the main thread is in code where it may be raised. A second
-press while the first is still noted is raised at once, wherever that is; unfinished work is not waited for.
+Python may raise `KeyboardInterrupt` between any two instructions of the main thread. While a run is driven, a handler
+in this module decides from the stack frames whether to raise it. It does if the interrupted code is not kernai's and
+was called by a kernai function marked with `calls_out`, which can handle any exception there. Otherwise the handler
+only notes the press. kernai's waits check for a note regularly, and a driver checks before it performs an effect.
+Meanwhile a thread sends the signal again as soon as the main thread is in code where it may be raised. A second press
+while the first is still noted is raised at once, wherever the main thread is; unfinished work is not waited for.
 
-No flag says where the main thread is: other threads would share it, and each call would have to set and clear it.
+The stack is examined, rather than a flag that says where the main thread is: other threads would share the flag, and
+each call would have to set and clear it.
 
-Guarantee: every press reaches the caller as `KeyboardInterrupt`, at the latest when the run has ended.
+Guarantees: every press reaches the caller as `KeyboardInterrupt`, at the latest when the run has ended.
 Assumes: SIGINT has Python's own handler when the run begins. Otherwise Ctrl-C is left to the host.
 """
 
@@ -35,7 +36,7 @@ _DEFAULT: Final = _signal.default_int_handler
 #: how long the main thread has to leave kernai's code before the signal is sent again, in seconds
 _AGAIN: Final = 0.02
 _PACKAGE: Final = (lambda: None).__code__.co_filename.removesuffix("interrupts.py")
-#: parts of the package that count as user code: calls of them may end in any exception
+#: parts of the package that count as user code, so any exception may be raised in them
 _OUTSIDE: Final = tuple(
     _PACKAGE + name for name in ("__main__", "command_line", "mcp", "middleware", "mock", "otel", "testing", "viewer")
 )
@@ -44,18 +45,18 @@ _CALLS_OUT: Final[set[CodeType]] = set()
 
 
 def calls_out(function: Function) -> Function:
-    """Marks a function of kernai's that calls the user's code, and can handle any exception from it.
+    """Marks a kernai function that calls the user's code and can handle any exception from it.
 
-    Everything else it calls directly must be kernai's, or safe to interrupt.
+    All other functions that it calls directly must be kernai's, or safe to interrupt.
     """
     _CALLS_OUT.add(function.__code__)
     return function
 
 
 def may_raise(frame: FrameType | None) -> bool:
-    """Whether an exception may be raised in this frame: it is not kernai's, and kernai called it where it may fail.
+    """Whether an exception may be raised in this frame: it is not kernai's, and a marked kernai function called it.
 
-    Not while an object is being freed: Python only prints what is raised there.
+    False while an object is being freed, since Python only prints exceptions raised there.
     """
     interrupted = frame
     while frame is not None and not _is_kernais(frame.f_code):
@@ -71,18 +72,18 @@ def _is_kernais(code: CodeType) -> bool:
 
 
 class Interrupts:
-    """The handler, and what it has noted. There is one for the process: runs within runs share it."""
+    """The signal handler, and the press that it has noted. There is one per process: runs within runs share it."""
 
     __slots__ = ("_handler", "_is_forced", "_is_sent_again", "noted")
 
     def __init__(self) -> None:
-        self._handler = self._pressed  # one object, so that it is recognized when it is to be put back
+        self._handler = self._pressed  # kept, since each access makes a new object and `during` compares by identity
         self._is_sent_again = self._is_forced = False
         #: the exception for a signal that could not be raised where it came
         self.noted: BaseException | None = None
 
     def during(self, work: Callable[..., Result], *given: Any) -> Result:
-        """Does the work with the handler in place. At its end, raises a press that is still noted."""
+        """Does the work with the handler installed. At the end, raises a press that is still noted."""
         if not self._begin():
             return work(*given)
         try:
@@ -95,7 +96,7 @@ class Interrupts:
             self.look()
 
     def _begin(self) -> bool:
-        """Sets the handler, unless SIGINT has another one than Python's own. Whether it did."""
+        """Installs the handler, unless SIGINT has a handler other than Python's own. Returns whether it did."""
         if _thread.get_ident() != threading.main_thread().ident or _signal.getsignal(_SIGINT) is not _DEFAULT:
             return False
         try:
@@ -106,34 +107,34 @@ class Interrupts:
         return True
 
     def look(self) -> None:
-        """In the main thread, raises what was noted."""
+        """Raises a noted press, in the main thread only."""
         if self.noted is not None and _thread.get_ident() == threading.main_thread().ident:
             noted, self.noted = self.noted, None
             raise noted
 
     def was_forced(self) -> bool:
-        """Whether a second press was raised somewhere in the main thread's run, so that its state is uncertain."""
+        """Whether a second press was raised somewhere in the main thread, so that its state is uncertain."""
         return self._is_forced and _thread.get_ident() == threading.main_thread().ident
 
     def arrived(self, number: int, frame: FrameType | None, error: BaseException) -> None:
-        """Raises or notes a signal that interrupts this frame of the main thread; for the handler of any signal."""
+        """Raises or notes a signal that interrupts this frame of the main thread. Any signal's handler may call it."""
         is_sent_again, self._is_sent_again = self._is_sent_again, False
         is_second = self.noted is not None and not is_sent_again
         if is_second or may_raise(frame):
             self._is_forced = self._is_forced or is_second
             noted, self.noted = self.noted, None
-            if noted is not None or not is_sent_again:  # else it was raised while it was sent again
+            if noted is not None or not is_sent_again:  # otherwise it was raised before the resent signal arrived
                 raise error if noted is None else noted
         elif not is_sent_again:
             self.noted = error
-            with suppress(RuntimeError):  # without a thread, `look` still finds it
+            with suppress(RuntimeError):  # if no thread can be started, `look` still finds the note
                 _thread.start_new_thread(self._send_again, (error, number, _thread.get_ident()))
 
     def _pressed(self, number: int, frame: FrameType | None) -> Any:
         self.arrived(number, frame, KeyboardInterrupt())
 
     def _send_again(self, noted: BaseException, number: int, main: int) -> None:
-        """In a thread of its own, until the note is gone."""
+        """Sends the signal again until the note is gone. Runs in its own thread."""
         handler = _signal.getsignal(number)
         while True:
             time.sleep(_AGAIN)
@@ -143,7 +144,7 @@ class Interrupts:
             if is_open and _signal.getsignal(number) is handler:
                 self._is_sent_again = True
                 if hasattr(_signal, "pthread_kill"):
-                    _signal.pthread_kill(main, number)  # so that a system call of the main thread ends
+                    _signal.pthread_kill(main, number)  # to the main thread, so that its system call is interrupted
                 else:
                     _signal.raise_signal(number)
 

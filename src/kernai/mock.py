@@ -1,4 +1,4 @@
-"""Test doubles that are public: use them to test your agents without a network."""
+"""Public test doubles, for testing your agents without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as OpenTelemetry spans and metrics: ``Recorder(SpanSink())``; see docs/recording.md.
+"""Exports runs as OpenTelemetry spans and metrics: ``Recorder(SpanSink())``; see docs/recording.md.
 
 Needs ``pip install "kernai[otel]"``.
 
@@ -17,8 +17,8 @@ from                to                      span                     below
 
 Each model call is also measured: ``gen_ai.client.operation.duration`` and ``gen_ai.client.token.usage``.
 
-Times are those of the events, so a recording can be exported later. A span is found by its place in the run: a run by
-its scope, a call by its id.
+Times are taken from the events, so a recording can be exported later. Open spans are looked up by their place in the
+run: a run's by its scope, a call's by its id.
 """
 
 # ruff: noqa: SLF001 - the table at the end names the methods of the class above it
@@ -64,24 +64,24 @@ if TYPE_CHECKING:
 
 __all__ = ["SpanSink"]
 
-#: run id, what it is, and its scope or call id
+#: run id, kind of span, and scope or call id
 _Place = tuple[str, str, str]
-#: what is shown as an event of the run's span
+#: events that are added to the run's span
 _NOTES = frozenset(kind.type for kind in KINDS.values() if kind.is_note)
 
 
-#: the boundaries that the conventions recommend
+#: the bucket boundaries that the conventions recommend
 _SECONDS = [0.01 * 2**at for at in range(14)]
 _TOKENS = [4**at for at in range(14)]
 
 
 class SpanSink:
-    """Exports the events of runs as spans, and their model calls as metrics. Thread-safe; runs may share one sink.
+    """Exports runs as spans, and their model calls as metrics. Thread-safe; runs may share one sink.
 
     `tracer_provider` and `meter_provider` default to the global ones. `provider_name` is the value of
-    ``gen_ai.provider.name``, which is in no event. With `content`, spans also carry instructions, messages, arguments
-    and results as JSON; without it none of that leaves the process. `close` ends the spans of runs whose end was never
-    recorded.
+    ``gen_ai.provider.name``, which events do not contain. With `content`, spans also have instructions, messages,
+    arguments and results as JSON; without it, none of these leave the process. `close` ends the spans of runs whose end
+    was never recorded.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class SpanSink:
         )
         self._provider_name = provider_name
         self._content = content
-        self._lock = ForkSafeLock(reentrant=True)  # an exporter, which is called when a span ends, may run an agent
+        self._lock = ForkSafeLock(reentrant=True)  # ending a span calls an exporter, which may itself run an agent
         self._open: dict[_Place, Span] = {}
         #: when the model calls began, in nanoseconds
         self._begun: dict[_Place, int] = {}
         self._models: dict[_Place, str] = {}
 
     def record(self, event: Event) -> None:
-        """Takes the next event of a run."""
+        """Exports the next event of a run."""
         export = _EXPORTERS.get(event.type)
         with self._lock:
             if export is not None:
@@ -117,7 +117,7 @@ class SpanSink:
                 self._run(event).add_event(f"kernai.{event.type}", timestamp=_nanoseconds(event))
 
     def close(self) -> None:
-        """Ends what is still open."""
+        """Ends all open spans."""
         with self._lock, ExitStack() as ending:
             for span in self._open.values():
                 ending.callback(span.end)
@@ -147,7 +147,7 @@ class SpanSink:
             self._models[place] = model
 
     def _run(self, event: Event) -> Span:
-        """The span of the event's run; started here if its `run_start` was not seen."""
+        """The span of the event's run; started now if the sink never got its `run_start`."""
         place = (event.run_id, "run", event.scope)
         if place not in self._open:
             self._start_run(event, {})
@@ -175,7 +175,7 @@ class SpanSink:
     def _end_below(self, event: Event) -> None:
         """Ends the run's span, and the spans in it whose work was cut off without an event of its own."""
         scope = event.scope
-        with ExitStack() as ending:  # in reverse; an exporter that raises does not keep the others open
+        with ExitStack() as ending:  # ends them in reverse order, all of them even if an exporter raises
             for place in list(self._open):
                 run_id, kind, where = place
                 is_below = not scope or where.startswith(f"{scope}/")
@@ -218,7 +218,7 @@ class SpanSink:
         span.end(_nanoseconds(event))
 
     def _measure(self, event: Event, data: Mapping[str, Any], answered: str | None, failed: str | None) -> None:
-        """A call whose request was recorded before the run was resumed has no known duration."""
+        """Records a model call's metrics. If its request was recorded before a resume, the duration is unknown."""
         begun = self._begun.pop((event.run_id, "chat", event.scope), None)
         model = self._models.get((event.run_id, "run", event.scope))
         about = {
@@ -273,14 +273,14 @@ class SpanSink:
     def _start(
         self, place: _Place, name: str, kind: SpanKind, event: Event, parent: Span | None, attributes: Mapping[str, Any]
     ) -> None:
-        around = None if parent is None else set_span_in_context(parent)  # None: what is current in this thread
+        around = None if parent is None else set_span_in_context(parent)  # None means the thread's current span
         known = {key: value for key, value in attributes.items() if value is not None and value != ""}
         self._open[place] = self._tracer.start_span(
             name, around, kind=kind, attributes=known, start_time=_nanoseconds(event)
         )
 
     def _fail(self, span: Span, kind: str, data: Mapping[str, Any]) -> None:
-        """The text of an error may quote a message, so it counts as content."""
+        """Marks the span as failed. The error's text may quote a message, so it counts as content."""
         span.set_attribute("error.type", kind)
         span.set_status(Status(StatusCode.ERROR, str(data.get("error")) if self._content else None))
 
@@ -288,7 +288,7 @@ class SpanSink:
         return dumps(value) if self._content and value is not None else None
 
     def _messages(self, messages: Any) -> str | None:
-        """Messages as the conventions want them."""
+        """Formats messages as the conventions require."""
         if not self._content or isinstance(messages, str) or not isinstance(messages, Sequence):
             return None
         return dumps([

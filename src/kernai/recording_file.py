@@ -11,11 +11,11 @@ from kernai.recording.recorder import expand, read_lines, read_text
 
 
 def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The events of a recording as `Recorder.to_list` gives them, each `messages_sent` whole.
+    """Returns the events of a recording as `Recorder.to_list` does, with all messages in each `messages_sent`.
 
-    Reads what `Recorder.to_json` wrote (expanded or not), a `JsonlSink`'s file (without a last line that a crash cut
-    off), and any JSON object with such a list under ``"events"``. `KernaiError` says what the file is instead;
-    `OSError` if it cannot be read.
+    Reads files written with `Recorder.to_json` (expanded or not), files of a `JsonlSink` (ignoring a last line that a
+    crash cut off), and any JSON object with a list of events under ``"events"``. `KernaiError` if the file is not a
+    recording, with the reason; `OSError` if it cannot be read.
     """
     name = os.fspath(path)
     text = read_text(path)
@@ -41,7 +41,7 @@ def _events(name: str, found: object) -> list[Any]:
     """The list of events in a JSON document."""
     if isinstance(found, dict):
         if isinstance(found.get("event"), str):
-            return [found]  # JSON lines, one of them
+            return [found]  # JSON lines with a single line
         found = found.get("events")
     if not isinstance(found, list):
         raise KernaiError(f'{name} is not a recording: it must be a list of events, or an object with one as "events"')
