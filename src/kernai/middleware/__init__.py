@@ -1,7 +1,7 @@
-"""The layer between the loop and its drivers: generator functions that each get an effect.
+"""The layer between the loop and its drivers: generator functions that each receive an effect.
 
-A middleware yields the effect (or another one, or none) to have it performed, is sent its outcome, and returns the
-outcome for the loop. One definition serves threads and asyncio; see docs/middleware.md.
+A middleware yields the effect (or another one, or none) to have it performed, is sent the outcome, and returns the
+outcome for the loop. The same function works with threads and asyncio; see docs/middleware.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        # imported when it is asked for, since every run imports this package
+        # imported on first use, since every run imports this package
         if name not in __all__:
             raise AttributeError(f"module 'kernai.middleware' has no attribute {name!r}")
         module = "hooks" if name in ("Hooks", "HookContext") else "bundled"

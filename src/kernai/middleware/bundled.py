@@ -1,4 +1,4 @@
-"""The middleware that comes with kernai: retry, fallback, guardrail, timeout, redact, compact."""
+"""The included middleware: retry, fallback, guardrail, timeout, redact, compact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kernai.values.message import Message
 from kernai.values.model import Model
 from kernai.values.skill_result import SkillResult
 
-#: beyond so many doublings any wait has reached its longest
+#: after this many doublings, any wait has reached its maximum
 _MOST_DOUBLINGS = 64
 
 
@@ -36,11 +36,11 @@ def retry(
     longest_wait: float = 60.0,
     draw: Callable[[], float] = random.random,
 ) -> Middleware:
-    """Makes a model call at most `attempts` times, as long as its `ProviderError` is retryable.
+    """Retries a failed model call if its `ProviderError` is retryable. The call is made at most `attempts` times.
 
-    It waits as long as the vendor asks, else with exponential backoff from `first_wait` seconds on, less up to half of
-    it as jitter (`draw` returns a number from 0 to 1). If the vendor asks for more than `longest_wait`, the error is
-    raised at once.
+    The wait is as long as the vendor asks. Otherwise it is an exponential backoff, starting at `first_wait` seconds,
+    with up to half of it subtracted as jitter (`draw` returns a number from 0 to 1). If the vendor asks for more than
+    `longest_wait` seconds, the error is raised at once.
     """
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
         raise ValueError(f"attempts must be an int of at least 1, got {attempts!r}")
@@ -54,7 +54,7 @@ def retry(
                 return (yield effect)
             except ProviderError as error:
                 wait = error.retry_after
-                if wait is None or not wait >= 0:  # in this order NaN is no hint either
+                if wait is None or not wait >= 0:  # written like this to exclude NaN too
                     wait = min(longest_wait, first_wait * 2.0 ** min(made, _MOST_DOUBLINGS)) * (1 + draw()) / 2
                 made += 1
                 if made >= attempts or not error.retryable or wait > longest_wait:
@@ -66,10 +66,11 @@ def retry(
 
 
 def fallback(provider: Provider | None = None, model: Model | None = None) -> Middleware:
-    """Asks `provider` for `model` when a model call ends in a `ProviderError`. One that is None stays the run's own.
+    """Calls another `provider` or `model` when a model call fails with a `ProviderError`. If one of them is None, it
+    stays the same.
 
-    The recording says which model answered, and its price counts. Put it outside of `retry`, so that each is tried as
-    often; several fall back in turn, the innermost first.
+    The recording says which model responded, and that model's price counts. Put it outside of `retry`, so that each
+    model gets all attempts. With several fallbacks, the innermost is used first.
     """
     check_provider(provider)
     if model is not None:
@@ -92,8 +93,9 @@ def fallback(provider: Provider | None = None, model: Model | None = None) -> Mi
 def guardrail(check: Callable[[Any], bool | str | None], *, answers: bool = False) -> Middleware:
     """Stops the run with the reason ``guardrail`` if `check` returns False, or a text that says why.
 
-    It is called before each call, with the `CallModel`, `CallSkill` or `CallProtocol`; with `answers` also for each
-    `LlmResponse`, which is then shown only when it is complete, so that nobody sees what is stopped.
+    `check` is called before each call, with the `CallModel`, `CallSkill` or `CallProtocol`. With `answers`, it is also
+    called with each `LlmResponse`, which then is not streamed but shown only when complete, so that nobody sees a
+    response that is stopped.
     """
     if not callable(check) or is_async(check):
         raise TypeError(f"check must be a plain function, got {check!r}")
@@ -117,8 +119,8 @@ def guardrail(check: Callable[[Any], bool | str | None], *, answers: bool = Fals
 def timeout(seconds: float) -> Middleware:
     """Ends a model call after `seconds` with a retryable `ProviderError` whose code is ``timeout``.
 
-    Inside of `retry`, each try has that time. A sync run waits for a provider that does not
-    look at `on_chunk`.
+    Inside of `retry`, the limit applies to each attempt. In a sync run, a provider that never checks `on_chunk` is not
+    interrupted.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= float_info.max:
         raise ValueError(f"seconds must be a number above 0, got {seconds!r}")
@@ -133,10 +135,11 @@ def timeout(seconds: float) -> Middleware:
 
 
 def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> Middleware:
-    """Replaces what matches in the answers of models, skills and protocols, and in their errors, pauses and stops.
+    """Replaces all matches of `pattern` in the results of models, skills and protocols, and in their errors, pauses
+    and stops.
 
-    Answers are shown only when they are complete. A run's input, history and instructions, and `progress`, stay
-    unchanged.
+    Responses are not streamed, but shown only when complete. A run's input, history and instructions, and `progress`,
+    are not changed.
     """
     if not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
@@ -188,15 +191,16 @@ _RESULT = re.compile(r'<block type="result" name="([^"]*)">')
 def compact(
     max_tokens: int, summary: Agent[Any] | Callable[[Sequence[Message]], str] | None = None
 ) -> Middleware:
-    """Shortens the oldest results, once a conversation has more than `max_tokens`, until it has half as many.
+    """Shortens the oldest results once a conversation has more than `max_tokens`, until it has half as many.
 
-    With `summary` the older half is replaced by a summary of it. A function gets the messages and returns the text; an
-    agent is asked for it with one model call, by its instructions, and its own model and provider if it has them. The
-    summary is kept with the response that follows, in its metadata and in its message, so a resumed run or the next one
-    of a chat (``history=result.messages``) uses the same.
+    With `summary`, the older half is replaced by a summary instead. A function gets the messages and returns the text.
+    An agent is asked for the summary in one model call, with its instructions, and its own model and provider if it has
+    them. The summary is stored with the response that follows, in its metadata and in its message, so a resumed run or
+    the next run of a chat (``history=result.messages``) uses the same summary.
 
-    A token counts as four characters, media and the system message as nothing. What the model has not answered to yet
-    is sent whole. Only what is sent is shortened: conversation and recording keep everything.
+    Four characters count as a token; media and the system message are not counted. Messages that the model has not
+    responded to yet are sent in full. Only the sent messages are shortened: the conversation and the recording keep
+    everything.
     """
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ValueError(f"max_tokens must be an int of at least 1, got {max_tokens!r}")
@@ -212,15 +216,15 @@ def compact(
 
 
 def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
-    """Computed from the messages alone before each call, so what was shortened once stays so.
+    """Shortens the messages for a call. The result depends only on the messages, so a message once shortened stays so.
 
-    The beginning of what is sent is then the same from call to call, which a vendor's prefix cache needs.
+    The beginning of the sent messages is therefore the same in each call, which a vendor's prefix cache needs.
     """
     sent = list(messages)
     old: deque[tuple[int, str]] = deque()  # results that may be shortened, each with the line that replaces it
-    new: list[tuple[int, str]] = []  # those that the model has not answered to
+    new: list[tuple[int, str]] = []  # results that the model has not responded to
     characters = 0
-    is_input = True  # so are the results that a workflow's task begins with: they share a message with the task itself
+    is_input = True  # never shorten the input: a workflow task's has earlier results and the task in one message
     for at, message in enumerate((*messages, Message("assistant", ""))):
         text = message.text
         if message.role == "assistant":
@@ -240,7 +244,7 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
     return sent
 
 
-#: the type of the item that keeps a summary among a message's `reasoning`, which no vendor is sent
+#: the type of the item in a message's `reasoning` that stores a summary; it is not sent to any vendor
 _SUMMARY = "summary_of_conversation"
 _HEADING = "Summary of the conversation so far:"
 
@@ -277,7 +281,7 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
         if sum(len(message.text) for message in kept) + len(text) > most and (at := _cut(kept, most // 2)):
             before = [Message("user", f"{_HEADING}\n{text}")] if text else []
             shorter = yield from summarize(effect, [*before, *kept[:at]])
-            if shorter.strip():  # an agent's may be blank
+            if shorter.strip():  # an agent may return a blank summary
                 text, kept = neutralize(shorter), kept[at:]
                 made = {"type": _SUMMARY, "text": text, "keeps": len(kept)}
         if text:
@@ -292,7 +296,7 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
 
 
 def _last_summary(talk: Sequence[Message]) -> tuple[str, int]:
-    """The text of the latest summary, and the index of the first message that it leaves out."""
+    """The text of the latest summary, and the index of the first message that it does not cover."""
     for at in range(len(talk) - 1, -1, -1):
         for item in talk[at].reasoning:
             if item.get("type") == _SUMMARY:
@@ -301,9 +305,10 @@ def _last_summary(talk: Sequence[Message]) -> tuple[str, int]:
 
 
 def _cut(talk: Sequence[Message], least: int) -> int:
-    """Where the part to be kept begins, with about `least` characters: at a response, so that results follow calls.
+    """The index where the part to keep begins. It has about `least` characters, and begins with a response, so that
+    results stay with their calls.
 
-    0 if there is no such place: the model has not answered to anything yet, or only to what has to stay.
+    0 if there is no such place, because the model has not responded yet, or only to messages that must stay.
     """
     characters, found = 0, 0
     for at in range(len(talk) - 1, 0, -1):

@@ -1,8 +1,8 @@
-"""Performing effects through a list of middleware, outermost first.
+"""Performs effects through a list of middleware, outermost first.
 
-`through` is the whole mechanism: a stack of the middleware's generators, the outermost at its bottom. What the one on
-top yields is given to the next one in, or, if there is none, to the driver; the outcome is sent back to the one on top.
-So nothing here waits, and one definition serves both drivers.
+`through` is the whole mechanism: a stack of the middleware's generators, with the outermost at the bottom. An effect
+that the top one yields is passed to the next middleware, or to the driver if there is none; the outcome is sent back to
+the top one. So nothing here waits, and the same code serves both drivers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 Flow = Generator[Effect, Any, Any]
 Middleware = Callable[[Any], Flow]
 
-#: what goes through the list
+#: the effects that go through the list
 CALLS = frozenset({CallModel, CallSkill, CallProtocol})
 _MAY_BE_YIELDED = CALLS | {Sleep}
 
 
 def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
-    """`work` with the calls that it asks for made through the run's middleware. Without any, `work` itself."""
+    """Wraps `work` so that its calls go through the run's middleware. Without middleware, returns `work` itself."""
     if not run.middleware:
         return work
     is_run = effect is None or isinstance(effect, SubRun)
@@ -48,15 +48,15 @@ def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
 
 @calls_out
 def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = None) -> Flow:
-    """Passes one effect through the list; returns or raises what the outermost middleware makes of it.
+    """Passes one effect through the list, and returns or raises the outermost middleware's outcome.
 
-    With a `run`, parameters of a skill that a middleware changes are checked as the call itself was.
+    With a `run`, skill parameters that a middleware changes are validated like those of the original call.
     """
     first = effect
     flows: list[Flow] = []
-    got_none: list[bool] = []  # for each flow: whether a call that it asked for returned None, so that it may, too
+    got_none: list[bool] = []  # for each flow: whether its last call returned None, so that it may return None too
     depth = len(middleware)
-    given: BaseException | None = None  # what the driver has thrown in
+    given: BaseException | None = None  # the exception that the driver has thrown in
     while True:
         outcome: Any = None
         error: BaseException | None = None
@@ -64,7 +64,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
         if at < depth and type(effect) is not Sleep:
             try:
                 flow = middleware[at](effect)
-            except BaseException as raised:  # noqa: BLE001 - no generator yet, but it has its place in the stack
+            except BaseException as raised:  # noqa: BLE001 - handled as if its generator had raised
                 flow = _failing(raised)
             flows.append(flow if type(flow) is GeneratorType else _failing(_no_generator(middleware[at], flow)))
             got_none.append(False)
@@ -73,7 +73,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
             is_outcome = type(effect) is not Sleep
             try:
                 outcome = yield effect if effect is first or run is None else _checked(run, effect, first)
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the one who asked
+            except BaseException as raised:  # noqa: BLE001 - thrown into the middleware that yielded the effect
                 error = given = raised
         while flows:
             flow = flows[-1]
@@ -85,7 +85,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
                 flows.pop()
                 forgotten = not got_none.pop() and stop.value is None
                 outcome, error = stop.value, _no_outcome(middleware[len(flows)]) if forgotten else None
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the next one out
+            except BaseException as raised:  # noqa: BLE001 - thrown into the next middleware out
                 flows.pop()
                 got_none.pop()
                 outcome, error = None, raised
@@ -100,7 +100,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
 
 
 def _checked(run: Run, call: Effect, first: Effect) -> Effect:
-    """A call that a middleware has changed; `ValueError` or `SkillInputError` if its skill does not take it so."""
+    """Validates a call that a middleware has changed. `ValueError` or `SkillInputError` if its skill refuses it."""
     if not isinstance(call, CallSkill):
         return call
     skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
@@ -112,7 +112,7 @@ def _checked(run: Run, call: Effect, first: Effect) -> Effect:
 
 
 def _raised(error: BaseException, *, by_driver: bool) -> Flow:
-    """The driver judges what a middleware raised as if the call had raised it."""
+    """Raises an error so that the driver treats it as if the call had raised it, even if a middleware did."""
     if not by_driver and not isinstance(error, Exception):
         yield Raise(error)
     raise error
@@ -143,9 +143,9 @@ def _name(middleware: Middleware) -> str:
 
 
 def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
-    """`work`, with its calls made through the run's middleware; the hooks of `observers` are called at start and end.
+    """Passes the calls of `work` through the run's middleware, and calls the hooks of `observers` at start and end.
 
-    It starts with its first effect, so a run that is only replayed never starts.
+    The start is the first effect, so a run that is only replayed never starts.
     """
     outcome: Any = None
     error: BaseException | None = None
@@ -159,13 +159,13 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
             if isinstance(ended, StopIteration):
                 return ended.value
             raise
-        if not is_begun and type(effect) is not Commit:  # a commit concerns the store alone
+        if not is_begun and type(effect) is not Commit:  # a commit concerns only the store
             is_begun = True
             effect = _call_start_hooks(run, observers, effect) or effect
         outcome = error = None
         try:
             outcome = yield from through(effect, run.middleware, run) if type(effect) in CALLS else alone(effect)
-        except BaseException as raised:  # noqa: BLE001 - it belongs to the work, which decides
+        except BaseException as raised:  # noqa: BLE001 - thrown into the work, which decides
             error = raised
 
 
@@ -174,13 +174,13 @@ def _call_start_hooks(run: Run, observers: Sequence[Any], effect: Effect) -> Rai
     for one in observers:
         try:
             one.on_run_start(run)
-        except Pause as pause:  # it is the first call that waits
+        except Pause as pause:  # the first call waits
             if type(effect) not in CALLS:
                 why = f" ({pause.reason})" if pause.reason else ""
                 return Raise(KernaiError(f"on_run_start paused{why} where no call can wait: pause in before_model"))
             if effect.approval is None:  # type: ignore[attr-defined]  # calls have it
                 return Raise(pause)
-        except BaseException as error:  # noqa: BLE001 - raised in the place of the run's first effect
+        except BaseException as error:  # noqa: BLE001 - raised instead of performing the run's first effect
             return Raise(error)
     return None
 
@@ -190,6 +190,6 @@ def _call_end_hooks(run: Run, observers: Sequence[Any]) -> None:
     for one in reversed(observers):
         try:
             one.on_run_end(run, run.result)
-        except (Exception, Control) as error:  # noqa: BLE001 - the run has ended, and stays what it is
+        except (Exception, Control) as error:  # noqa: BLE001 - the run has ended, and its result must not change
             run.root.warn("hook.failed", run_id=run.root.run_id, scope=run.scope, hook=_name(one),
                           reason=f"on_run_end raised {type(error).__name__}")

@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from kernai.middleware.chain import Flow
     from kernai.values.result import Result
 
-#: the hooks, and how many arguments each is called with
+#: the hooks, and the number of arguments of each
 _HOOKS = {
     "on_run_start": 1, "on_run_end": 2, "before_model": 1, "after_model": 1, "before_tool": 1, "after_tool": 1,
     "on_error": 2,
 }
 _LIKE_HOOKS = ("before_", "after_", "on_")
-#: how similar a name has to be for that
+#: how similar a name must be to a hook's to count as a misspelling
 _A_LETTER_OFF = 0.9
 
 
 class FallbackWantedError(ProviderError):
-    """Makes a `fallback` that is before the hooks in the list ask its provider."""
+    """Makes a `fallback` that comes before the hooks in the list call its provider."""
 
 
 class HookContext:
-    """One call: its `effect`, which a before-hook may replace, and its outcome, `response` for a model, else `result`.
+    """One call: its `effect`, which a before-hook may replace, and its outcome (`response` for a model, else `result`).
 
-    An outcome that is set before the call replaces it. `attempt` counts from 0.
+    If a before-hook sets the outcome, the call is not made. `attempt` counts from 0.
     """
 
     def __init__(self, effect: CallModel | CallSkill | CallProtocol, attempt: int = 0) -> None:
@@ -47,15 +47,16 @@ class HookContext:
 
 
 class Hooks:
-    """Subclass it, write the hooks that you need, and put an instance into `Agent(middleware=[...])`.
+    """A middleware whose methods are hooks. Subclass it, write the hooks that you need, and put an instance into
+    `Agent(middleware=[...])`.
 
     A tool is a skill or a protocol. `on_error` returns ``"retry"``, ``"fail"`` (the run ends), ``"skip"`` or None (the
-    model reads the error of a call; a model call fails), ``"fallback"`` (of a model call: a `fallback()` before it in
-    the list asks its provider), or an `LlmResponse` or `SkillResult` in place of the failed one; anything else is a
-    `TypeError`. Hooks are plain functions; what one raises is the failure of its call.
+    model reads the error of a call; a model call fails), ``"fallback"`` (for a model call: a `fallback()` earlier in
+    the list calls its provider), or an `LlmResponse` or `SkillResult` to use as the outcome; anything else raises a
+    `TypeError`. Hooks are plain functions. If a hook raises, its call fails with that error.
 
-    A method that is named almost like a hook, or takes other arguments, is a `TypeError` where the class is defined. A
-    value that a before- or after-hook returns is one at the call: it would have no effect.
+    A method with almost a hook's name, or with other arguments than the hook's, raises a `TypeError` when the class is
+    defined. A before- or after-hook that returns a value raises one at the call, since the value would have no effect.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -107,7 +108,9 @@ class Hooks:
             return getattr(ctx, outcome)
 
     def _check_silent(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
-        """Nobody reads what such a hook returns, so a guard that returns False would not stop anything."""
+        """Raises `TypeError` if a hook returned a value. It would be ignored, so a guard returning False would not stop
+        anything.
+        """
         if returned is not None:
             name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
             raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")
@@ -120,10 +123,10 @@ class Hooks:
 
 
 def _is_meant(name: str) -> bool:
-    """Whether a name begins like a hook's, or differs from one by a letter."""
+    """Whether a name begins like a hook's, or differs from a hook's by about one letter."""
     if name.startswith(("_", *_LIKE_HOOKS)):
         return name[0] != "_"
-    from difflib import get_close_matches  # most classes have nothing but hooks
+    from difflib import get_close_matches  # imported here, since most classes have only hooks
 
     return bool(get_close_matches(name.lower(), _HOOKS, 1, _A_LETTER_OFF))
 
@@ -134,7 +137,7 @@ def _check_hook(cls: type[Hooks], name: str) -> None:
     hook = getattr(cls, name)
     if is_async(hook) or is_generator(hook):
         kind = "an async function" if is_async(hook) else "a generator"
-        raise TypeError(f"{cls.__name__}.{name} is {kind}: hooks are plain functions, for both worlds")
+        raise TypeError(f"{cls.__name__}.{name} is {kind}: hooks are plain functions")
     own = getattr_static(cls, name)
     given = _HOOKS[name] + (not isinstance(own, (staticmethod, classmethod)))
     try:

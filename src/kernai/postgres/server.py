@@ -1,11 +1,11 @@
-"""`Server`: the connections of a `PostgresStore` and of its tenants' views. `migrate`: the tables there.
+"""`Server`: the connections of a `PostgresStore` and its tenants' views. `migrate`: creates and updates the tables.
 
-- Leases are renewed over a connection of their own: the pool may be used up.
-- One connection listens for all that watch in this process.
-- A forked child must not speak over its parent's connections: it closes its copies, and opens others.
-- Texts in the tables are JSON in ASCII, so that they hold what PostgreSQL's own text and JSON do not: NUL and lone
-  surrogates. Times are seconds of the server's clock. A deleted run leaves its row, with the numbers that must not be
-  used again, and no status.
+- Leases are renewed over a separate connection, since all connections of the pool may be in use.
+- One connection listens for all watchers in this process.
+- A forked child must not use its parent's connections: it closes its copies and opens new connections.
+- Texts in the tables are JSON in ASCII, so they can contain NUL and lone surrogates, which PostgreSQL's own text and
+  JSON cannot. Times are in seconds by the server's clock. A deleted run leaves a row without a status, with the numbers
+  that must not be used again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 
-#: for how many seconds what fails because the server is away is tried again, and how long to wait in between
+#: how many seconds to keep retrying while the server is unavailable, and the pause between attempts
 PATIENCE = 10.0
 AGAIN = 0.05
-#: after how many seconds a pool begins a new series of attempts to connect: within one it waits longer each time
+#: after how many seconds a pool starts a new series of attempts to connect; within a series, the waits grow
 RECONNECT = 2.0
-#: after how many milliseconds the server ends the transaction of a client that was stopped in it, with its locks
+#: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
 IDLE = 15_000
 #: how often watchers also poll, in seconds
 LOOKS = 2.0
 
 
 class Connection(psycopg.Connection[Any]):
-    """Appends share a cursor, which remembers how parameters are converted; else that is a third of their time."""
+    """A connection with a shared cursor for appends: it caches how to convert parameters, which would otherwise take a
+    third of an append's time.
+    """
 
     @cached_property
     def appends(self) -> psycopg.Cursor[Any]:
@@ -48,7 +50,7 @@ class Connection(psycopg.Connection[Any]):
 
 
 class Server:
-    """Where the database is, and the connections to it."""
+    """The database's address, and the connections to it."""
 
     def __init__(self, conninfo: str, schema: str, pool_size: int) -> None:
         self.channel = f"kernai_{schema}"
@@ -78,12 +80,12 @@ class Server:
 
     @property
     def own(self) -> Connection | None:
-        """The connection of this thread's transaction."""
+        """The connection of this thread's transaction, if it is in one."""
         return getattr(self._own, "connection", None)
 
     def take(self, until: float) -> Connection:
-        """The connection of this thread's transaction, or one of the pool, to be given back. `PoolTimeout` where none
-        is free until then.
+        """Returns the connection of this thread's transaction, or one from the pool. Return it with `give`.
+        `PoolTimeout` if none becomes free by `until`.
         """
         if (own := self.own) is not None:
             return own
@@ -106,7 +108,7 @@ class Server:
                     raise
 
     def give(self, connection: Connection) -> None:
-        """Gives back what `take` has given."""
+        """Returns a connection from `take` to the pool."""
         if connection is self.own:
             return
         pool = self._pool
@@ -128,7 +130,7 @@ class Server:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """In the block, this thread uses a connection of its own in place of the pool."""
+        """Within the block, this thread uses the separate connection instead of the pool."""
         with self._aside_lock:
             try:
                 self._aside = self._own.connection = self._aside or self.connect()
@@ -141,7 +143,7 @@ class Server:
                 self._own.connection = None
 
     def why_none(self) -> str:
-        """Why the pool has no connection."""
+        """Explains why the pool has no connection."""
         try:
             self.connect().close()
         except psycopg.Error as error:
@@ -151,7 +153,7 @@ class Server:
 
     @contextmanager
     def listening(self, note: str) -> Iterator[threading.Event]:
-        """An event that is set when the run is written to. One connection listens for all that watch in this
+        """Yields an event that is set when the run is written to. One connection listens for all watchers in this
         process.
         """
         news = threading.Event()
@@ -174,13 +176,13 @@ class Server:
                 self._listener.start()
 
     def _listen(self) -> None:
-        """Until nobody has watched for a while."""
+        """Listens for notifications until nobody has watched for a while."""
         try:
             with self.connect() as connection:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
                 with self._lock:
                     for news in chain.from_iterable(self._watchers.values()):
-                        news.set()  # it may have been written to before
+                        news.set()  # the run may have been written to before LISTEN
                 while True:
                     for notify in connection.notifies(timeout=LOOKS, stop_after=1):
                         with self._lock:
@@ -190,7 +192,7 @@ class Server:
                         if not self._watchers or self._closed:
                             self._listener = None
                             return
-        except psycopg.Error:  # watchers poll too, and start listening again
+        except psycopg.Error:  # watchers also poll, and restart the listener
             with self._lock:
                 self._listener = None
 
@@ -217,7 +219,7 @@ _CONNECTIONS: WeakSet[Connection] = WeakSet()
 def _in_child() -> None:
     for connection in _CONNECTIONS:
         with suppress(psycopg.Error, OSError):
-            os.close(connection.fileno())  # a copy: nothing is sent, and the parent keeps its own
+            os.close(connection.fileno())  # the child's copy: nothing is sent, and the parent's stays open
     _CONNECTIONS.clear()
     for server in _SERVERS:
         server.after_fork()
@@ -229,7 +231,7 @@ if hasattr(os, "register_at_fork"):  # not on every system
 
 # ---------------------------------------------------------------------------------------------------------- tables
 
-#: what each version adds to the one before
+#: the SQL that each version adds to the previous one
 MIGRATIONS = (
     """
     CREATE TABLE meta (version integer NOT NULL);
@@ -262,7 +264,7 @@ OLDEST_SERVER = 140000
 
 
 def check_schema(connection: psycopg.Connection[Any], schema: str) -> None:
-    """`KernaiError` unless the tables are there, in the version that this kernai knows."""
+    """Raises `KernaiError` unless the tables exist in the version that this kernai knows."""
     found = version_of(connection, schema)
     if found == VERSION:
         return
@@ -276,7 +278,7 @@ def check_schema(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 def version_of(connection: psycopg.Connection[Any], schema: str) -> int | None:
-    """The version of the tables, None where there are none."""
+    """The version of the tables; None if they do not exist."""
     if connection.execute("SELECT to_regclass(format('%%I.meta', %s::text))", (schema,)).fetchone() == (None,):
         return None
     row = connection.execute("SELECT version FROM meta").fetchone()
@@ -284,7 +286,7 @@ def version_of(connection: psycopg.Connection[Any], schema: str) -> int | None:
 
 
 def migrate(connection: psycopg.Connection[Any], schema: str) -> int | None:
-    """Makes the tables, or brings them up to date; gives the version that was there. Several processes may do so."""
+    """Creates or updates the tables, and returns their previous version. Several processes may do so at once."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('kernai migrate'))")
         before = version_of(connection, schema)

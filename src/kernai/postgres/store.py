@@ -1,11 +1,11 @@
 """`PostgresStore`: runs in PostgreSQL, for many machines at once.
 
-- Most appends are one statement, which is one transaction: a new row for the run, or an update of its row under
-  the conditions that its count of entries and its lease are what the worker takes them for, feeds the insert of the
-  entries. Where no row fits, or there is more to do (a claim, a decision that is used up), the same is done step by
-  step under the row's lock, and that says why an append is refused.
-- While the server is away, everything is tried again, appends for as long as the lease may hold. An append that was
-  committed although its answer was lost is recognised by its writer.
+- Most appends are one statement, and thus one transaction. It inserts or updates the run's row, provided that the
+  number of entries and the lease are what the worker expects, and inserts the entries only if that succeeded. If no row
+  matches, or there is more to do (a claim, or removing a used decision), the append is done in several steps under a
+  lock on the row, which also show why an append is refused.
+- While the server is unavailable, everything is retried; appends as long as the lease may be valid. If an append was
+  committed but its response was lost, the retry is recognised by its `writer`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: for how many seconds those who watch a run are notified
+#: how many seconds appends to a run send notifications after somebody has asked to watch it
 WATCHED = 60.0
-#: Procrastinate's name for the only task there is
+#: the name of the only Procrastinate task
 TASK = "kernai"
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
@@ -48,7 +48,7 @@ IS_DUE = """due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"H
 _HEAD = ("entries", "token", "holder", "seconds", "since", "until", "number", "writer", "cancel")
 LISTED = ("status", "updated_at", "agent", "parent", "due", "tags", "waiting", "info")
 COLUMNS = ("decisions", *_HEAD, *LISTED)
-#: what `head_of` reads
+#: the columns that `head_of` reads
 SELECTED = f"info, decisions, {', '.join(_HEAD)}, {NOW}"
 _ONE = f"SELECT {SELECTED} FROM runs WHERE tenant = %s AND run_id = %s"
 _UPDATE = f"""
@@ -58,7 +58,7 @@ _ENTRIES = """
 INSERT INTO entries SELECT %(tenant)s, %(run_id)s, %(first)s + place - 1, entry
 FROM unnest(%(texts)b::text[]) WITH ORDINALITY AS one(entry, place)"""
 _NOTIFY = "SELECT pg_notify(%(channel)s, %(note)s) FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s"
-#: the first append to a new run; its times count from now
+#: the first append to a new run; `since` and `until` are relative to the server's present time
 _BEGIN = f"""
 WITH head AS (
     INSERT INTO runs (tenant, run_id, {', '.join(COLUMNS)}) VALUES (%(tenant)s, %(run_id)s, {', '.join(
@@ -86,7 +86,7 @@ WHERE tenant = %s AND run_id = %s AND (%s::text[] IS NULL OR id = ANY(%s::text[]
 _KEEP_MEDIA = """
 INSERT INTO media (tenant, run_id, id, about, digest) VALUES (%s, %s, %s, %s, %s) ON CONFLICT (tenant, run_id, id)
 DO UPDATE SET about = excluded.about, digest = excluded.digest
-WHERE media.digest IS NULL AND excluded.digest IS NOT NULL"""  # as `first_read`
+WHERE media.digest IS NULL AND excluded.digest IS NOT NULL"""  # same rule as `first_read`
 _FORGET = (
     "UPDATE runs SET queue = NULL, lock = NULL WHERE tenant = %s AND run_id = %s",
     "DELETE FROM entries WHERE tenant = %s AND run_id = %s",
@@ -100,11 +100,11 @@ _FORGET = (
 class PostgresStore(OpenedStore):
     """Keeps runs in the PostgreSQL database at `conninfo`, in tables in `schema`. PostgreSQL 14 or later.
 
-    The tables are made and brought up to date by `kernai store migrate`, or with `create`. `pool_size` is how many
-    connections it uses at most, plus one that renews leases and one for `watch`. `codec` encrypts entries and media.
-    One store serves all threads; it survives a fork. Close it, or use it as a context manager.
+    `kernai store migrate` creates and updates the tables; so does `create`. `pool_size` is the maximum number of
+    connections, not counting one for renewing leases and one for `watch`. `codec` encrypts entries and media. All
+    threads may share one store; it survives a fork. Close it, or use it as a context manager.
 
-    `KernaiError` for a server that cannot be reached, and for tables that are missing or of another version.
+    `KernaiError` if the server cannot be reached, or if the tables are missing or have another version.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PostgresStore(OpenedStore):
         except psycopg.ProgrammingError as error:
             raise ValueError(f"no address of a database: {error}") from None
         self.schema, self.conninfo = schema, conninfo
-        #: set when this process is to leave its runs to other workers
+        #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None
         self.name = f"{known.get('host') or ''}/{known.get('dbname') or ''} ({schema})"
         self.pool_size, self._codec = pool_size, codec
@@ -178,7 +178,7 @@ class PostgresStore(OpenedStore):
         return self._perform(f"append entries {first_seq} to {ends - 1} of run {run_id!r}", work, patience)
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
-        """See `RunStore.load`; at most `limit` entries."""
+        """See `RunStore.load`. Returns at most `limit` entries."""
         check_run_id(run_id)
         query = "SELECT entry FROM entries WHERE tenant = %s AND run_id = %s AND seq >= %s ORDER BY seq LIMIT %s"
         given = (self._tenant, run_id, from_seq, limit)
@@ -211,7 +211,7 @@ class PostgresStore(OpenedStore):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Everything that this thread does with the store in the ``with`` block is one transaction."""
+        """Makes everything that this thread does with the store in the ``with`` block one transaction."""
         try:
             with self._server.transaction() as connection:
                 yield connection
@@ -219,15 +219,15 @@ class PostgresStore(OpenedStore):
             raise self._reported("begin or end a transaction", error) from error
 
     def for_worker(self, tenant: str, stopping: threading.Event) -> Self:
-        """The view of a tenant, or of none, whose runs are left to other workers once `stopping` is set."""
+        """A view for one tenant, or for none, whose runs are left to other workers once `stopping` is set."""
         view = self.tenant(tenant) if tenant else object.__new__(type(self))
         vars(view).update({**vars(self), "_tenant": tenant, "stopping": stopping})
         return view
 
     def enqueue(self, run_id: str) -> bool:
-        """Submits a job for a run that `Workers` continue, unless one is waiting already. Whether there is one.
+        """Submits a job for a run of `Workers`, unless a job is already waiting. Returns whether there is a job now.
 
-        Use it for a run that is blocked, once what blocked it is fixed.
+        Use it for a blocked run once the cause is fixed.
         """
         return self._perform(
             f"submit a job for run {run_id!r}", lambda connection: enqueue(connection, self._tenant, run_id)
@@ -291,7 +291,7 @@ class PostgresStore(OpenedStore):
             "status = %(status)s": wanted.status is not None and not depends_on_lease,
             "agent = %(agent)s": wanted.agent is not None,
             "parent = %(parent)s": wanted.parent is not None,
-            "tags @> %(tags)s AND tags <> '{}'": wanted.tags,  # as the index has it
+            "tags @> %(tags)s AND tags <> '{}'": wanted.tags,  # the condition of the index runs_by_tag
             "%(waiting)s = ANY(waiting)": wanted.waiting is not None,
             "updated_at < %(before)s": wanted.updated_before is not None,
             IS_DUE: wanted.due,
@@ -312,7 +312,8 @@ class PostgresStore(OpenedStore):
             found = [head.shown() for head in heads if wanted.matches(head.shown())]
             if len(found) == len(rows) or len(rows) < limit:
                 return found
-            return [*found, *self._find(wanted, limit - len(found), heads[-1].info)]  # some were running, or dead
+            # the query cannot tell whether a holder is alive, so fetch more in place of the runs that did not match
+            return [*found, *self._find(wanted, limit - len(found), heads[-1].info)]
 
         return self._perform("list the runs", work)
 
@@ -327,7 +328,7 @@ class PostgresStore(OpenedStore):
                 if time.monotonic() - marked > WATCHED / 3:
                     marked = time.monotonic()
                     self._perform(f"watch run {run_id!r}", lambda connection: connection.execute(query, given))
-                    return  # what came before that was not notified
+                    return  # earlier entries sent no notification, so let the caller load once
                 news.wait(min(seconds, LOOKS))
                 news.clear()
                 self._server.listen()
@@ -337,7 +338,7 @@ class PostgresStore(OpenedStore):
     # ------------------------------------------------------------------------------------------------------- the server
 
     def _perform(self, doing: str, work: Callable[[Connection], T], patience: float | None = None) -> T:
-        """What `work` gives. While the server is away it is tried again."""
+        """Runs `work` and returns its result, retrying while the server is unavailable."""
         server, until = self._server, time.monotonic() + (PATIENCE if patience is None else patience)
         while True:
             try:
@@ -354,14 +355,14 @@ class PostgresStore(OpenedStore):
             INTERRUPTS.look()
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
-        """What the database says, for the caller."""
+        """Converts a database error to the error for the caller."""
         hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
         why = self._server.why_none() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")
 
 
 def head_of(info: str, decisions: str, *rest: Any) -> Head:
-    """The head of a row."""
+    """Creates a head from a row."""
     *values, now = rest
     head = Head(RunInfo.from_dict(json.loads(info)), now=now, decisions=json.loads(decisions))
     for name, value in zip(_HEAD, values, strict=True):
@@ -370,14 +371,14 @@ def head_of(info: str, decisions: str, *rest: Any) -> Head:
 
 
 def row_of(head: Head) -> dict[str, Any]:
-    """The columns of a head."""
+    """Returns the columns of a head."""
     row = {name: getattr(head, name) for name in _HEAD} | listed(head.info)
     row["decisions"] = json.dumps(head.decisions)
     return row if head.entries else {**row, "status": ""}
 
 
 def listed(info: RunInfo) -> dict[str, Any]:
-    """The columns by which a run is found, and what is shown of it."""
+    """Returns the columns for searching runs, and the run's summary."""
     return {
         "status": info.status, "updated_at": info.updated_at, "agent": dumps_data(info.agent),
         "parent": dumps_data(info.parent), "due": info.due_at(), "tags": tagged(info.tags.items()),
@@ -386,12 +387,12 @@ def listed(info: RunInfo) -> dict[str, Any]:
 
 
 def tagged(tags: Iterable[tuple[str, str]]) -> list[str]:
-    """Tags as they are stored."""
+    """Converts tags to their stored form."""
     return [json.dumps([name, value]) for name, value in tags]
 
 
 def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
-    """Submits a job for a run that `Workers` continue, unless one is waiting already. Whether there is one."""
+    """Submits a job for a run of `Workers`, unless a job is already waiting. Returns whether there is a job now."""
     row = connection.execute(_QUEUE, (tenant, run_id)).fetchone()
     if row is None or row[0] is None:
         return False

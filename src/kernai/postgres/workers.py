@@ -1,11 +1,12 @@
-"""`Workers`: runs that any machine can work on, as jobs of Procrastinate in the store's own database.
+"""`Workers`: work on runs on any machine. Each run is a Procrastinate job in the store's own database.
 
-- A job says "continue run X" and nothing else: what there is to do is in the record. So a job too many does no harm:
-  the lease makes a run exclusive. A run, or a decision on one, and its job are written in one transaction.
-- A thread in each worker, the reaper, goes by the record too. Where a worker died, it ends the old job and submits
-  another in one transaction. It also wakes runs whose `Pause(until=...)` has passed. One reaper at a time does so.
+- A job only says "continue run X"; the recording says what there is to do. So an extra job does no harm, since only one
+  worker can hold the run's lease. A run and its job, or a decision and its job, are written in one transaction.
+- A thread in each worker, the reaper, also goes by the recording. If a worker has died, it ends the old job and submits
+  another in one transaction. It also wakes runs whose `Pause(until=...)` has passed. Only one reaper works at a time.
 - A run that no worker can continue is blocked, with the reason, until a person decides. Nothing is guessed.
-- Runs block, so each has a thread. They are daemons: a call that outlasts the grace time does not keep the process.
+- Runs block, so each has a thread. These are daemon threads: a call that outlasts the grace time does not keep the
+  process alive.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kernai.workers")
 #: statuses of runs that have not ended
 _OPEN = frozenset({ABANDONED, QUEUED, RUNNING, WAITING, BLOCKED})
-#: seconds between two rounds of the reaper, and between two looks for what nobody was notified of, such as a job whose
-#: lock is free again
+#: seconds between two rounds of the reaper, and between two checks for changes without a notification, such as a job
+#: whose lock has become free
 ROUND, POLL = 2.0, 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _SET_QUEUE = "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
-#: jobs whose worker may be dead, and those that failed or were broken off, with the run's row where it has not ended
+#: jobs whose worker may be dead, and jobs that failed or were aborted, each with the run's row if it has not ended
 _JOBS = f"""
 SELECT job.args->>'tenant', job.args->>'run_id', job.id, job.status::text,
     coalesce(worker.last_heartbeat < now() - make_interval(secs => %s), true),
@@ -63,7 +64,7 @@ FROM procrastinate_jobs AS job LEFT JOIN procrastinate_workers AS worker ON work
 LEFT JOIN runs ON tenant = job.args->>'tenant' AND run_id = job.args->>'run_id'
     AND runs.status IN ('queued', 'running', 'waiting', 'blocked')
 WHERE job.queue_name = %s AND job.task_name = '{TASK}' AND job.status IN ('doing', 'failed', 'aborted')"""
-#: runs that may be without a job: somebody worked on them outside of `Workers`, or they have waited long enough
+#: runs that may lack a job: somebody worked on them outside of `Workers`, or their wait has ended
 _FORGOTTEN = f"""
 SELECT tenant, run_id, {SELECTED} FROM runs
 WHERE queue = %s AND (status = 'running' OR (status = 'waiting' AND {IS_DUE}))
@@ -74,13 +75,13 @@ WHERE queue = %s AND (status = 'running' OR (status = 'waiting' AND {IS_DUE}))
 
 
 class Workers:
-    """Works on the runs of a `PostgresStore`, and submits them. `agents` are those that runs may have, by name.
+    """Submits runs to a `PostgresStore`, and works on them. `agents` are the agents that runs may use, by name.
 
-    `concurrency` is how many runs this process works on at once. A process takes the runs of its `queue` only.
-    `options` is called with a run's `RunInfo` and returns the options of `resume` for it, such as its context and
-    limits. A run is blocked if its agent protects less than when it was recorded, except for the keys in `accept`; the
-    reason names them. `lease` is for how many seconds a silent worker keeps a run; `grace`, how many seconds `run`
-    waits for calls that are under way when it is stopped.
+    `concurrency` is how many runs this process works on at once. It only takes runs from its `queue`. `options` is
+    called with a run's `RunInfo` and returns the options for its `resume`, such as the context and limits. If a run's
+    agent has lost protections since the run was recorded, the run is blocked, and the reason lists their keys; those in
+    `accept` are allowed. `lease` is how many seconds a run stays with a worker that no longer renews its lease; `grace`
+    is how many seconds `run` waits for calls in progress when it is stopped.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class Workers:
         metadata: Mapping[str, Any] | None = None, history: Iterable[Message | Mapping[str, Any]] = (),
         lock: str | None = None, tenant: str = "",
     ) -> RunHandle:
-        """Stores a run and its job, in one transaction, for a worker to begin. `RunConflictError` if it is there.
+        """Stores a run and its job in one transaction, for a worker to begin. `RunConflictError` if the run exists.
 
-        Runs with the same `lock`, such as ``"customer:7"``, are worked on one after the other. `tags` are what
-        ``store.runs(tags=...)`` finds it by.
+        Runs with the same `lock`, such as ``"customer:7"``, are worked on one after the other. ``store.runs(tags=...)``
+        finds the run by its `tags`.
         """
         if agent not in self.agents:
             raise KernaiError(self._unknown(agent))
@@ -133,7 +134,7 @@ class Workers:
         return RunHandle(store, run_id, self.agents)
 
     def handle(self, run_id: str, *, tenant: str = "") -> RunHandle:
-        """The handle of a run that was submitted before, by whomever."""
+        """Returns the handle of a run that was submitted earlier, by any process."""
         return RunHandle(self._view(tenant), run_id, self.agents)
 
     # ----------------------------------------------------------------------------------------------------- the worker
@@ -141,9 +142,9 @@ class Workers:
     def run(self, *, wait: bool = True) -> None:
         """Works on runs until `stop`, SIGTERM or Ctrl-C; without `wait`, until no job is left.
 
-        When it is stopped, its runs begin nothing more. Once what is under way has ended and is on record, other
-        workers continue them. It starts again where Procrastinate's worker fails, for example because the database was
-        away. Once stopped, it stays so.
+        When it is stopped, its runs begin no further calls. Once the calls in progress have ended and are recorded,
+        other workers continue the runs. If Procrastinate's worker fails, for example because the database was
+        unavailable, it is started again. After `stop`, another `run` returns at once.
         """
         done = threading.Event()
         reaper = threading.Thread(target=self._reap_until, args=(done,), name="kernai-reaper", daemon=True)
@@ -155,7 +156,7 @@ class Workers:
             reaper.join()
 
     def stop(self) -> None:
-        """Makes `run` return, from any thread."""
+        """Makes `run` return. May be called from any thread."""
         self._stopping.set()
         self._break_off()
 
@@ -168,7 +169,7 @@ class Workers:
         while not self._stopping.is_set():
             working = asyncio.ensure_future(self._work_once(wait=wait))
             self._break_off = partial(loop.call_soon_threadsafe, _cancel_once, working)
-            if self._stopping.is_set():  # just now
+            if self._stopping.is_set():  # it was set just now
                 working.cancel()
             try:
                 await working
@@ -205,7 +206,7 @@ class Workers:
                 shutdown_graceful_timeout=self._grace, delete_jobs="successful", fetch_job_polling_interval=POLL,
                 update_heartbeat_interval=self._lease / 3, stalled_worker_timeout=self._lease,
             )
-        finally:  # also where opening was cancelled: what is left of a pool keeps the event loop from ending
+        finally:  # even if opening was cancelled: a half-open pool would keep the event loop from ending
             await app.close_async()
 
     def _continue(self, tenant: str, run_id: str) -> None:
@@ -221,18 +222,18 @@ class Workers:
             except RunConflictError:
                 if self._stopping.is_set():
                     store.enqueue(run_id)
-                return  # else another worker has it
+                return  # otherwise another worker has the run
             except InFlightError as error:
                 _block(store, run_id, error_text(error), error)
                 return
             except Exception as error:
-                if isinstance(error.__cause__, psycopg.Error):  # it may pass
+                if isinstance(error.__cause__, psycopg.Error):  # this may be transient
                     raise  # the job fails, and the reaper submits another
                 _LOG.warning("run %s is blocked: %s", run_id, error_text(error), exc_info=error)
                 _block(store, run_id, f"{type(error).__name__}: {error_text(error)}")
                 return
             after = store.info(run_id)
-            # a decision that came while the run was worked on has had its job already
+            # continue here: the job for a decision made in the meantime may have been used up already
             is_due = after is not None and (after.decisions or after.due) and after.length != info.length
             if result.stop_reason != StopReason.INTERRUPT or not is_due:
                 return
@@ -258,11 +259,11 @@ class Workers:
 
 
 def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
-    """For runs of this queue that have not ended, whose worker died or failed, or whose time to wake has come: ends
-    the old job, and submits another. Gives how many.
+    """Ends the old job and submits another for each unfinished run of this queue whose worker died or failed, or that
+    is due. Returns the number of jobs submitted.
 
-    A job's worker is dead if it was silent for so many seconds, and the run's lease is over. Only one caller at a time
-    does something.
+    A job's worker counts as dead if it has been silent for `silent` seconds and the run's lease has expired. Only one
+    caller at a time does anything.
     """
     with store.transaction() as connection:
         if connection.execute(_LOCK, (f"kernai reaper {store.schema} {queue}",)).fetchone() == (False,):
@@ -286,7 +287,7 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
 
 
 def _cancel_once(task: asyncio.Task[None]) -> None:
-    """Cancelled twice, Procrastinate's worker would not wait for calls in progress."""
+    """Cancels a task, but only once: cancelled twice, Procrastinate's worker would not wait for calls in progress."""
     if not task.cancelling():
         task.cancel()
 
@@ -299,14 +300,14 @@ class RunHandle:
         self._store, self._agents = store, agents
 
     def info(self) -> RunInfo:
-        """What the store lists of it. `KernaiError` if it is not there."""
+        """The run's summary. `KernaiError` if the run does not exist."""
         info = self._store.info(self.run_id)
         if info is None:
             raise KernaiError(f"the store has no run {self.run_id!r}; its runs() lists those it has")
         return info
 
     def events(self, from_seq: int = 0) -> Iterator[Event]:
-        """The run's events, those that are stored and those that come, until it has ended. It may wait meanwhile."""
+        """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it."""
         for entry in self._store.watch(self.run_id, from_seq):
             yield Event.from_dict(entry)
             is_end = entry["event"] == ResultRow.type and not entry["scope"]
@@ -314,9 +315,10 @@ class RunHandle:
                 return
 
     def result(self, timeout: float | None = None) -> Result[Any]:
-        """The `Result`, once the run has ended or waits for a decision. `TimeoutError` after `timeout` seconds.
+        """Waits until the run has ended or waits for a decision, and returns its `Result`. `TimeoutError` after
+        `timeout` seconds.
 
-        `KernaiError` for a run that is blocked.
+        `KernaiError` if the run is blocked.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while _is_for_workers(info := self.info()):
@@ -334,12 +336,12 @@ class RunHandle:
         return ended
 
     def cancel(self, reason: str = "") -> None:
-        """Ends the run: as cancelled if a worker has it, which may take seconds, else at once as closed."""
+        """Ends the run: as ``cancelled`` if a worker has it, which may take seconds, else at once as ``closed``."""
         end_run(self._store, self.run_id, reason)
 
 
 def _is_for_workers(info: RunInfo) -> bool:
-    """Whether a worker has the run, or will take it."""
+    """Whether a worker has the run, or will claim it."""
     if info.status != BLOCKED:
         return bool(info.status in (QUEUED, RUNNING, ABANDONED) or info.decisions or info.due)
     return any(one.metadata.get("in_flight") and one.call_id in info.decisions for one in info.pending)

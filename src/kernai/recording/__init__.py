@@ -1,1 +1,1 @@
-"""Where events go to stay: recorder, sinks, log, and reading a recording back."""
+"""Keeps events: the recorder, its sinks, the log, and reading recordings."""

@@ -1,4 +1,4 @@
-"""The log: one line an event on a standard library logger, silent until the application asks for it."""
+"""The log: one line per event on a standard library logger, silent until the application configures logging."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ NAME = "kernai"
 MAX_VALUE = 200
 _QUOTED = r"[\s\"'=]"
 
-#: problems are warnings; everything else is information
+#: events that are logged as warnings; all others are logged as information
 _WARNINGS = frozenset(kind.type for kind in KINDS.values() if kind.is_warning)
-#: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
+#: fields with texts by people or models, which may be long or private: they are not logged unless `config.debug`
 _PRIVATE = frozenset({
     "input", "content", "params", "result", "results", "request", "raw", "text", "data", "prose_preview", "metadata",
     "tasks", "goal", "usage",
 })
 
-# a library prints nothing unasked, not even through logging's handler of last resort
+# a library must print nothing unasked, not even through logging's handler of last resort
 _LOGGER = logging.getLogger(NAME)  # once, since `getLogger` takes a lock
 _LOGGER.addHandler(logging.NullHandler())
 
@@ -40,14 +40,14 @@ class EventLog:
 
     def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
         self._logger = _LOGGER if logger is None else logger
-        #: the types of events that are logged, None for all; worked out once a run
+        #: the types of events that are logged, None for all; computed once per run
         self.loud: frozenset[str] | None = None
         if not self._logger.isEnabledFor(logging.INFO):
             self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
         self._debug = debug
 
     def write(self, row: Row) -> None:
-        """One line for the row; with `config.debug` a second one that holds its data."""
+        """Logs the row as one line; with `config.debug`, also a second line with its data."""
         fields = _fields(row)
         self._log(logging.WARNING if row.is_warning else logging.INFO, fields)
         if self._debug and self._logger.isEnabledFor(logging.DEBUG):
@@ -64,7 +64,7 @@ class EventLog:
 
     @property
     def trace(self) -> Callable[..., None] | None:
-        """Writes a traceback, a log line for each of its lines; None unless `config.debug` and the level ask for it."""
+        """A function that logs a traceback line by line; None unless `config.debug` is on and the level allows it."""
         return self._trace if self._debug and self._logger.isEnabledFor(logging.DEBUG) else None
 
     def _trace(self, name: str, text: str, **fields: object) -> None:
@@ -72,22 +72,22 @@ class EventLog:
             self._log(logging.DEBUG, {"event": name, **fields, "trace": line})
 
     def warn(self, name: str, **fields: object) -> None:
-        """A warning that is not an event."""
+        """Logs a warning that is not an event."""
         self._log(logging.WARNING, {"event": name, **fields})
 
     def _log(self, level: int, fields: dict[str, Any], error: BaseException | None = None) -> None:
-        # a handler that raises is the last observer: nobody is left to report it to
+        # if a log handler raises, nobody is left to report it to
         with suppress(Exception):
             self._logger.log(level, "%s", line(fields), extra={"kernai": fields, "kernai_error": error})
 
 
 def warn(name: str, **fields: object) -> None:
-    """A warning outside of any run, on the logger `kernai`."""
+    """Logs a warning outside of any run, on the logger `kernai`."""
     EventLog(None, debug=False).warn(name, **fields)
 
 
 def line(fields: dict[str, Any]) -> str:
-    """``key=value`` pairs; a value with anything but plain printing characters is a JSON string."""
+    """Formats fields as ``key=value`` pairs. A value with anything but plain printable characters is a JSON string."""
     return " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
 
 

@@ -1,7 +1,7 @@
 """`Recorder` and its sinks: the complete recording of a run.
 
-A sink is any object with `record(event)`. Three come with the package: `MemorySink`, `JsonlSink`, `CompositeSink`.
-A sink that raises is logged by the driver and the run continues.
+A sink is any object with `record(event)`. Three are included: `MemorySink`, `JsonlSink`, `CompositeSink`. If a sink
+raises, the driver logs that, and the run continues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = "root"
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """Receives recorded events."""
 
     def record(self, event: Event) -> None: ...
 
@@ -40,7 +40,7 @@ def _checked(sink: Sink) -> Sink:
     if not callable(getattr(sink, "record", None)):
         raise TypeError(f"sink must have a record(event) method, {type(sink).__name__} has none")
     if is_async(sink.record):
-        raise TypeError(f"{type(sink).__name__}.record is an async function: a sink's is a plain one, for both worlds")
+        raise TypeError(f"{type(sink).__name__}.record is an async function: a sink's must be a plain one")
     return sink
 
 
@@ -53,7 +53,7 @@ class MemorySink:
 
     @property
     def entries(self) -> list[Event]:
-        """A new list of the events so far; to add one, call `record`."""
+        """A new list of the events so far. To add an event, call `record`."""
         return list(map(Event.of, self.rows))
 
     def record(self, event: Event) -> None:
@@ -64,8 +64,8 @@ class MemorySink:
 
 
 class CompositeSink:
-    """Gives every event to several sinks. One that raises does not keep it from the others; the first error is raised
-    when all have had it.
+    """Passes every event to several sinks. If one raises, the others still get the event; then the first error is
+    raised.
     """
 
     def __init__(self, *sinks: Sink) -> None:
@@ -77,24 +77,24 @@ class CompositeSink:
         for sink in self.sinks:
             try:
                 sink.record(event)
-            except BaseException as error:  # noqa: BLE001 - the other sinks must have the event too
+            except BaseException as error:  # noqa: BLE001 - the other sinks must still get the event
                 first = first or error
         if first is not None:
             raise first
 
 
 class JsonlSink(NotCopied):
-    """Appends one line of ASCII JSON an event to a file of mode 0600. Thread-safe; a context manager.
+    """Appends each event as a line of ASCII JSON to a file with mode 0600. Thread-safe; a context manager.
 
-    Of `messages_sent` only the messages that are new in the scope are written, and ``"since"``, the number of those
-    before them. `JsonlSink.read` puts them back together.
+    For `messages_sent`, only the messages that are new in the scope are written, with ``"since"``, the number of
+    messages before them. `JsonlSink.read` restores the full lists.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._lock = ForkSafeLock()
         self._delta = MessageDelta()
-        # a descriptor, not a buffered file: a line is in the file when `record` returns, also before a crash
+        # a descriptor, not a buffered file: when `record` returns, the line is in the file, even if the process crashes
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._cut_off = False
         if stat.S_ISREG(os.fstat(self._file).st_mode):  # the mode of a device or a pipe is not ours to change
@@ -107,7 +107,7 @@ class JsonlSink(NotCopied):
             if self._file is None:
                 raise KernaiError(f"the sink on {self.path!r} is closed")
             entry = self._delta.entry(event.row)
-            # start a new line after one that a crash or a full disk has cut off
+            # start a new line if a crash or a full disk has cut off the last one
             left = (("\n" if self._cut_off else "") + dumps_data(entry) + "\n").encode("ascii")
             try:
                 while left:
@@ -119,7 +119,7 @@ class JsonlSink(NotCopied):
                 raise
 
     def close(self) -> None:
-        """Closes the file; closing twice is fine."""
+        """Closes the file; may be called twice."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
@@ -133,19 +133,19 @@ class JsonlSink(NotCopied):
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-        """The entries of such a file as `Recorder.to_list` gives them, `messages_sent` whole again.
+        """Returns the entries of such a file as `Recorder.to_list` does, with all messages in each `messages_sent`.
 
-        `KernaiError` names the line that is no JSON object; one that a crash or a full disk has cut off is left out,
-        and reported in the log.
+        `KernaiError` if a line is not a JSON object; it names the line. Lines that a crash or a full disk has cut off
+        are left out; unless it is the last line, that is logged.
         """
         return read_lines(read_text(path), os.fspath(path))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a recording's file; `KernaiError` if it holds none."""
+    """Returns the text of a recording's file. `KernaiError` if it is not text."""
     with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # which need not have an end
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # a device may never end
             raise KernaiError(f"{os.fspath(path)} is not a recording: it is neither a file nor a pipe")
         raw = file.read()
     try:
@@ -155,7 +155,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_lines(text: str, name: str) -> list[dict[str, Any]]:
-    """What `JsonlSink.read` does, for text in memory; `name` is what errors call it."""
+    """Does the same as `JsonlSink.read`, for text in memory. `name` stands for the file in errors."""
     lines = text.split("\n")
     entries = []
     for number, line in enumerate(lines, 1):
@@ -176,18 +176,18 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
     return expand(entries, name)
 
 
-#: what may be left of a JSON value that was cut off, from where the decoder fails; a string may have more left
+#: matches the rest of a cut-off JSON value, from the place where the decoder fails; strings are handled separately
 _CUT_OFF = r"t(ru?)?|f(a(ls?)?)?|nu?l?|-|[.eE][+-]?|u[0-9a-fA-F]{0,4}|\\\\?"
 
 
 def _is_cut_off(line: str, error: json.JSONDecodeError) -> bool:
-    """Whether only the end of an event's line is missing."""
+    """Whether the line is an event's, and only its end is missing."""
     in_text = error.msg.startswith("Unterminated string")
     return line[:1] == "{" and (in_text or not line[error.pos:] or bool(re.fullmatch(_CUT_OFF, line[error.pos:])))
 
 
 class Recorder:
-    """Records a run: ``execute(agent, "…", recorder=Recorder())``. A fresh one keeps events in memory."""
+    """Records a run: ``execute(agent, "…", recorder=Recorder())``. By default it keeps events in memory."""
 
     def __init__(self, sink: Sink | None = None) -> None:
         self.sink: Sink = MemorySink() if sink is None else _checked(sink)
@@ -198,19 +198,19 @@ class Recorder:
 
     @property
     def entries(self) -> list[Event]:
-        """The events so far. `KernaiError` when no sink keeps them: add a `MemorySink`."""
+        """The events so far. `KernaiError` if no sink keeps them: add a `MemorySink`."""
         memory = _memory(self.sink)
         if memory is None:
             raise KernaiError("no sink of this recorder keeps events: use CompositeSink(MemorySink(), your_sink)")
         return memory.entries
 
     def to_list(self) -> list[dict[str, Any]]:
-        """The events as JSON-ready dicts."""
+        """The events as dicts of JSON data."""
         return [event.to_dict() for event in self.entries]
 
     def to_json(self, expand: bool = True) -> str:
-        """The recording as one JSON list in ASCII. With ``expand=False`` each `messages_sent` holds only what is new,
-        so that the text grows with the run and not with its square.
+        """The recording as one JSON list in ASCII. With ``expand=False``, each `messages_sent` has only new messages,
+        so the text grows linearly with the run, not quadratically.
         """
         if expand:
             return dumps_data(self.to_list())
@@ -229,24 +229,24 @@ class Recorder:
         return sorted({event.step for event in self.entries if event.step is not None})
 
     def clear(self) -> None:
-        """Forgets the events kept in memory."""
+        """Deletes the events kept in memory."""
         memory = _memory(self.sink)
         if memory is not None:
             memory.clear()
 
     def token_usage(self) -> Usage:
-        """The sum over all model calls; what no call reported is None."""
+        """The sum over all model calls. Values that no call reported are None."""
         return sum(self._usages(lambda _: None).values(), Usage())
 
     def token_usage_per_step(self) -> dict[int | None, Usage]:
         return self._usages(lambda event: event.step)
 
     def token_usage_per_task(self) -> dict[str, Usage]:
-        """By workflow task; the root's own usage is under ``"root"``."""
+        """The usage by workflow task. Usage outside of tasks is under ``"root"``."""
         return self._usages(lambda event: event.task_id or ROOT)
 
     def _usages(self, part_of: Callable[[Event], Any]) -> dict[Any, Usage]:
-        """The sums over the model calls of each part."""
+        """Sums the usage of model calls by `part_of`."""
         sums: dict[Any, Usage] = {}
         for event in self.entries:
             usage = event.row.usage()
@@ -257,9 +257,9 @@ class Recorder:
 
 
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
-    """Completes entries that were written with only the new messages in `messages_sent`.
+    """Restores the full messages in entries that were written with only the new ones in `messages_sent`.
 
-    `KernaiError` for one that does not fit the one before; `name` is what it calls them.
+    `KernaiError` for an entry that does not match the one before; `name` stands for the recording in errors.
     """
     last: dict[str, dict[str, list[Any]]] = {}
     whole = []
@@ -284,19 +284,19 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
 
 
 class MessageDelta:
-    """Reduces each `messages_sent` to what its scope has not sent before.
+    """Reduces each `messages_sent` to the messages that its scope has not sent before.
 
-    `sent` is, by run and scope, how many messages those were, and the first of them.
+    `sent` has, by run and scope, the number of messages last sent and the first of them.
     """
 
     def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
         self._sent = dict(sent or {})
 
     def entry(self, row: Row) -> dict[str, Any]:
-        """The entry to write."""
+        """Returns the entry to write."""
         if not isinstance(row, MessagesSentRow):
             if isinstance(row, (RunStartRow, ResultRow)):
-                # a run that reuses an id starts with an empty conversation, one that has ended sends nothing more
+                # a new run with the same id starts with an empty conversation; an ended run sends nothing more
                 self.forget(row)
             return row.entry()
         key = row.place[4], row.place[3]
@@ -309,16 +309,16 @@ class MessageDelta:
         return row.delta(count, is_system_known=first == system).entry()
 
     def forget(self, row: Row) -> None:
-        """Has the scope's next messages written whole, for example because those of this row could not be."""
+        """Makes the scope's next entry have all messages, for example because this row could not be written."""
         self._sent.pop((row.place[4], row.place[3]), None)
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
-    """Whether the file does not end with the end of a line."""
+    """Whether the file's last line has no line break."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
             return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
-    except OSError:  # it can be written, but not read
+    except OSError:  # the file may be writable, but not readable
         return False
 
 
