@@ -79,7 +79,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._handler = self._pressed  # kept, since each access makes a new object and `during` compares by identity
         self._is_sent_again = self._is_forced = False
-        #: the exception for a signal that could not be raised where it came
+        #: the exception of a signal that could not be raised when it arrived
         self.noted: BaseException | None = None
 
     def during(self, work: Callable[..., Result], *given: Any) -> Result:

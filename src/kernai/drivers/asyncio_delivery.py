@@ -152,7 +152,7 @@ class AsyncioDelivery:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # not the run was cancelled, but something that the callback awaited
+            # the run was not cancelled: something that the callback awaited was
             self._writer.observer_failed("callback", event, error)
         except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
             self._writer.observer_failed("callback", event, error)

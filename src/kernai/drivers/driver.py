@@ -151,7 +151,7 @@ class Driver:
 
     @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:
-        """Asks the model in this thread."""
+        """Calls the model in this thread."""
         run, provider, stream = self.begin_call(effect)
         try:
             answer = provider.call(effect.messages, effect.model, effect.generation, stream)

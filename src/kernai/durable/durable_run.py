@@ -356,7 +356,7 @@ class DurableRun:
             return None
         asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
         try:
-            said = _said(ask, asked)
+            said = _ask_host(ask, asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
@@ -440,7 +440,7 @@ def _in_turn(state: HostState, run: Run, call: CallSkill | CallProtocol, work: W
 
 
 @calls_out
-def _said(ask: Callable[[PendingCall], Any], call: PendingCall) -> Any:
+def _ask_host(ask: Callable[[PendingCall], Any], call: PendingCall) -> Any:
     return ask(call)
 
 

@@ -96,10 +96,10 @@ class _Inference:
                 return bool(data.get("drained"))
             case "skill_error" | "protocol_error" | "task_error":
                 is_broken_off = any(map(data.get, ("interrupted", "not_run", "drained")))
-                return is_broken_off or self._went_with(_child(scope, one))
+                return is_broken_off or self._ended_with_the_run(_child(scope, one))
         return False
 
-    def _went_with(self, child: str) -> bool:
+    def _ended_with_the_run(self, child: str) -> bool:
         """Whether a sub-run began, and ended because its root did."""
         rows = self._scopes.get(child)
         return rows is not None and (child in self._stopped or rows[-1].type != "result")

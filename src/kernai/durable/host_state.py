@@ -217,10 +217,10 @@ def _saved(run: Run) -> Any:
         raise
     except BaseException as error:  # raised unchanged, it would be treated as Ctrl-C
         raise KernaiError(f"{kind.__name__}.save raised {type(error).__name__}: {error_text(error)}") from error
-    return _Kept(kind.__name__).of(data)
+    return _JsonCheck(kind.__name__).of(data)
 
 
-class _Kept(Conversion):
+class _JsonCheck(Conversion):
     """Checks JSON data without converting anything: an object recorded as text would be restored as text."""
 
     def __init__(self, name: str) -> None:

@@ -125,7 +125,7 @@ class Head:
             why = "it was released" if self.holder is None else f"{shown_worker(self.holder)} has the run now"
             raise RunConflictError(f"the lease on run {lease.run_id!r} has ended: {why}. Nothing was written")
 
-    def there(self) -> Head:
+    def existing(self) -> Head:
         """Returns the head itself; `KernaiError` if the run does not exist."""
         if self.entries == 0:
             raise KernaiError(f"the store has no run {self.info.run_id!r}; its runs() lists those it has")
@@ -304,7 +304,7 @@ class LeasedStore(NotCopied, RunStore):
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
         check_run_id(run_id)
-        return self._change(run_id, lambda head: head.there().claim(worker, seconds))
+        return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 
     def renew(self, lease: Lease) -> Lease:
         return self._change(lease.run_id, lambda head: head.renew(lease))
@@ -314,16 +314,16 @@ class LeasedStore(NotCopied, RunStore):
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
         made = Decision.of(decision)
-        self._change(run_id, lambda head: head.there().decide(call_id, made))
+        self._change(run_id, lambda head: head.existing().decide(call_id, made))
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
         self._change(run_id, lambda head: head.drop_decision(call_id, why))
 
     def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
-        self._change(run_id, lambda head: head.there().block(why, calls))
+        self._change(run_id, lambda head: head.existing().block(why, calls))
 
     def request_cancel(self, run_id: str, reason: str = "") -> None:
-        self._change(run_id, lambda head: head.there().request_cancel(reason))
+        self._change(run_id, lambda head: head.existing().request_cancel(reason))
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
         found = {one: self._change(one, lambda head: head.cancel, writes=False) for one in run_ids}

@@ -350,7 +350,7 @@ class DurableScope:
         if isinstance(effect, Join):
             return (yield from self._joined())
         if self._durable.is_unwanted:
-            failed = yield from self._left()
+            failed = yield from self._leave_to_others()
             if failed is None:
                 raise Parked
             return failed
@@ -394,7 +394,7 @@ class DurableScope:
         outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome
 
-    def _left(self) -> Generator[Effect, Any, Completion | None]:
+    def _leave_to_others(self) -> Generator[Effect, Any, Completion | None]:
         """Appends the rows so far, except those of calls that were about to begin: another worker will make them.
         Returns an outcome only if that failed; otherwise the caller parks the work.
         """
@@ -414,7 +414,7 @@ class DurableScope:
         asked, self._to_spawn = self._to_spawn, []
         if self._durable.is_unwanted:
             self._parked.update(spawn.key for spawn in asked)
-            return (yield from self._left())
+            return (yield from self._leave_to_others())
         ready: list[Spawn] = []
         failed: Completion | None = None
         for spawn in asked:

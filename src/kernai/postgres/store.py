@@ -3,7 +3,7 @@
 - Most appends are one statement, and thus one transaction. It inserts or updates the run's row, provided that the
   number of entries and the lease are what the worker expects, and inserts the entries only if that succeeded. If no row
   matches, or there is more to do (a claim, or removing a used decision), the append is done in several steps under a
-  lock on the row, which also show why an append is refused.
+  lock on the row. That also shows why an append is refused.
 - While the server is unavailable, everything is retried; appends as long as the lease may be valid. If an append was
   committed but its response was lost, the retry is recognised by its `writer`.
 """

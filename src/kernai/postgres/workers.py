@@ -1,4 +1,4 @@
-"""`Workers`: work on runs on any machine. Each run is a Procrastinate job in the store's own database.
+"""`Workers`: lets any machine work on runs, with Procrastinate jobs in the store's own database.
 
 - A job only says "continue run X"; the recording says what there is to do. So an extra job does no harm, since only one
   worker can hold the run's lease. A run and its job, or a decision and its job, are written in one transaction.

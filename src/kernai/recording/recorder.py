@@ -100,7 +100,7 @@ class JsonlSink(NotCopied):
         if stat.S_ISREG(os.fstat(self._file).st_mode):  # the mode of a device or a pipe is not ours to change
             if hasattr(os, "fchmod"):  # not on every system; an existing file may have been readable by others
                 os.fchmod(self._file, 0o600)
-            self._cut_off = _ends_in_a_line_that_was_cut_off(self.path)
+            self._cut_off = _last_line_is_cut_off(self.path)
 
     def record(self, event: Event) -> None:
         with self._lock:
@@ -313,7 +313,7 @@ class MessageDelta:
         self._sent.pop((row.place[4], row.place[3]), None)
 
 
-def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
+def _last_line_is_cut_off(path: str) -> bool:
     """Whether the file's last line has no line break."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import

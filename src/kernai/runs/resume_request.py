@@ -126,7 +126,7 @@ class ResumeRequest(_RecordedRequest):
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
         if self._info is not None and self._info.decisions:
             self._take_decisions(self._info.decisions)
-        waits = RunInfo(run_id, pending=tuple(self._recorded.waiting.values()))  # a store with leases has the clock
+        waits = RunInfo(run_id, pending=tuple(self._recorded.waiting.values()))  # a store without leases has no clock
         for call_id in waits.due_by(time()) if self._info is None else self._info.due:
             if call_id in self._recorded.waiting:
                 self._approvals.setdefault(call_id, Decision(WOKEN))
@@ -149,7 +149,7 @@ class ResumeRequest(_RecordedRequest):
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
         self.cancellation.begin(self._limits.timeout, recorded.seconds())
-        delivery.kept = None  # replayed rows are compared first
+        delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
         if recorded.is_over and self._input is None:
             self.writer.record_nothing()
@@ -262,7 +262,7 @@ class ReplayRequest(_RecordedRequest):
     def _compared(self, history: History) -> tuple[Result[Any] | None, Run]:
         self.cancellation.begin(None)
         delivery = ThreadsDelivery(self.writer)
-        delivery.kept = None  # replayed rows are compared first
+        delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
         wrap = run.root.wrap
         durable = DurableRun(run.root)
