@@ -20,6 +20,7 @@ import pytest
 import docs_tables
 from kernai import (
     Agent,
+    Decision,
     Event,
     Limits,
     LlmResponse,
@@ -29,13 +30,14 @@ from kernai import (
     Skill,
     stream,
 )
-from kernai.command_line import main
-from kernai.command_line.chat_command import ChatSession, _result
+from kernai.command_line import main, stores
+from kernai.command_line.chat_command import ChatSession, _result, questions
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView
 from kernai.command_line.output import CommandError, interruptible
 from kernai.events import KINDS, Row
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import loads
+from kernai.values.pending_calls import PendingCall
 from tests.command_line.support import ECHO, PATIENCE, write
 
 
@@ -52,6 +54,25 @@ def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFix
     assert mock.last_call is not None
     assert [message.role for message in mock.last_call.messages] == ["system", "user", "assistant", "user", "user"]
     assert "final: 1 step, 1 model call" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what, lines, answers", [
+    ("in_flight", ["perhaps", " Skip ", "", "retry"], ["skip", "retry"]),
+    ("approvals", ["", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
+])
+def test_each_call_is_asked_about_until_a_line_answers(
+    what: Any, lines: list[str], answers: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stores, "login_name", lambda: "ann")
+    calls = [PendingCall(call_id, "pay", {}) for call_id in ("0.0", "0.1")]
+    asking = questions(what, calls)
+    next(asking)
+    with pytest.raises(StopIteration) as ended:
+        for line in lines:
+            asking.send(line)
+    found = ended.value.value[what]
+    assert [found[call.call_id] if what == "approvals" else found(call) for call in calls] == answers
+    assert capsys.readouterr().err.count("pay") == len(lines)
 
 
 ASK = '<command name="/skills"></command>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -136,11 +137,13 @@ def test_a_server_that_prints_no_message_at_all_is_reported_with_what_it_printed
     ],
     ids=["no such command", "a whole line", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
 )
-def test_a_missing_server_is_reported(entry: dict[str, Any], message: str) -> None:
+def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture) -> None:
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:
         answer = call(adapter, "echo")
         assert answer.error is not None
         assert message in answer.error
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_one_server_that_fails_does_not_cost_the_others_their_tools() -> None:

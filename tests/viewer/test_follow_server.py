@@ -193,7 +193,10 @@ def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypat
     assert json.loads(news.news(0, "0", seen))["records"] == []
 
 
-def test_closing_ends_questions_that_wait_and_connections_that_are_idle(client: Client) -> None:
+def test_closing_ends_questions_that_wait_and_connections_that_are_idle(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_server, "GRACE", 60.0)  # as soon as they have ended, not after that
     seen = client.news()
     server = client.server._server
 
@@ -208,9 +211,11 @@ def test_closing_ends_questions_that_wait_and_connections_that_are_idle(client: 
     wait_until(lambda: len(server._clients) == 1 and not server._strangers)
     with socket.create_connection(("127.0.0.1", client.server.port)) as idle:
         wait_until(lambda: len(server._clients) == 2)
-        client.server.close()
-        waiting.join(20)
-        assert not waiting.is_alive()
+        closing = threading.Thread(target=client.server.close)
+        closing.start()
+        for one in (waiting, closing):
+            one.join(20)
+            assert not one.is_alive()
         assert idle.recv(1) == b""
     client.server.close()  # twice is fine
 
@@ -231,6 +236,14 @@ def test_strangers_that_open_connections_and_say_nothing_shut_nobody_out(client:
             stranger.close()
         client.server.close()
         known.join()
+
+
+def test_strangers_that_have_left_take_nobodys_place(client: Client) -> None:
+    with socket.create_connection(("127.0.0.1", client.server.port)) as first:
+        for _ in range(follow_server.MOST_STRANGERS + 1):
+            client.get("/")
+        first.sendall(f"GET /{client.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{client.server.port}\r\n\r\n".encode())
+        assert first.recv(8) == b"HTTP/1.0"
 
 
 def test_closing_does_not_wait_for_a_client_that_takes_no_answer(

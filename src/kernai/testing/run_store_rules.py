@@ -33,11 +33,12 @@ from kernai.events import (
 )
 from kernai.testing.store_rules import _media, _raises, _same, entry
 from kernai.values.pending_calls import PendingCall, UntrustedValue
+from kernai.values.result import Usage
 
 PROCESSES = 8
 PATIENCE = 20.0  # seconds
 AN_HOUR = 3600.0
-USED = {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22, "cost": 0.5, "model_calls": 2}
+USED = {"cost": 0.5, "model_calls": 2}
 
 
 def started(agent: str | None = "clerk", *, at: str = "2026-11-20T10:00:00.000Z", **metadata: Any) -> Entry:
@@ -48,8 +49,7 @@ def started(agent: str | None = "clerk", *, at: str = "2026-11-20T10:00:00.000Z"
 
 def ended(reason: str = "final", *, at: str = "2026-11-20T10:00:00.000Z") -> Entry:
     """The last entry of a run."""
-    text = "done" if reason == "final" else None
-    data = {"text": text, "stop_reason": reason, "steps": 1, "usage": USED, "error": None}
+    data = {"text": None, "stop_reason": reason, "steps": 1, "usage": USED, "error": None}
     return entry(ResultRow.type, data, at=at)
 
 
@@ -174,15 +174,15 @@ class RunStoreRules:
 
     def test_an_append_that_is_repeated_is_no_conflict(self) -> None:
         store = self.make()
-        made = [store.append("r", 0, [started()], [], claim=("first", AN_HOUR), writer="a") for _ in range(2)]
-        _same([one and one.token for one in made], [made[0] and made[0].token] * 2, "the lease that was taken")
-        for _ in range(2):  # the answer to the first was lost
-            store.append("r", 1, [entry(data=1)], [_media("x")], lease=made[0], writer="b")
-        _same([one["data"] for one in store.load("r")[1:]], [1], "the entries")
-        again = partial(store.append, "r", 1, [entry(data=2)], [], lease=made[0])
+        made = [store.append("r", 0, [started()], [], claim=("first", AN_HOUR), writer=one) for one in ("a", "a")]
+        _same(made[1], made[0], "the lease that was taken")
+        for writer in ("b", "b"):  # the answer to the first was lost
+            store.append("r", 1, [entry(data="b")], [_media("x")], lease=made[0], writer=writer)
+        _same([one["data"] for one in store.load("r")[1:]], ["b"], "the entries")
+        again = partial(store.append, "r", 1, [entry(data="c")], [], lease=made[0])
         _raises(RunConflictError, partial(again, writer="c"), "an append of the same entry that is another's")
-        for _ in range(2):
-            store.append("r", 2, [ended()], [], lease=made[0], release=True, writer="d")
+        for writer in ("d", "d"):
+            store.append("r", 2, [ended()], [], lease=made[0], release=True, writer=writer)
         _same(len(store.load("r")), 3, "how many entries there are")
 
     def test_the_lease_of_a_process_that_died_is_over(self) -> None:
@@ -292,7 +292,7 @@ class RunStoreRules:
         expected = [f"r{number}" for number in range(9)]
         for number, run_id in enumerate(expected):  # three of each time
             store.append(run_id, 0, [started(at=f"2026-11-{20 - number // 3}")], [])
-        for limit in (1, 2, 4, 9, 10):
+        for limit in range(1, 11):
             found: list[RunInfo] = []
             while page := self.reopen(store).runs().page(limit, found[-1] if found else None):
                 _true(len(page) <= limit, f"a page of {limit} has {len(page)} runs")
@@ -308,8 +308,8 @@ class RunStoreRules:
         store.append("r", 0, [started(at="1", tags={"a": "b"}), sent, answer], [])
         info = self.reopen(store).info("r")
         assert info is not None
-        listed = (info.agent, info.created_at, info.updated_at, info.steps, info.usage.total_tokens, info.usage.cost)
-        _same(listed, ("clerk", "1", "3", 2, 11, 0.25), "what is listed while it runs")
+        listed = (info.agent, info.created_at, info.updated_at, info.steps, info.usage)
+        _same(listed, ("clerk", "1", "3", 2, Usage(10, 1, 11, 0.25, 1)), "what is listed while it runs")
         _same((dict(info.tags), info.length, info.number, info.parent), ({"a": "b"}, 3, 0, None), "the rest of it")
         doubt = UntrustedValue("to", "eve", "which is in the result of `read_mail`")
         paused = asked("1.0", until="2026-11-21", untrusted=[doubt.to_dict()])
@@ -317,11 +317,11 @@ class RunStoreRules:
         _same([call.call_id for call in _info(store).pending], ["1.0", "1.1"], "the calls that wait")
         waits = PendingCall("1.0", "pay", {"amount": 3}, "much", {}, "2026-11-21", (doubt,))
         _same(_info(self.reopen(store)).pending[0], waits, "the first of them")
-        given = entry(ApprovalGivenRow.type, {"call_id": "1.0", "decision": True, "by": "ann"})
-        store.append("r", 6, [entry(RunResumedRow.type, {"from_seq": 6, "dropped": []}), given, ended()], [])
+        given = entry(ApprovalGivenRow.type, {"call_id": "1.0", "decision": "too much", "by": "ann"})
+        store.append("r", 6, [entry(RunResumedRow.type, {}), given, ended()], [])
         info = _info(store)
         left = [call.call_id for call in info.pending]
-        _same((info.status, info.usage.model_calls, left), ("final", 2, ["1.1"]), "the end")
+        _same((info.status, info.steps, info.usage.model_calls, left), ("final", 1, 2, ["1.1"]), "the end")
 
     def test_what_is_listed_can_be_given_with_an_append(self) -> None:
         store = self.make()
@@ -346,7 +346,7 @@ class RunStoreRules:
     def test_a_decision_is_kept_until_it_is_recorded(self) -> None:
         store = self.make()
         self._waiting(store)
-        store.decide("r", "0.0", {"params": {"amount": 2}})
+        store.decide("r", "0.0", "too little")
         store.decide("r", "0.0", "too much")
         kept = {"0.0": {"decision": "too much", "by": None}}
         _same(dict(_info(self.reopen(store)).decisions), kept, "the decisions")
@@ -359,10 +359,10 @@ class RunStoreRules:
     def test_what_is_handed_in_or_out_may_be_changed(self) -> None:
         store = self.make()
         store.append("r", 0, [started(tags={"team": "a"}), asked(), ended("interrupt")], [])
-        changes = {"amount": 2}
+        changes: dict[str, Any] = {"amount": 2}
         store.decide("r", "0.0", {"params": changes})
         before = _info(self.reopen(store))
-        changes["amount"] = 99
+        changes["amount"] = "more"
         info: Any = _info(store)
         for found in (info.tags, info.pending[0].params, info.pending[0].metadata, info.decisions["0.0"]["decision"]):
             found.clear()
@@ -372,10 +372,10 @@ class RunStoreRules:
     def test_a_decision_that_cannot_be_made_is_refused(self) -> None:
         store = self.make()
         self._waiting(store)
-        for call_id, decision in (("0.1", True), ("0.0", "yes"), ("0.0", {"amount": 3})):
+        for call_id, decision in (("0.1", "too much"), ("0.0", "yes"), ("0.0", {"amount": "3"})):
             _raises(ValueError, partial(store.decide, "r", call_id, decision), f"the decision {decision} on {call_id}")
-        _raises(KernaiError, partial(store.decide, "never-there", "0.0", True), "a decision on a run that is not there")
-        store.decide("r", "0.0", True)
+        _raises(KernaiError, partial(store.decide, "never-there", "0.0", "too much"), "a decision on no run")
+        store.decide("r", "0.0", "too much")
         store.drop_decision("r", "0.0", "because")
         _same((dict(_info(store).decisions), _info(store).why), ({}, "because"), "the run when it was dropped")
 
@@ -387,7 +387,7 @@ class RunStoreRules:
         info = _info(self.reopen(store))
         _same((info.status, info.why), ("blocked", "the call was under way"), "the run")
         _same([(call.call_id, call.reason) for call in info.pending], [("0.0", "the call was under way")], "its calls")
-        store.decide("r", "0.0", True)
+        store.decide("r", "0.0", "too much")
         store.append("r", 1, [entry(RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
         info = _info(store)
         _same((info.status, info.why, info.pending), ("running", None, ()), "the run when it was resumed")
@@ -416,7 +416,7 @@ class RunStoreRules:
         store.close("r", "old")
         _same(_info(store).pending, (), "the calls that wait")
         _same([one.run_id for one in store.runs(waiting="pay")], [], "the runs that wait for it")
-        _raises(ValueError, partial(store.decide, "r", "0.0", True), "a decision on a call of a closed run")
+        _raises(ValueError, partial(store.decide, "r", "0.0", "too much"), "a decision on a call of a closed run")
 
     # ---------------------------------------------------------------------------------------------- the end of runs
 
@@ -470,12 +470,12 @@ class RunStoreRules:
 
     def test_entries_are_watched_as_they_come(self) -> None:
         store = self.make()
-        store.append("r", 0, [entry(data=0), entry(data=1)], [])
+        store.append("r", 0, [entry(data="a"), entry(data="b")], [])
         found = self.reopen(store).watch("r", 1, timeout=PATIENCE)
-        _same(next(found)["data"], 1, "the entry that was there")
-        store.append("r", 2, [entry(data=2), entry(data=3)], [])
-        _same([next(found)["data"], next(found)["data"]], [2, 3], "the entries that came")
-        _same([one["data"] for one in store.watch("r", 3, timeout=0.001)], [3], "the last one, and then nothing")
+        _same(next(found)["data"], "b", "the entry that was there")
+        store.append("r", 2, [entry(data="c"), entry(data="d")], [])
+        _same([next(found)["data"], next(found)["data"]], ["c", "d"], "the entries that came")
+        _same([one["data"] for one in store.watch("r", 3, timeout=0.001)], ["d"], "the last one, and then nothing")
 
     def test_waits_that_end_on_their_own_are_found(self) -> None:
         store = self.make()
@@ -483,7 +483,7 @@ class RunStoreRules:
             self._waiting(store, run_id, until=until)
         self._waiting(store, "never")
         _same([info.run_id for info in self.reopen(store).runs(due=True)], ["past"], "the runs that are due")
-        future = datetime(2999, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - as users write it
+        future = datetime.max.replace(tzinfo=timezone.utc)  # noqa: UP017 - as users write it
         _same(len(list(store.runs(updated_before=future))), 3, "the runs that were changed before then")
 
 
@@ -493,12 +493,8 @@ def _info(store: RunStore, run_id: str = "r") -> RunInfo:
     return info  # type: ignore[return-value]  # as the line before says
 
 
-def _busy(act: Callable[[], object]) -> RunBusyError:
-    try:
-        act()
-    except RunBusyError as error:
-        return error
-    raise AssertionError(f"{act}: expected RunBusyError, and nothing was raised")
+def _busy(act: partial[Any]) -> RunBusyError:
+    return _raises(RunBusyError, act, f"{act.func.__name__} of a run that somebody works on")
 
 
 def _eventually(act: Callable[[], Any]) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from kernai.durable.store import Entry, Store
 from kernai.errors import KernaiError, RunConflictError
@@ -25,6 +25,7 @@ from kernai.events import ProgressRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.testing.contracts import at_once
 from kernai.values.media import Media
 
+Raised = TypeVar("Raised", bound=Exception)
 WORKERS = 8
 LONGEST_SHOWN = 2000
 
@@ -33,7 +34,7 @@ HARD_DATA: Any = {
     "texts": ["", "\0", "a\0b", "\ud800", "\udfff x", "\U0001f600", "é", "e\u0301", "\r\n\u2028", "'\"\\;--"],
     "numbers": [0, -1, 2**63, -(2**70), 10**400, 0.1, 1e308, -5e-324, 1.0],
     "others": [None, True, False, [], {}, [[[]]]],
-    "": {"\0": 1, "\ud800": 2, " ": 3},
+    "": {"\0": "a", "\ud800": "b", " ": "c"},
     "long": "x" * 100_000,
 }
 
@@ -75,7 +76,7 @@ class StoreRules:
 
     def test_entries_come_back_as_they_were(self) -> None:
         store = self.make()
-        given = [entry(data=HARD_DATA), entry(data=HARD_DATA["texts"]), {"of another kind": [1]}]
+        given = [entry(data=HARD_DATA), entry(data=HARD_DATA["texts"]), {"of another kind": ["x"]}]
         store.append("r", 0, given, [])
         _same(self.reopen(store).load("r"), given, "entries with unusual data")
 
@@ -83,9 +84,9 @@ class StoreRules:
         store = self.make()
         given = [entry(data={"list": [1]})]
         store.append("r", 0, given, [])
-        given[0]["data"]["list"].append(2)
+        given[0]["data"]["list"].append("by the writer")
         loaded = store.load("r")
-        loaded[0]["data"]["list"].append(3)
+        loaded[0]["data"]["list"].append("by a reader")
         loaded.append(entry())
         _same(store.load("r"), [entry(data={"list": [1]})], "what was appended")
 
@@ -110,7 +111,7 @@ class StoreRules:
     # -------------------------------------------------------------------------------------------------- order
 
     def test_an_append_of_what_is_there_already_is_a_conflict_and_writes_nothing(self) -> None:
-        self._conflicts([1, 2, 0])
+        self._conflicts(range(3))
 
     def test_an_append_that_leaves_a_gap_is_a_conflict_and_writes_nothing(self) -> None:
         self._conflicts([4, 100])
@@ -130,12 +131,12 @@ class StoreRules:
 
     def test_an_append_that_fails_half_way_keeps_nothing(self) -> None:
         store = self.make()
-        store.append("r", 0, [entry(data=0)], [])
+        store.append("r", 0, [entry(data="a")], [])
         with suppress(_BrokenError):
-            store.append("r", 1, _Broken([entry(data=1), entry(data=2)]), [_media("x")])
-        _same((store.load("r"), store.load_media("r")), ([entry(data=0)], []), "the run after an append that failed")
-        store.append("r", 1, [entry(data=3)], [])
-        _same(self.reopen(store).load("r"), [entry(data=0), entry(data=3)], "the run after the next one")
+            store.append("r", 1, _Broken([entry(data="lost"), entry(data="broken")]), [_media("x")])
+        _same((store.load("r"), store.load_media("r")), ([entry(data="a")], []), "the run after an append that failed")
+        store.append("r", 1, [entry(data="b")], [])
+        _same(self.reopen(store).load("r"), [entry(data="a"), entry(data="b")], "the run after the next one")
 
     def test_of_workers_that_append_the_same_entry_exactly_one_wins(self) -> None:
         store = self.make()
@@ -171,7 +172,7 @@ class StoreRules:
     def test_bytes_come_back_with_all_their_fields(self) -> None:
         store = self.make()
         given = [
-            Media.from_bytes(bytes(range(256)), mime_type="image/png", metadata={"page": 1, "\ud800": ["\0", None]}),
+            Media.from_bytes(bytes(range(256)), mime_type="image/png", metadata={"page": "1", "\ud800": ["\0", None]}),
             Media.from_bytes(b"", mime_type="text/plain", kind="document"),
         ]
         store.append("r", 0, [entry()], given)
@@ -181,7 +182,7 @@ class StoreRules:
 
     def test_a_url_comes_back_whole(self) -> None:
         store = self.make()
-        given = Media.from_url("https://user@example.org/a.png?token=\ud800#part", metadata={"a": 1})
+        given = Media.from_url("https://user@example.org/a.png?token=\ud800#part", metadata={"page": "1"})
         store.append("r", 0, [entry()], [given])
         found = self.reopen(store).load_media("r")
         _same(_fields(found), _fields([given]), "the media")
@@ -192,7 +193,7 @@ class StoreRules:
         with _folder() as folder:
             path = folder / "a.png"
             path.write_bytes(b"then")
-            given = Media.from_file(path, metadata={"page": 1})
+            given = Media.from_file(path, metadata={"page": "1"})
             store.append("r", 0, [entry()], [given])
             path.write_bytes(b"now")
             store.append("r", 1, [entry()], [given])
@@ -283,11 +284,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)"
 
 
-def _raises(kind: type[Exception], act: Callable[[], object], what: str) -> None:
+def _raises(kind: type[Raised], act: Callable[[], object], what: str) -> Raised:
     try:
         act()
-    except kind:
-        return
+    except kind as error:
+        return error
     raise AssertionError(f"{what}: expected {kind.__name__}, and nothing was raised")
 
 

@@ -1,0 +1,439 @@
+"""The rules for stores catch a store that breaks one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial, wraps
+from pathlib import Path
+from traceback import walk_stack, walk_tb
+from typing import Any
+
+import pytest
+
+from kernai import Media, MemoryStore, RunBusyError, RunConflictError, RunInfo, SqliteStore
+from kernai.durable.lease import Lease
+from kernai.durable.store import Entry, RunFilter
+from kernai.testing import RunStoreRules, StoreRules
+from kernai.testing.store_rules import WORKERS, entry
+from kernai.values.media import MediaReference
+from kernai.values.pending_calls import PendingCall
+from tests.durable.test_store_rules import Plain
+
+# ---------------------------------------------------------------------- stores that answer one call of a rule wrongly
+
+WRONG = RunInfo(
+    "wrong", "wrong", "wrong", "wrong", "wrong", 99, pending=(PendingCall("wrong"),), tags={"wrong": ""}, why="wrong",
+    number=99, length=99, decisions={"wrong": ""},
+)
+
+
+class OnePage(list[RunInfo]):
+    def page(self, limit: int, after: RunInfo | None = None) -> list[RunInfo]:
+        return [] if after else self
+
+
+class Reference(MediaReference):
+    def read_bytes(self) -> bytes:
+        return b"wrong"
+
+
+def another_lease(right: Lease | None) -> Lease | None:
+    return right and replace(right, worker="wrong", cancel="wrong", number=99)
+
+
+def an_older_lease(right: Lease | None) -> Lease | None:
+    return right and replace(right, token=right.token - 1)
+
+
+def another_call(right: RunInfo | None) -> RunInfo | None:
+    return right and replace(right, length=99, pending=tuple(replace(one, reason="wrong") for one in right.pending))
+
+
+#: by method, what a store may answer instead of what is right
+WRONG_ANSWERS: dict[str, list[Callable[[Any], Any]]] = {
+    "append": [another_lease, an_older_lease],
+    "cancel_requests": [lambda right: {**right, "wrong": ""}],
+    "claim": [another_lease, an_older_lease],
+    "delete": [lambda right: right + 1],
+    "info": [lambda right: WRONG, another_call],
+    "load": [lambda right: [*right, entry(data={"agent": "wrong"})]],
+    "load_media": [
+        lambda right: [*right, Media.from_bytes(b"wrong", mime_type="text/plain")],
+        lambda right: [Reference(one.to_dict()) for one in right],
+    ],
+    "renew": [another_lease],
+    "runs": [lambda right: OnePage([*right, WRONG])],
+    "watch": [
+        lambda right: ({"data": "wrong"} for _ in right),
+        lambda right: ({"data": "wrong"} if number else one for number, one in enumerate(right)),
+    ],
+}
+Sites = dict[tuple[int, str], "Callable[[Any], Any] | None"]
+
+
+class Answering:
+    """A store that does what it should; its answer to a call is wrong, and it refuses nothing, where `sites` says so."""
+
+    def __init__(self, right: Any, sites: Sites) -> None:
+        self._right, self._sites = right, sites
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._right, name)
+
+        @wraps(method)
+        def call(*given: Any, **terms: Any) -> Any:
+            frames = (frame for frame, _ in walk_stack(sys._getframe()) if "Rules." in frame.f_code.co_qualname)
+            wrong = self._sites.setdefault((next(frames).f_lineno, name), None)
+            try:
+                answer = method(*given, **terms)
+            except Exception:
+                if wrong is None:
+                    raise
+                return None
+            if name == "tenant":
+                return Answering(answer, self._sites)
+            return wrong(answer) if wrong else answer
+
+        return call
+
+
+def reported(rules: type[Any], rule: str) -> list[str]:
+    """What the rule says of stores that answer one of its calls wrongly, in the order of its lines."""
+    sites: Sites = {}
+    kind = Plain if rules is StoreRules else MemoryStore
+
+    class Rules(rules):  # type: ignore[misc]  # a variable
+        def make(self) -> Any:
+            return Answering(kind(), sites)
+
+    def run() -> None:
+        getattr(Rules(), f"test_{rule}")()
+
+    run()
+    found: dict[int, str] = {}
+    for site in list(sites):
+        for wrong in WRONG_ANSWERS.get(site[1], [lambda right: right]):
+            sites[site] = wrong
+            try:
+                run()
+            except AssertionError as error:
+                lines = [at for frame, at in walk_tb(error.__traceback__) if "Rules." in frame.f_code.co_qualname]
+                found.setdefault(lines[-1], re.split(": expected|^expected that ", str(error))[0] or str(error))
+            except Exception:  # the rule cannot continue
+                pass
+            sites[site] = None
+    return [text for _, text in sorted(found.items())]
+
+
+#: by rule, what it says of such stores
+REPORTED = {
+    "entries_come_back_in_the_order_in_which_they_were_appended": ["what was appended in four parts", "the same, opened again"],
+    "entries_come_back_as_they_were": ["entries with unusual data"],
+    "an_entry_that_is_changed_later_changes_nothing_in_the_store": ["what was appended"],
+    "runs_are_kept_apart": ["the run 'a'", "the media of 'a'"],
+    "a_run_that_is_not_there_has_no_entries": ["an empty store"],
+    "a_run_id_that_is_unfit_is_refused": ["run_id ''", "the runs"],
+    "an_append_of_what_is_there_already_is_a_conflict_and_writes_nothing": ["entry 0 of 3", "the run"],
+    "an_append_that_leaves_a_gap_is_a_conflict_and_writes_nothing": [
+        "entry 1 of a run that is not there", "the runs", "entry 4 of 3", "the run",
+    ],
+    "an_append_that_fails_half_way_keeps_nothing": ["the run after an append that failed", "the run after the next one"],
+    "of_workers_that_append_the_same_entry_exactly_one_wins": ["how many workers won", "what is in the store"],
+    "workers_with_runs_of_their_own_do_not_disturb_each_other": ["run 0", "how many runs there are"],
+    "bytes_come_back_with_all_their_fields": ["the media", "their bytes"],
+    "a_url_comes_back_whole": ["the media", "the URL"],
+    "a_file_is_kept_as_it_was_when_it_came": ["the media", "the file, which was changed, appended again, removed"],
+    "a_file_that_cannot_be_read_stays_a_reference": [
+        "the media", "the bytes of a file that was never there", "the file, there at last",
+    ],
+    "media_that_come_twice_are_kept_once_and_in_order": ["the media"],
+    "runs_are_listed_newest_first": ["the order", "the order"],
+    "a_run_is_listed_with_its_agent_and_its_last_time": ["the list"],
+    "the_status_follows_the_entries": ["the status after entry 0"],
+    "a_run_that_is_deleted_is_gone": [
+        "what was deleted", "the other run", "the runs", "a worker that continues it", "a new run of the same id",
+    ],
+    "a_run_that_somebody_has_claimed_cannot_be_claimed": [
+        "the lease", "claim of a run that somebody works on", "expected that the claim 1 comes after 1",
+        "a claim of a run that is not there",
+    ],
+    "an_append_under_an_older_lease_writes_nothing": [
+        "an append under a lease that was given back", "an append under a lease that another has taken",
+        "an append without a lease", "a renewal of a lease that another has taken", "the run", "the run",
+    ],
+    "a_lease_that_is_over_can_be_claimed": ["the one who had it"],
+    "the_first_append_claims_and_the_last_gives_back": [
+        "the lease that the first append has taken", "claim of a run that somebody works on", "the number of the claim",
+    ],
+    "a_claim_with_an_append_to_a_busy_run_writes_nothing": ["append of a run that somebody works on", "the run"],
+    "who_gives_back_an_older_lease_leaves_the_new_one_alone": ["claim of a run that somebody works on"],
+    "a_lease_that_is_renewed_outlasts_its_first_end": ["claim of a run that somebody works on"],
+    "a_wrong_clock_of_the_client_ends_no_lease": ["claim of a run that somebody works on"],
+    "an_append_that_is_repeated_is_no_conflict": [
+        "the entries", "an append of the same entry that is another's", "how many entries there are",
+    ],
+    "a_run_is_loaded_from_any_entry_on": ["the entries from 0 on", "the media []"],
+    "runs_are_found_by_what_is_asked": ["the runs with {}", "whether they are there"],
+    "pages_have_every_run_once_and_in_order": [
+        "expected that a page of 1 has 10 runs", "a page of less than one run", "all runs",
+    ],
+    "what_is_listed_of_a_run_follows_its_entries": [
+        "what is listed while it runs", "the rest of it", "the calls that wait", "the first of them", "the end",
+    ],
+    "what_is_listed_can_be_given_with_an_append": ["the list"],
+    "the_status_says_whether_somebody_works_on_the_run": [
+        "a run that is worked on", "a run that nobody works on", "a run that waited and is worked on",
+    ],
+    "a_decision_is_kept_until_it_is_recorded": [
+        "the decisions", "the decisions once the run is resumed", "the decisions when the same call waits again",
+    ],
+    "what_is_handed_in_or_out_may_be_changed": ["what is listed of the run"],
+    "a_decision_that_cannot_be_made_is_refused": [
+        "the decision too much on 0.1", "a decision on no run", "the run when it was dropped",
+    ],
+    "a_run_can_be_blocked_until_somebody_decides": [
+        "block of a run that somebody works on", "the run", "its calls", "the run when it was resumed",
+    ],
+    "a_request_to_cancel_reaches_the_worker": [
+        "the requests", "the requests", "what a renewal gives", "what an append gives",
+        "what is left of it when the run has ended",
+    ],
+    "a_run_is_closed_unless_somebody_works_on_it": ["close of a run that somebody works on", "the run"],
+    "no_call_of_a_closed_run_waits": ["the calls that wait", "the runs that wait for it", "a decision on a call of a closed run"],
+    "a_run_that_somebody_works_on_is_not_deleted": [
+        "delete of a run that somebody works on", "how many were deleted", "how many were deleted", "what is left",
+    ],
+    "runs_are_deleted_by_age_and_status": [
+        "to delete without saying what", "to delete one run, and those of a status", "how many were deleted",
+        "those that are left", "how many were deleted", "those that are left", "the media",
+    ],
+    "a_worker_of_a_deleted_run_cannot_write_into_a_new_one": ["how often the id was used before", "the old worker", "the run"],
+    "tenants_see_their_own_runs": [
+        "the entries of 0", "the media of 0", "the runs of 0", "where it was deleted", "the tenant ''", "a tenant's tenant",
+    ],
+    "entries_are_watched_as_they_come": ["the entry that was there", "the entries that came", "the last one, and then nothing"],
+    "waits_that_end_on_their_own_are_found": ["the runs that are due", "the runs that were changed before then"],
+}
+
+
+@pytest.mark.parametrize("rules, rule", [
+    (rules, name.removeprefix("test_")) for rules in (StoreRules, RunStoreRules) for name in vars(rules) if name.startswith("test_")
+])
+def test_a_wrong_answer_of_a_store_is_reported_by_the_rule_that_asked(rules: type[Any], rule: str) -> None:
+    assert reported(rules, rule) == REPORTED.get(rule, [])
+
+
+# ------------------------------------------------------------------------------------------------ stores with a fault
+
+
+def broken(base: type[Any], **methods: Callable[..., Any]) -> type[Any]:
+    """A kind of store with other methods, which are given the right one first."""
+
+    def made(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda own, *given, **terms: method(partial(getattr(base, name), own), *given, **terms)
+
+    return type("Broken", (base,), {name: made(name, method) for name, method in methods.items()})
+
+
+def by_reference(into: Callable[[Any], Any], out_of: Callable[[Any], Any]) -> type[Any]:
+    class ByReference(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.entries: list[Entry] = []
+
+        def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+            self.entries += into(entries)
+
+        def load(self, run_id: str) -> list[Entry]:
+            loaded: list[Entry] = out_of(self.entries)
+            return loaded
+
+    return ByReference
+
+
+def starting_over(right: Any, run_id: str, first_seq: int, *given: Any) -> None:
+    if first_seq == 0:
+        right.args[0].delete(run_id)
+    right(run_id, first_seq, *given)
+
+
+class OneByOne(Plain):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        for seq, one in enumerate(entries, first_seq):
+            super().append(run_id, seq, [one], media)
+
+
+class LooksAndThenWrites(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_have_looked = threading.Barrier(WORKERS)
+        self.turn = threading.Lock()
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        if first_seq != len(self.load(run_id)):
+            raise RunConflictError("late")
+        self.all_have_looked.wait()
+        with self.turn:
+            super().append(run_id, len(self.load(run_id)), entries, media)
+
+
+class SharesItsState(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.run_id = ""
+        self.all_are_in = threading.Barrier(WORKERS)
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        self.run_id = run_id
+        with suppress(threading.BrokenBarrierError):
+            self.all_are_in.wait()
+        self.all_are_in.abort()  # once is enough
+        super().append(self.run_id, first_seq, entries, media)
+
+
+class RaisesInAWorker(Plain):
+    def append(self, *given: Any) -> None:
+        super().append(*given)
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("the disk is gone")
+
+
+class SkipsInPages(MemoryStore):
+    def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
+        found = super()._find(wanted, 1000, after)
+        return [one for one in found if after is None or one.updated_at != after.updated_at][:limit]
+
+
+class ClaimsLate(SqliteStore):
+    """Looks whether the run is free, and claims it in another transaction."""
+
+    def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
+        if (info := self.info(run_id)) is None or info.lease is not None:
+            raise RunBusyError(run_id)
+        time.sleep(0.01)  # what may pass there
+        self._change(run_id, lambda head: setattr(head, "holder", None))
+        return super().claim(run_id, worker, seconds)
+
+
+class SharesDecisions(MemoryStore):
+    def info(self, run_id: str) -> RunInfo | None:
+        info = super().info(run_id)
+        return info and replace(info, decisions=self._runs["", run_id].head.decisions)
+
+
+class KeepsTheDecisionItself(MemoryStore):
+    def decide(self, run_id: str, call_id: str, decision: object) -> None:
+        super().decide(run_id, call_id, decision)
+        self._runs["", run_id].head.decisions[call_id]["decision"] = decision
+
+
+def busy_without_a_holder(right: Any, run_id: str, worker: str, seconds: float) -> Any:
+    try:
+        return right(run_id, worker, seconds)
+    except RunBusyError as error:
+        raise RunBusyError(error.run_id) from None
+
+
+def losing(right: Any, *given: Any, **terms: Any) -> Any:
+    with suppress(RunConflictError):
+        return right(*given, **terms)
+
+
+def refusing(right: Any, *given: Any, lease: Lease | None = None, **terms: Any) -> Any:
+    if lease is not None:
+        raise RunConflictError("no lease will do")
+    return right(*given, **terms)
+
+
+def latest(own: MemoryStore, lease: Lease) -> Lease:
+    """The lease as whoever has the run by now would have it."""
+    return replace(lease, token=own._runs["", lease.run_id].head.token)
+
+
+#: what is wrong with a store, after the rule that finds it and what the rule says
+FAULTS: list[tuple[str, str, type[Any]]] = [
+    ("entries_come_back_as_they_were", "entries with unusual data", broken(
+        Plain, load=lambda right, run_id: json.loads(json.dumps(right(run_id), ensure_ascii=False).encode("utf-8", "replace")))),
+    *[
+        ("an_entry_that_is_changed_later_changes_nothing_in_the_store", "what was appended", by_reference(into, out_of))
+        for into, out_of in ((list, deepcopy), (deepcopy, list), (deepcopy, lambda entries: entries))
+    ],
+    ("runs_are_kept_apart", "run 'a' has 1 entries", broken(
+        Plain, append=lambda right, run_id, *given: right(run_id.lower(), *given))),
+    ("an_append_of_what_is_there_already_is_a_conflict_and_writes_nothing", "entry 0 of 3", broken(Plain, append=starting_over)),
+    ("an_append_that_fails_half_way_keeps_nothing", "after an append that failed", OneByOne),
+    ("of_workers_that_append_the_same_entry_exactly_one_wins", "how many workers won", LooksAndThenWrites),
+    ("workers_with_runs_of_their_own_do_not_disturb_each_other", "run '?run-.", SharesItsState),
+    ("workers_with_runs_of_their_own_do_not_disturb_each_other", "the disk is gone", RaisesInAWorker),
+    ("a_run_that_somebody_has_claimed_cannot_be_claimed", "the error", broken(MemoryStore, claim=busy_without_a_holder)),
+    ("a_wrong_clock_of_the_client_ends_no_lease", "claim of a run that somebody works on", broken(MemoryStore, _now=lambda right: time.time())),
+    ("who_gives_back_an_older_lease_leaves_the_new_one_alone", "claim of a run that somebody works on", broken(
+        MemoryStore, release=lambda right, lease: right(latest(right.args[0], lease)))),
+    ("a_lease_that_is_renewed_outlasts_its_first_end", "claim of a run that somebody works on", broken(
+        MemoryStore, renew=lambda right, lease: lease)),
+    ("a_lease_that_is_renewed_outlasts_its_first_end", "claim of a run that somebody works on", broken(
+        MemoryStore, append=lambda right, *given, lease=None, **terms: right(
+            *given, lease=lease and replace(lease, seconds=0.0), **terms))),
+    *[(rule, "no lease will do", broken(MemoryStore, append=refusing)) for rule in (
+        "a_lease_that_is_over_can_be_claimed", "a_claim_with_an_append_to_a_busy_run_writes_nothing",
+    )],
+    ("the_first_append_claims_and_the_last_gives_back", "is being worked on by first", broken(
+        MemoryStore, append=lambda right, *given, release=False, **terms: right(*given, **terms))),
+    ("an_append_that_is_repeated_is_no_conflict", "entry 0: another worker has", broken(
+        MemoryStore, append=lambda right, *given, writer=None, **terms: right(*given, **terms))),
+    ("pages_have_every_run_once_and_in_order", "the runs in pages of 1", SkipsInPages),
+    ("what_is_handed_in_or_out_may_be_changed", "the decision", SharesDecisions),
+    ("what_is_handed_in_or_out_may_be_changed", "what is listed of the run", KeepsTheDecisionItself),
+    ("tenants_see_their_own_runs", "entry 0", broken(MemoryStore, tenant=lambda right, name: right(name) and right.args[0])),
+    ("the_lease_of_a_process_that_died_is_over", "is being worked on by somebody", broken(
+        SqliteStore, claim=lambda right, run_id, worker, seconds: right(run_id, "somebody", seconds))),
+    ("of_processes_that_claim_at_once_one_wins", "who has the run", ClaimsLate),
+    ("of_processes_that_claim_at_once_one_wins", "what went wrong in a process", broken(
+        SqliteStore, claim=lambda right, *given: 1 / 0)),
+    ("of_processes_that_claim_at_once_one_wins", "how many processes have ended", broken(
+        SqliteStore, claim=lambda right, *given: os._exit(1))),
+    ("processes_that_append_lose_and_double_nothing", "the entries", broken(SqliteStore, append=losing)),
+    ("processes_that_append_lose_and_double_nothing", "how many there are", broken(
+        SqliteStore, runs=lambda right: [replace(info, length=1) for info in right()])),
+]
+
+
+@pytest.mark.parametrize("rule, said, faulty", FAULTS)
+def test_a_fault_of_a_store_is_found(rule: str, said: str, faulty: type[Any], tmp_path: Path) -> None:
+    in_file = issubclass(faulty, SqliteStore)
+
+    class Rules(StoreRules if issubclass(faulty, Plain) else RunStoreRules):  # type: ignore[misc]  # either of them
+        processes = in_file
+
+        def make(self) -> Any:
+            return faulty(tmp_path / "runs.db", durability="process") if in_file else faulty()
+
+        def reopen(self, store: Any) -> Any:
+            return self.make() if in_file else store
+
+    with pytest.raises(Exception, match=said):
+        getattr(Rules(), f"test_{rule}")()
+
+
+@pytest.mark.parametrize("rules", [StoreRules, RunStoreRules])
+def test_rules_without_a_store_to_make_fail(rules: Any) -> None:
+    for name in vars(rules):
+        if name.startswith("test_") and "process" not in name:
+            with pytest.raises(NotImplementedError):
+                getattr(rules(), name)()
+
+
+@pytest.mark.parametrize("rules", [StoreRules, RunStoreRules])
+def test_the_rules_need_no_pytest(rules: Any) -> None:
+    source = Path(rules.make.__code__.co_filename).read_text(encoding="utf-8")
+    assert "import pytest" not in source
+    assert all(one.endswith(" is not None") for one in re.findall(r"\bassert (.+)", source))  # `python -O` leaves them out
