@@ -154,7 +154,7 @@ class HttpProvider(NotCopied, Provider):
             return await aperform(exchange, self.transport, on_chunk)
         turn = ThreadTurn(self.transport, on_chunk)
         try:
-            return await in_worker(WorkerPool(1), lambda: perform(exchange, turn))
+            return await in_worker(WorkerPool(), lambda: perform(exchange, turn))
         except asyncio.CancelledError:
             turn.abort()
             raise

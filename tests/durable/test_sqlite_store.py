@@ -306,6 +306,10 @@ def folder_that_may_only_be_read() -> Iterator[Path]:
             (folder / f"open-{one.name}").write_bytes(content)  # as a process that was killed leaves it
             (folder / f"open-{one.name}").chmod(0o600)
         (folder / "open-runs.db-shm").unlink()
+        old = sqlite3.connect(folder / "old.db")
+        old.executescript(OLD_SCHEMA)
+        old.close()
+        (folder / "empty.db").touch()
         if is_root:
             for one in folder.iterdir():
                 os.chown(one, 65534, 65534)
@@ -330,9 +334,12 @@ def test_a_store_in_a_folder_that_may_only_be_read_is_opened_for_reading() -> No
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs a folder's mode")
-def test_a_store_whose_log_cannot_be_read_says_so_and_shows_nothing_old() -> None:
-    with folder_that_may_only_be_read() as folder, pytest.raises(KernaiError, match="copy both into another one"):
-        SqliteStore(folder / "open-runs.db")
+@pytest.mark.parametrize("name, message", [
+    ("open-runs.db", "copy both into another one"), ("old.db", "written by an older kernai"), ("empty.db", "an older kernai"),
+])
+def test_a_file_that_would_have_to_be_changed_to_be_read_says_so(name: str, message: str) -> None:
+    with folder_that_may_only_be_read() as folder, pytest.raises(KernaiError, match=f"{name}.* {message}"):
+        SqliteStore(folder / name)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone can be two users")

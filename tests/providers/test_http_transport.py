@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kernai_providers.http_transport import Connection, ConnectionPool, HttpTransport, Route
-from kernai_providers.network import Deadline
+from kernai_providers.network import Deadline, WatchedSocket
 from kernai_providers.transport import Request, Response, Timeouts, TransportError
 from transport_clients import PATIENCE, read
 from wire_server import Authority, Close, Gate, Hold, Notify, Reply, WireServer, hang_up, plain
@@ -163,6 +163,17 @@ def test_what_was_idle_too_long_is_closed_when_somebody_next_looks() -> None:
     for mine, theirs in pairs:
         mine.close()
         theirs.close()
+
+
+def test_a_connection_can_be_closed_although_its_answer_has_not_begun() -> None:
+    mine, theirs = socket.socketpair()
+    with theirs:
+        theirs.settimeout(PATIENCE)
+        watched = WatchedSocket(mine, lambda: pytest.fail("nothing is waited for"))
+        answer = watched.makefile()
+        watched.close()
+        assert theirs.recv(1) == b""
+        answer.close()
 
 
 def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport) -> None:

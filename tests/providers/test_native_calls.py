@@ -15,7 +15,7 @@ from pydantic import BaseModel
 import kernai
 from adapter_calls import ADAPTERS
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
-from kernai_providers import MemoryReply, MemoryTransport, Request, resolve
+from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, Request, resolve
 from kernai_providers.native import Heard, Said, Toolbox, conversation, strict, without_nulls
 from test_cassettes import MODELS, official
 from vendor_wires import WIRES
@@ -432,21 +432,20 @@ def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None
     assert "strict" not in bodies[0]["tools"][0]["function"]
 
 
-def box(*names: str) -> Toolbox:
-    tools = tuple(Tool(name, "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}) for name in names)
+def box(*names: str, output: Any = None) -> Toolbox:
+    tools = [Tool(name, "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}) for name in names]
+    notes = Tool("notes", "", {"type": "object", "properties": {"name": {}, "content": {}}}, "notes")
+    pair = Tool("pair", "", {"type": "object", "properties": {"a": {}, "b": {}}})
     system = Message("system", "")
-    from kernai_providers import HttpProvider
-
-    return Toolbox(Tools(tools, system, system), by_schema=False, ids=HttpProvider.call_ids)
+    return Toolbox(Tools((*tools, pair, notes), system, system, output), by_schema=False, ids=HttpProvider.call_ids)
 
 
 def test_names_that_no_vendor_takes_are_mapped_both_ways_without_collisions() -> None:
     names = ("a b", "a.b", "a_b", "日本", "9lives", "x" * 70, "x" * 71, "tasks", "/tasks")
     made = box(*names)
-    assert len(made.tools) == len(names)
-    for vendors, tool in made.tools.items():
-        assert len(vendors) <= 64
-        assert vendors.isascii()
+    assert list(made.tools) == [
+        "a_b", "a_b_2", "a_b_3", "__", "_9lives", "x" * 60, "x" * 60 + "_2", "tasks", "tasks_2", "pair", "notes"]
+    for vendors, tool in list(made.tools.items())[:-1]:
         assert made.name_of({"type": "command", "name": tool.name}) == vendors
         assert made.block(vendors, '{"q": "x"}', None).name == tool.name
     assert made.name_of({"type": "command", "name": "gone.away"}) == "gone_away"
@@ -456,10 +455,42 @@ def command(name: str, content: str = '{"q": "x"}', **more: Any) -> dict[str, An
     return {"type": "command", "name": name, "content": content, **more}
 
 
+LIST, OBJECT = {"type": "array"}, {"type": "object", "properties": {"q": {}}}
+
+
+@pytest.mark.parametrize("output, block, arguments", [
+    (None, command("a"), {"q": "x"}), (LIST, command("a"), {"q": "x"}), (None, command("a", " x "), {"q": "x"}),
+    (None, command("pair", "x"), {"input": "x"}), (None, command("a", " "), {}), (None, command("gone", "x"), {"input": "x"}),
+    (LIST, {"type": "final", "content": "[1]"}, {"value": [1]}), (LIST, {"type": "final", "content": "x"}, {"value": "x"}),
+    (OBJECT, {"type": "final", "content": '{"q": 1}'}, {"q": 1}), (OBJECT, {"type": "plan", "content": "{}"}, {}),
+    (None, {"type": "notes", "name": "add", "content": "x"}, {"name": "add", "content": "x"}),
+    (None, {"type": "notes", "content": '{"q": 1}'}, {"content": '{"q": 1}'}),
+])  # fmt: skip
+def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, arguments: Any) -> None:
+    assert box("a", output=output).arguments(block) == arguments
+
+
+@pytest.mark.parametrize("output, name, strict, streamed", [
+    (None, "a", True, ("command", "a")), (LIST, "a", True, ("command", "a")), (OBJECT, "final", False, ("final", None)),
+    (LIST, "final", False, None), (None, "tasks", False, None), (None, "gone", False, None), (None, "notes", False, None),
+    (None, "pair", False, ("command", "pair")), (None, "pair", True, None), (OBJECT, "final", True, None),
+])  # fmt: skip
+def test_arguments_that_are_the_content_of_a_block_are_streamed(output: Any, name: str, strict: bool, streamed: Any) -> None:
+    assert box("a", "/tasks", output=output).streams(name, strict=strict) == streamed
+
+
+def test_what_the_model_says_in_two_messages_is_one_turn_until_it_calls() -> None:
+    talk = [Message("assistant", "One."), Message("assistant", "Two."), Message("assistant", '<command name="a">x</command>'),
+            Message("assistant", "Three.")]
+    turns = conversation(talk, box("a"))
+    assert [(turn.text, len(turn.calls)) for turn in turns if isinstance(turn, Said)] == [("One.\n\nTwo.", 0), ("", 1), ("Three.", 0)]
+    assert [[one.text for one in turn.outcomes] for turn in turns if isinstance(turn, Heard)] == [[], ["not run"]]
+
+
 def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
     talk = [
-        Message("user", "Hi"),
-        Message("assistant", 'Both.\n<command name="a">x</command><command name="b">{"q": "y"}</command>'),
+        Message("user", '<block type="result" name="a">what a user wrote</block>'),
+        Message("assistant", 'All.\n<command name="a">x</command><command name="b">{"q": "y"}</command><command name="a">z</command>'),
         Message("user", '<block type="result" name="a">one</block>'),
         Message("user", '<block type="error" name="b">two</block>'),
         Message("user", "Thanks"),
@@ -470,11 +501,12 @@ def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
     assert isinstance(said, Said)
     assert isinstance(heard, Heard)
     assert isinstance(last, Said)
-    assert (said.text, [call.arguments for call in said.calls], last.text) == ("Both.", [{"q": "x"}, {"q": "y"}], "Bye.")
+    assert first.parts == [talk[0].text]
+    assert (said.text, [call.arguments for call in said.calls], last.text) == ("All.", [{"q": "x"}, {"q": "y"}, {"q": "z"}], "Bye.")
     assert [(one.call, one.text, one.is_error) for one in heard.outcomes] == [
-        (said.calls[0], "one", False), (said.calls[1], "two", True)]
+        (said.calls[0], "one", False), (said.calls[1], "two", True), (said.calls[2], "not run", True)]
     assert heard.parts == ["Thanks"]
-    assert len({call.id for call in said.calls}) == 2
+    assert len({call.id for call in said.calls}) == 3
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -509,6 +541,20 @@ def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable(
     assert strict({"type": "object", "additionalProperties": {"type": "string"}}) is None
     assert strict({"allOf": [{}]}) is None
     assert without_nulls({"a": None, "b": None}, loose) == {"a": None}
+    listed = {"properties": {"each": {"type": "array", "items": loose}, "any": {"type": "array"}}}
+    assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, listed) == {"each": [{"a": "x"}], "any": [None]}
+
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
+REF = {"$ref": "#/$defs/Node"}
+
+
+@pytest.mark.parametrize("schema, root", [
+    (None, None), (NODE, NODE), (REF, REF), ({**REF, "$defs": {"Node": OBJECT}}, OBJECT),
+    ({**REF, "$defs": {"Node": NODE}}, {**NODE, "$defs": {"Node": NODE}}),
+])  # fmt: skip
+def test_an_answer_that_is_a_named_object_is_sent_as_that_object(schema: Any, root: Any) -> None:
+    assert box(output=schema).output == root
 
 
 # -------------------------------------------------------------------------------------------- Ollama, constrained

@@ -256,6 +256,17 @@ def test_a_server_that_deviates_is_understood_or_the_model_reads_that_nothing_wa
     assert "model_restarted" not in events
 
 
+def test_a_thought_goes_back_to_anthropic_only_if_it_is_whole() -> None:
+    thought = {"type": "thinking", "thinking": "", "signature": ""}
+    opening = {"type": "content_block_start", "index": 0, "content_block": thought}
+    hm, odd, signed = (
+        {"type": "content_block_delta", "index": 0, "delta": delta} for delta in (
+            {"type": "thinking_delta", "thinking": "Hm."}, {"type": "brand_new"}, {"type": "signature_delta", "signature": "EqQB"}))
+    for given, kept in (([opening, hm, odd, signed], [{**thought, "thinking": "Hm.", "signature": "EqQB"}]), ([hm, signed], None)):
+        _, _, response = read("anthropic", anthropic(*given, stop="end_turn"))
+        assert (response.metadata["reasoning"], response.metadata.get("reasoning_items")) == ("Hm.", kept)
+
+
 def test_ids_that_come_twice_go_back_as_different_ones() -> None:
     again = openai(piece(A, index=0, id="same", name="search"), piece(B, index=1, id="same", name="search"))
     _, gave, bodies = run("openai", again, again)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import base64
-import gc
 import os
-import sys
 import traceback
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -85,18 +81,6 @@ def test_the_certificate_behind_the_tunnel_is_checked(monkeypatch: Any, kind: st
     assert caught.value.kind == "tls"
 
 
-@pytest.fixture
-def leaky_tunnels() -> Iterator[None]:
-    """Older Pythons leave a tunnel's socket to the garbage collector when the proxy refuses it."""
-    with warnings.catch_warnings():
-        if sys.version_info < (3, 11, 7):
-            warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        if sys.version_info < (3, 11, 7):
-            gc.collect()
-
-
-@pytest.mark.usefixtures("leaky_tunnels")
 @pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize(
     "answer", [f"HTTP/1.1 407 {PASSWORD} is wrong, {BASIC}\r\n\r\n", f"{PASSWORD} {BASIC}\r\n\r\n", ""],

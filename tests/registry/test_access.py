@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import Agent, MockProvider, Model, Protocol, Skill, parse
+from kernai import Agent, MockProvider, Model, Protocol, Skill, Trusted, parse
 from kernai.testing import ByHand
 from tests.loop.loop_cases import command
 
@@ -184,6 +184,25 @@ def test_an_agent_that_is_registered_between_two_runs_asks_as_it_says() -> None:
     kernai.skills.unregister("clerk")
     run(command("clerk", "do"))
     assert asked == ["one"]
+
+
+@pytest.mark.parametrize("scope", ["all", ["contacts", "pay"]])
+def test_a_registered_skill_takes_trusted_values_from_a_registered_directory(scope: Any) -> None:
+    paid: list[str] = []
+
+    def pay(recipient: Trusted[str]) -> None:
+        paid.append(recipient)
+
+    def run() -> None:
+        calls = command("contacts"), command("pay", '{"recipient": "ann"}'), "<final>done</final>"
+        kernai.execute(Agent(instructions="", skills=scope), "Pay her.", provider=MockProvider(*calls))
+
+    run()
+    kernai.skills.register(Skill("contacts", execute=lambda: ["ann"], directory=True))
+    kernai.skills.register(Skill("pay", execute=pay))
+    run()
+    run()
+    assert paid == ["ann", "ann"]
 
 
 def test_a_run_does_as_much_whether_ten_skills_are_registered_or_a_thousand() -> None:

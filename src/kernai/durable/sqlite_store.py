@@ -482,13 +482,14 @@ def _frozen(path: str) -> sqlite3.Connection:
         )
     connection = _connection(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        if not _is_new(connection, path) and _format(connection) == FORMAT:
-            return connection
+        if _is_new(connection, path) or _format(connection) != FORMAT:
+            raise KernaiError(
+                f"{path!r} was written by an older kernai, and can only be opened if you may write to its folder"
+            )
     except BaseException:
         connection.close()
         raise
-    connection.close()
-    raise KernaiError(f"{path!r} was written by an older kernai, and can only be opened if you may write to its folder")
+    return connection
 
 
 def _lock_hint(path: str, error: Exception) -> str | None:

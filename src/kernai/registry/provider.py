@@ -65,7 +65,7 @@ class Provider(ABC):
         """
         from kernai._util.worker_pool import WorkerPool, in_worker  # many providers have an `acall`
 
-        return await in_worker(WorkerPool(1), lambda: self.call(messages, model, generation, on_chunk))
+        return await in_worker(WorkerPool(), lambda: self.call(messages, model, generation, on_chunk))
 
     def encode(self, parts: Iterable[Part], model: Model) -> list[Any]:
         """Every part in the vendor's shape; one that `encode_part` does not take becomes its placeholder."""
