@@ -113,9 +113,8 @@ class Toolbox:
         known = self._names.get(_key(kind, name))
         return _free(name, ()) if known is None and kind == "command" else known
 
-    def block(self, name: str, arguments: object, id: str | None, *, is_cut: bool = False) -> NativeCall:
+    def block(self, name: str, text: str, id: str | None, *, is_cut: bool) -> NativeCall:
         """The block that a call means. Arguments that are not JSON stay as they are: the loop repairs or corrects."""
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         data = _json(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)

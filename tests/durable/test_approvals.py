@@ -222,6 +222,8 @@ def test_a_run_that_died_between_two_calls_that_wait_is_said_to_wait_once_it_is_
         store.left = inf
         result = way.resume(it, "r", in_flight="skip", **options)
         length = len(store.load("r"))
+        resumes = [one["event"] for one in store.load("r")].count("run_resumed")
+        assert resumes == (0, 2, 2, 1)[survived], "a resume that writes anything is on record"
         assert [one.call_id for one in result.pending] == (["0.0", "0.1"] if survived == 0 else ["0.1"])
         assert [one.status for one in store.runs()] == ["waiting"]
         assert way.resume(it, "r", in_flight="skip", **options).pending == result.pending

@@ -447,7 +447,7 @@ def test_names_that_no_vendor_takes_are_mapped_both_ways_without_collisions() ->
         "a_b", "a_b_2", "a_b_3", "__", "_9lives", "x" * 60, "x" * 60 + "_2", "tasks", "tasks_2", "pair", "notes"]
     for vendors, tool in list(made.tools.items())[:-1]:
         assert made.name_of({"type": "command", "name": tool.name}) == vendors
-        assert made.block(vendors, '{"q": "x"}', None).name == tool.name
+        assert made.block(vendors, '{"q": "x"}', None, is_cut=False).name == tool.name
     assert made.name_of({"type": "command", "name": "gone.away"}) == "gone_away"
 
 
