@@ -38,6 +38,7 @@ from kernai import (
     Stop,
     Store,
     Usage,
+    outside,
 )
 from kernai.durable.history import History
 from kernai.durable.recorded_run import RecordedRun
@@ -166,6 +167,20 @@ def test_a_finished_run_gives_its_result_and_calls_nothing(whole: Whole) -> None
     assert result == whole.result
     assert not performed.calls
     assert store.load("r") == whole.entries
+
+
+def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside() -> None:
+    """They may become the history of another run, where only the user's own words are trusted."""
+    it = Agent(
+        instructions="x", protocols=[Protocol("ticket", lambda *_: Message("user", "a ticket"))],
+        provider=MockProvider('<block type="ticket">one</block>', "<final>1</final>", "<final>2</final>"),
+    )
+    earlier = [Message("user", ["see", "a mail"], by="user", outside=[1]), Message("assistant", "seen")]
+    store = MemoryStore()
+    kernai.execute(it, ["and", outside("a page")], history=earlier, store=store, run_id="r")
+    ended = kernai.resume(it, "r", store=store, input=[outside("a file"), "too"])
+    again = kernai.resume(it, "r", store=store)
+    assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
 
 
 class CancelAt:

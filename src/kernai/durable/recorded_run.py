@@ -33,6 +33,7 @@ from kernai.events import (
     row_of,
 )
 from kernai.loop.run_state import input_message
+from kernai.loop.trust import holds_results
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message
 from kernai.values.pending_calls import PendingCall
@@ -218,16 +219,23 @@ class RecordedRun:
         answer: list[Message] = []
         calls: list[CallEndedRow] = []  # after the last response: one of them may have ended the run with an answer
         finish_reason = None
+        #: the recorded inputs by their place in `sent`; who wrote a message is not recorded with it
+        inputs: dict[int, str | Sequence[Any]] = {len(self.start.history): self.start.input}
+        added: str | Sequence[Any] | None = None
         for _, row in self.scopes[""]:
             if isinstance(row, MessagesSentRow):
                 new = row.messages[1:] if has_system(row) else row.messages
                 del sent[max((row.since or 0) - 1, 0):]
                 sent += new
+                if added is not None:
+                    inputs[len(sent) - 1], added = added, None
                 answer.clear()
                 calls.clear()
             elif isinstance(row, LlmResponseRow):
                 answer = [response(row).message()]
                 finish_reason = row.finish_reason
+            elif isinstance(row, InputAddedRow):
+                added = row.input
             elif isinstance(row, CallEndedRow):
                 calls.append(row)
             elif isinstance(row, FinalRow) and (calls or not answer):
@@ -238,12 +246,16 @@ class RecordedRun:
         assert end is not None
         if not isinstance(end.text, str) and not self.is_closed:
             raise TypeError("text is text")
-        messages = [*(message(one, media) for one in sent), *answer]
+        signed = [
+            {**one, **_signature(one, self.start.history[at] if at < len(self.start.history) else None, inputs.get(at))}
+            for at, one in enumerate(sent)
+        ]
+        messages = [*(message(one, media) for one in signed), *answer]
         # a plan from the caller: the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text))
-            turn = input_message(self.input(media), "user"), planned(self.start.plan), Message("user", results)
-            messages = [*self.history(media), *turn]
+            asked = input_message(self.input(media), "user"), planned(self.start.plan)
+            messages = [*self.history(media), *asked, Message("user", results, by="tool")]
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
             RunStoppedError(str(end.error)) if self.is_closed else None, finish_reason=finish_reason,
@@ -308,6 +320,24 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
 def has_system(row: MessagesSentRow) -> bool:
     """Whether the row has the system message. A row with only new messages has it only if it changed."""
     return bool(row.messages) and row.messages[0].get("role") == "system"
+
+
+def _signature(
+    sent: Mapping[str, Any], earlier: Mapping[str, Any] | None, given: str | Sequence[Any] | None
+) -> dict[str, Any]:
+    """Who wrote a message that was sent, and what is marked as from outside in it.
+
+    It may be an `earlier` one of the history, or be `given` by the user. Results show what they are; anything else
+    came from a tool.
+    """
+    if earlier is not None:
+        return {name: earlier[name] for name in ("by", "outside") if name in earlier}
+    if given is not None:
+        marked = [] if isinstance(given, str) else [
+            at for at, part in enumerate(given) if isinstance(part, Mapping) and "outside" in part
+        ]
+        return {"by": "user", **({"outside": marked} if marked else {})}
+    return {} if sent["role"] != "user" or holds_results(Message.from_dict(sent)) else {"by": "tool"}
 
 
 def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:

@@ -178,7 +178,7 @@ class Trust:
     def _said(self) -> Iterator[Said]:
         """What the user wrote in this conversation, the latest first, and what counted before it began."""
         for number, message in reversed([*enumerate(self._before())]):
-            if message.role == "user" and message.by in ("user", None) and not _holds_results(message):
+            if message.role == "user" and message.by in ("user", None) and not holds_results(message):
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at not in message.outside:
                         yield Said(part, _EARLIER if number < self._earlier else _INPUT)
@@ -210,7 +210,7 @@ class Trust:
         """Whether the model had read text from outside."""
         outside = self._run.setup.foreign() or self._run.system.message.outside
         return self._outer_outside or bool(outside) or any(
-            message.by == "tool" or message.outside or (message.by is None and _holds_results(message))
+            message.by == "tool" or message.outside or (message.by is None and holds_results(message))
             for message in self._before() if message.role == "user"
         )
 
@@ -244,7 +244,7 @@ class Trust:
         for message in reversed(self._before()):
             if message.role != "user" or message.by == "runtime":
                 continue
-            if message.by == "user" or (message.by is None and not _holds_results(message)):
+            if message.by == "user" or (message.by is None and not holds_results(message)):
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at in message.outside:
                         yield Said(part, _PASSED_ON)
@@ -296,7 +296,7 @@ def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object
     yield from (text for text in (str(one.value) for one in leaves({}, given, given)) if folded(text) not in of_model)
 
 
-def _holds_results(message: Message) -> bool:
+def holds_results(message: Message) -> bool:
     """Whether a message that nobody has signed answers a call, or has blocks of the runtime or a part of one in it."""
     if message.by is not None:
         return False
