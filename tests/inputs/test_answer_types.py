@@ -157,6 +157,17 @@ def test_a_right_answer_is_read_bare_and_fenced(output: Any, right: Any, value: 
     assert answer.read(answer.text_of(value)) == value
 
 
+@pytest.mark.parametrize("step", [0.1, 0.01, 0.3, 1e-5])
+def test_a_number_is_a_multiple_of_a_fraction_as_both_are_written(step: float) -> None:
+    """Three tenths divided by a tenth are not three for a computer."""
+    answer = AnswerType(Annotated[float, at.MultipleOf(step), at.Ge(step * 2.5), at.Le(step * 3.5)])
+    written = f"{step * 3:.12g}"
+    assert answer.read(written) == float(written)
+    assert written in answer.usage()
+    with pytest.raises(SkillInputError, match="a multiple of"):
+        answer.read(f"{step * 2.75:.12g}")
+
+
 @EACH
 def test_wrong_truncated_and_wordy_answers_are_faults(output: Any, right: Any, value: Any, wrong: Any) -> None:
     answer, text = AnswerType(output), json.dumps(right)

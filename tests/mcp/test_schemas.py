@@ -54,6 +54,13 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}, {"x": True}, [
         "arguments.x: expected string or null, received boolean true",
     ]),
+    *[
+        ({"properties": {"price": {"type": "number", "multipleOf": of}}}, {"price": price},
+         [] if is_one else [f"arguments.price: {price} is not a multiple of {of}"])
+        for price, of, is_one in [
+            (19.99, 0.01, True), (0.3, 0.1, True), (7, 0.5, True), (10**400, 0.1, True), (0.35, 0.1, False), (7, 2, False),
+        ]
+    ],
     # many servers call required what has a default
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
     ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),

@@ -340,7 +340,7 @@ def _number(found: Schema, *, whole: bool) -> int | float:
         tried.append(sum(edges) / 2)
     step = _step(found) or (1 if whole else 0)
     if step:
-        tried += [turn(one / step) * step for one in tried for turn in (math.ceil, math.floor)]
+        tried += [_rounded(turn(one / step) * step) for one in tried for turn in (math.ceil, math.floor)]
 
     def fits(one: float) -> bool:
         above = (least is None or one >= least) and (over is None or one > over)
@@ -350,11 +350,18 @@ def _number(found: Schema, *, whole: bool) -> int | float:
     return next(filter(fits, tried), tried[0])
 
 
+def _rounded(number: float) -> float:
+    """Three times 0.1 as 0.3."""
+    return float(f"{number:.12g}") if isinstance(number, float) else number
+
+
 def is_multiple(value: Any, of: Any) -> bool:
-    """Whether a number is a multiple of another one."""
+    """Whether a number is a multiple of another one, both as they are written: 0.3 is one of 0.1."""
     if isinstance(value, float) or isinstance(of, float):
-        quotient = float(value) / of
-        return math.isfinite(quotient) and quotient == int(quotient)
+        from fractions import Fraction  # few types have such a bound
+
+        number = float(value)
+        return math.isfinite(number) and (Fraction(repr(number)) / Fraction(repr(float(of)))).denominator == 1
     return bool(value % of == 0)
 
 

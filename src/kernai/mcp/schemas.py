@@ -23,7 +23,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  
 from referencing.jsonschema import specification_with
 
 from kernai._util.api import close_matches
-from kernai.inputs.schema import label_of, sample_of
+from kernai.inputs.schema import is_multiple, label_of, sample_of
 from kernai.inputs.types import dotted, shown
 
 MAX_FAULTS = 10
@@ -274,6 +274,13 @@ def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Map
             yield from validator.descend(instance[name], rule, path=name)
 
 
+def _multiple_of(validator: Any, of: Any, instance: Any, __: Any) -> Iterator[Any]:
+    """By the library's own, 19.99 is not a multiple of 0.01."""
+    with suppress(OverflowError):  # an integer beyond a float's range is left to the server
+        if validator.is_type(instance, "number") and not is_multiple(instance, of):
+            yield ValidationError(f"{instance!r} is not a multiple of {of!r}")
+
+
 def _unique_items(_: Any, rule: Any, instance: Any, __: Any) -> Iterator[Any]:
     """The library's own takes quadratic time."""
     if rule is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
@@ -291,6 +298,7 @@ def _hashable(value: Any) -> Any:
 
 _OURS: dict[str, _Keyword] = {
     "additionalProperties": _additional_properties,
+    "multipleOf": _multiple_of,
     "uniqueItems": _unique_items,
     "required": _required,
     **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"), _ignored),
