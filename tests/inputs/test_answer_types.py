@@ -79,6 +79,7 @@ class Order(pydantic.BaseModel):
 
 
 UserId = NewType("UserId", int)
+Code = NewType("Code", str)
 Names = TypeAliasType("Names", list[str])
 Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
 Nested = TypeAliasType("Nested", "list[Nested] | int")
@@ -125,6 +126,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Node[int], {"value": 1, "next": {"value": 2}}, Node(1, Node(2)), {"value": 1, "next": {"value": "a"}}),
     (Order, {"number": 1}, Order(number=1), {"number": "a"}),
     (UserId, 5, 5, "a"),
+    (dict[Code, int], {"a": 1}, {"a": 1}, {"a": "b"}),
     (Names, ["a"], ["a"], [1]),
     (Pair[int], [1, 2], (1, 2), [1]),
     (Annotated[int, "how many"], 5, 5, "a"),
@@ -255,6 +257,10 @@ def test_a_type_that_contains_itself_may_be_a_bare_number() -> None:
     assert Skill("probe", execute=lambda x: x, inputs=inputs).read("5") == {"x": 5}
 
 
+class Nobody(Enum):
+    pass
+
+
 @pytest.mark.parametrize("output, message", [
     (Annotated[str, at.Ge(1)], "does not apply to string"),
     (Annotated[int, at.MinLen(1)], "does not apply to integer"),
@@ -266,6 +272,10 @@ def test_a_type_that_contains_itself_may_be_a_bare_number() -> None:
     (Annotated[int, pydantic.Field(strict=True)], "strict"),
     (Annotated[datetime, at.Timezone(None)], "tz"),
     (set[list[int]], "cannot be in a set"),
+    (dict[Annotated[str, at.MinLen(3)], int], "constraints on keys are not checked"),
+    (tuple[int, *tuple[str, ...]], "unpacks a tuple, which is not supported"),
+    (Literal[()], "has no values"),
+    (Nobody, "Nobody has no members"),
     (set[Tree], "cannot be in a set"),
     (Page, "type variable"),
     (Pair, "type variable"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from kernai.inputs.constraints import constrained, description_of
+from kernai.inputs.constraints import ConstrainedType, constrained, description_of
 from kernai.inputs.containers import (
     SETS,
     DictType,
@@ -157,18 +157,25 @@ class TypeBuilder:
             key, item = arguments or (str, Any)
             if _is_trusted(key):
                 raise TypeError(f"{_named(annotation)}: Trusted cannot mark a dict's keys; mark the whole dict")
-            if undescribed(key)[0] not in (str, "str"):
+            if (keys := self._type(key)) is not PLAIN[str]:
+                if isinstance(keys, ConstrainedType):
+                    raise TypeError(f"{_named(annotation)}: constraints on keys are not checked; check the whole dict")
                 raise TypeError(f"{_named(annotation)} has keys that are not str: JSON objects have none")
             return DictType(self._type(item))
         if origin is tuple:
-            if not arguments and annotation not in (tuple, typing.Tuple):  # noqa: UP006 - both may be written
-                return TupleType(())
-            if not arguments or arguments[1:] == (...,):
-                return ListType(self._type(arguments[0] if arguments else Any), tuple)
-            return TupleType([self._type(one) for one in arguments])
+            return self._tuple(annotation, arguments)
         if isinstance(origin, type) and parameters_of(origin):
             return self._held(annotation, origin)
         raise _unsupported(annotation)
+
+    def _tuple(self, annotation: Any, arguments: tuple[Any, ...]) -> InputType:
+        if not arguments and annotation not in (tuple, typing.Tuple):  # noqa: UP006 - both may be written
+            return TupleType(())
+        if any(getattr(one, "__unpacked__", False) for one in arguments):
+            raise TypeError(f"{_named(annotation)} unpacks a tuple, which is not supported; write list[T], say")
+        if not arguments or arguments[1:] == (...,):
+            return ListType(self._type(arguments[0] if arguments else Any), tuple)
+        return TupleType([self._type(one) for one in arguments])
 
     def _set(self, annotation: Any, origin: Any, item: Any) -> InputType:
         made = ListType(self._type(item), origin)
@@ -183,6 +190,8 @@ class TypeBuilder:
             self.has_media = True
             return self._media
         if issubclass(annotation, Enum):
+            if not annotation.__members__:
+                raise TypeError(f"{annotation.__name__} has no members, so no value fits")
             return ChoiceType(list(annotation), annotation.__members__)
         if annotation in text_types():
             return text_types()[annotation]
@@ -325,6 +334,8 @@ def _is_hashable(annotation: Any) -> bool:
 
 
 def _literal(values: tuple[object, ...]) -> InputType:
+    if not values:
+        raise TypeError("Literal[()] has no values, so none fits")
     for value in values:
         if not (value is None or isinstance(value, Enum) or type(value) in (str, int, bool)):
             raise TypeError(f"Literal[{value!r}] is not a JSON value; it may hold str, int, bool, None, enum members")
