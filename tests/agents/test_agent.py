@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +64,12 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"skills": [len]}, TypeError, "skills.*@skill"),
     ({"skills": ["echo", echo]}, ValueError, "skills.*echo"),
     ({"skills": ["a", "b", "a"]}, ValueError, "skills.*'a'"),
+    ({"skills": [Agent(instructions="")]}, TypeError, r"not Agent: call its as_skill\(name, description\)$"),
+    ({"skills": [ORACLE]}, TypeError, "not Protocol: it belongs in protocols=$"),
+    ({"skills": [SimpleNamespace(protocol=ORACLE)]}, TypeError, r"or its tools, skills\(server\), in skills=$"),
+    ({"protocols": [SimpleNamespace(protocol=ORACLE)]}, TypeError, "pass its protocol in protocols=, or its tools"),
+    ({"protocols": [echo]}, TypeError, "it belongs in skills=$"),
+    ({"protocols": [len]}, TypeError, r"write Protocol\(name, handler\)$"),
     ({"protocols": "oracle"}, TypeError, "protocols"),
     ({"protocols": "all"}, TypeError, "protocols"),
     ({"protocols": ORACLE}, TypeError, "protocols.*got Protocol 'oracle': put it into a list$"),

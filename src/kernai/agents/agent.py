@@ -369,14 +369,14 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...] | None:
 def _check_skills(skills: object) -> Literal["all"] | tuple[str | Skill, ...] | None:
     if skills is None or skills == "all":
         return skills
-    return _named("skills", skills, Skill, "None, 'all',", ": decorate it with @skill")
+    return _named("skills", skills, Skill, "None, 'all',")
 
 
 def _check_protocols(protocols: object) -> tuple[str | Protocol, ...] | None:
-    return None if protocols is None else _named("protocols", protocols, Protocol, "None", "")
+    return None if protocols is None else _named("protocols", protocols, Protocol, "None")
 
 
-def _named(argument: str, given: object, kind: type[Any], others: str, advice: str) -> tuple[Any, ...]:
+def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[Any, ...]:
     """A tuple of names and objects of a `kind`, checked."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
@@ -391,12 +391,25 @@ def _named(argument: str, given: object, kind: type[Any], others: str, advice: s
     named = tuple(sorted(given, key=lambda one: str(getattr(one, "name", one))) if in_order else given)
     for one in named:
         if not isinstance(one, (str, kind)):
-            raise TypeError(f"{argument} may hold names and {kind.__name__}s, not {type(one).__name__}{advice}")
+            raise TypeError(
+                f"{argument} may hold names and {kind.__name__}s, not {type(one).__name__}: {_instead(one, kind)}"
+            )
     names = [one if isinstance(one, str) else one.name for one in named]
     twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"{argument} holds {twice[0]!r} twice")
     return named
+
+
+def _instead(one: object, kind: type[Any]) -> str:
+    """What to write for a thing that is no `kind`."""
+    if isinstance(getattr(one, "protocol", None), Protocol):  # an MCP adapter; the core does not import it
+        return "pass its protocol in protocols=, or its tools, skills(server), in skills="
+    if isinstance(one, (Skill, Protocol)):
+        return f"it belongs in {'skills' if isinstance(one, Skill) else 'protocols'}="
+    if kind is Protocol:
+        return "write Protocol(name, handler)"
+    return "call its as_skill(name, description)" if isinstance(one, Agent) else "decorate it with @skill"
 
 
 def _count(name: str, least: int) -> Callable[[object], int]:
