@@ -114,7 +114,8 @@ def _add_resume_arguments(parser: ArgumentParser) -> None:
     agents.add_agent_arguments(parser)
     parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
-    group = parser.add_argument_group("decisions", "on waiting calls")
+    note = "on waiting calls; `kernai approve` decides without continuing the run"
+    group = parser.add_argument_group("decisions", note)
     group.add_argument("--approve", metavar="CALL", action="append", default=[], help="approve this call; repeatable")
     group.add_argument(
         "--refuse", metavar="CALL[=WHY]", action="append", default=[],

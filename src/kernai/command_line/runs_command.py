@@ -222,7 +222,8 @@ kernai runs postgresql:///app --status waiting --limit 50
 kernai runs runs.db --delete --older-than 90d --status final"""),
     "approve": Command(_add_approve_arguments, _approve, """\
 Approve or refuse a call that is waiting for a decision, or one that was running when its process died. The decision is
-saved in the store. A worker acts on it at once; without one, run `kernai resume`.""", """\
+saved in the store. A worker acts on it at once; without one, run `kernai resume`. To decide and
+continue in one step, use `kernai resume --approve`.""", """\
 kernai approve postgresql:///app refund-42 1.0
 kernai approve runs.db refund-42 1.0 --no "order 42 was never paid" --by ann"""),
     "cancel": Command(_add_cancel_arguments, _cancel, """\
