@@ -64,8 +64,7 @@ from kernai.runs.running import (
 from kernai.values.context import Context
 from kernai.values.limits import Limits
 from kernai.values.llm_response import LlmResponse
-from kernai.values.media import Media
-from kernai.values.media_store import MediaStore
+from kernai.values.media import Media, MediaStore
 from kernai.values.message import Message, outside
 from kernai.values.model import Cost, GenerationOptions, Model, Models
 from kernai.values.result import Result, StopReason, Usage

@@ -28,7 +28,7 @@ from kernai.durable.lease import Held
 from kernai.durable.recorded_run import Recorded, RecordedRun
 from kernai.durable.store import Entry
 from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, payer, provider
 
 #: events with outcomes, which the loop takes from them: there is nothing to compare them with

@@ -7,13 +7,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
 from kernai._util.api import closest, is_async, likely
-from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Key, Revision, Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.provider import Provider, check_provider
-from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.limits import MODEL_MAX_TASKS, Limits

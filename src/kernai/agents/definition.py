@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.agents.agent_skill import AgentSkill
 from kernai.jsonio.json_data import digest
+from kernai.registry.skill_definition import AgentSkill
 from kernai.values.limits import MAX_TASKS
 
 if TYPE_CHECKING:

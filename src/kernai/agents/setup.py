@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.api import close_matches
-from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.definition import Rules, part_of
 from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.blocks.block import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.protocol_registry import ProtocolAccess
 from kernai.registry.provider import Tools
-from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import SkillAccess
 from kernai.values.message import Message, Outside, instruction_parts
 

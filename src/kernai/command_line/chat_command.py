@@ -29,8 +29,7 @@ from kernai.runs.run_request import UserInput
 from kernai.runs.running import stream
 from kernai.values.context import Context
 from kernai.values.limits import Limits
-from kernai.values.media import Media
-from kernai.values.media_store import MediaStore
+from kernai.values.media import Media, MediaStore
 from kernai.values.message import Message
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason

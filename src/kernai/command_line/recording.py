@@ -24,7 +24,7 @@ from kernai.values.media import MIME_TYPES, Media
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import MediaStore
 
 FORMS = "a recording (.json, .jsonl, or a log with events), or STORE RUN for a run in a store"
 HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store is STORE RUN"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from kernai.durable.host_state import HostState
     from kernai.durable.lease import Held
     from kernai.events import Row
-    from kernai.values.media import Media
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import Media, MediaStore
 
 
 class Journal:

@@ -20,8 +20,7 @@ from kernai.events import (
 )
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
-from kernai.values.media import Media, MediaReference
-from kernai.values.media_store import MediaStore
+from kernai.values.media import Media, MediaReference, MediaStore
 from kernai.values.message import BESIDE, Message, Outside
 from kernai.values.model import Model
 from kernai.values.result import StopReason

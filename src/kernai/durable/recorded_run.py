@@ -41,7 +41,7 @@ from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.inputs.table import Repair
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import MediaStore
     from kernai.values.message import InputPart
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from kernai.inputs.table import Repair, read_json
 from kernai.inputs.types import ANY, PLAIN, Fault, InputType, Validation, input_error, shown
 from kernai.jsonio.json_data import JsonSyntaxError
 from kernai.jsonio.tolerant_json import FENCED
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 from kernai.values.skill_result import answer_json
 
 _JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"

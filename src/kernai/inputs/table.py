@@ -42,7 +42,7 @@ from kernai.jsonio.json_data import (
     loads_flat,
     quoted,
 )
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
     from kernai.inputs.annotations import TypeBuilder

@@ -27,7 +27,7 @@ from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, quoted
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import MediaStore
 
 _SHOWN_KEYS = 8
 _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all

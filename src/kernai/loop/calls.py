@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernai.agents.agent_skill import AgentSkill
 from kernai.blocks.block import error_block, neutralize, result_block, result_parts
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import LimitReachedError, SkillInputError, Stop, error_text
@@ -43,6 +42,7 @@ from kernai.loop.effects import (
     how_broken_off,
 )
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
+from kernai.registry.skill_definition import AgentSkill
 from kernai.values.media import Media
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason

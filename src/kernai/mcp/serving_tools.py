@@ -29,7 +29,6 @@ from mcp import types
 
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
-from kernai.agents.agent_skill import AgentSkill
 from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
@@ -38,7 +37,7 @@ from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType, Validation
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import SkillContext
-from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY, SkillAccess, SkillRegistry
 from kernai.runs.running import arun
 from kernai.values.context import Context

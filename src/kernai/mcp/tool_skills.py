@@ -26,7 +26,7 @@ from kernai.mcp.language import Returned
 from kernai.mcp.schemas import found_faults, is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 
 #: of a schema that is written out
 MAX_PARTS = 5000

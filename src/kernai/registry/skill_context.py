@@ -12,8 +12,7 @@ from kernai.errors import CredentialMissingError, KernaiError
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
 from kernai.registry.configuration import Resolver, config, environment_name
-from kernai.values.media import Media
-from kernai.values.media_store import MediaStore
+from kernai.values.media import Media, MediaStore
 from kernai.values.skill_result import SkillResult, plain
 
 if TYPE_CHECKING:

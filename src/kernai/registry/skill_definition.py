@@ -1,4 +1,4 @@
-"""`Skill`: a function that a model may call, and everything known about it."""
+"""`Skill`: a function that a model may call, and everything known about it; `AgentSkill`: an agent called like one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from kernai.registry.skill_context import SkillContext
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
+    from kernai.agents.agent import Agent
     from kernai.inputs.schema import Schema
     from kernai.inputs.table import Repair
     from kernai.registry.declarations import Credential, Setting
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import MediaStore
 
 PRODUCES = ("image", "audio", "video", "document", "text")
 
@@ -241,6 +242,16 @@ class FunctionSkill(Skill, Generic[Params, Returned]):
 
     def __reduce__(self) -> str:
         return self.__qualname__  # pickled by name, as the function would be; that name now means the skill
+
+
+class AgentSkill(Skill):
+    """A skill with one input, `input: str`. Called within a run it is a sub-run; elsewhere `execute` runs it."""
+
+    def __init__(
+        self, name: str, agent: Agent[Any], execute: Callable[..., Any], description: str, **flags: Any
+    ) -> None:
+        super().__init__(name, execute=execute, description=description, inputs={"input": str}, **flags)
+        self.agent = agent
 
 
 def _checked_name(name: object) -> str:

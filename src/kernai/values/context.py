@@ -6,7 +6,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernai._util.api import is_async
-from kernai.values.media_store import MediaStore
+from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
     from typing import Self

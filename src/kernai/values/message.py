@@ -13,7 +13,7 @@ from kernai.values.media import Media
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.values.media_store import MediaStore
+    from kernai.values.media import MediaStore
 
 Role = Literal["system", "user", "assistant"]
 #: who wrote a message with the role "user"
