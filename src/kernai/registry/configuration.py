@@ -1,7 +1,8 @@
-"""Process-wide configuration: one object, changed in place; and where the values of credentials and settings come from.
+"""The process-wide configuration, and the resolvers that find the values of credentials and settings.
 
-A resolver is any object with ``resolve(skill_name, key) -> str | None``; None means that it knows no value. It is asked
-each time a skill reads a key, so a rotated key takes effect at once. Nothing here ever shows a value.
+The configuration is one object, changed in place. A resolver is any object with ``resolve(skill_name, key) -> str |
+None``; None means that it has no value. It is called each time a skill reads a key, so a rotated key takes effect at
+once. Values never appear in a repr or an error of this module.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from kernai.inputs.table import Repair
 
 
-
-
 class Resolver(Protocol):
     """Finds the value of a skill's credential or setting, or None."""
 
@@ -30,12 +29,12 @@ class Resolver(Protocol):
 
 
 def environment_name(skill_name: str, key: str) -> str:
-    """The environment variable of a skill's key: ``KERNAI_SKILL_<SKILL>_<KEY>``, with `_` for other characters."""
+    """The environment variable of a skill's key: ``KERNAI_SKILL_<SKILL>_<KEY>``, with `_` for special characters."""
     return "KERNAI_SKILL_" + re.sub(r"[^A-Z0-9]", "_", f"{skill_name}_{key}".upper())
 
 
 class EnvironmentResolver:
-    """Reads ``KERNAI_SKILL_<SKILL>_<KEY>`` from the process environment. A variable set to nothing counts as unset."""
+    """Reads ``KERNAI_SKILL_<SKILL>_<KEY>`` from the process environment. An empty variable counts as unset."""
 
     def resolve(self, skill_name: str, key: str, /) -> str | None:
         return os.environ.get(environment_name(skill_name, key)) or None
@@ -48,8 +47,8 @@ class MappingResolver:
     """Values from a mapping, for tests and for secrets that are loaded by other means.
 
     ``MappingResolver({"search": {"api_key": "..."}})``. A key may also be the pair ``("search", "api_key")``, its
-    environment variable's name, or plain ``"api_key"`` for every skill that declares it; the first that exists, in this
-    order, counts. The mapping is read when a skill asks, not copied.
+    environment variable's name, or plain ``"api_key"`` for every skill that declares it. They are tried in this order.
+    The mapping is not copied; it is read each time a skill needs a value.
     """
 
     def __init__(self, values: Mapping[object, object]) -> None:
@@ -76,13 +75,13 @@ def _text_or_none(value: object) -> str | None:
 
 
 class Configuration:
-    """Read it freely; change it with `configure` or by assignment, which both check values.
+    """The options of this process. Change them with `configure` or by assignment; both check the values.
 
-    `debug` adds debug lines to the log. `default_provider` serves agents and runs that name none. `allowed_skills` is
-    a tuple of names or None for all. `recorder` records runs that name none. `logger` is a standard library logger,
-    by default ``kernai``. `repair` says which mistakes in a call's parameters are repaired: ``"json"`` those of its
-    JSON that lose nothing, True also numbers and booleans in quotes and values without a name, False none (see
-    docs/models.md). The resolvers find the values of credentials and settings.
+    `debug` adds debug lines to the log. `default_provider` is used by agents and runs without a provider of their own,
+    `recorder` by runs without a recorder. `allowed_skills` is a tuple of names, or None for all. `logger` is a standard
+    library logger, by default ``kernai``. `repair` says which mistakes in a call's parameters are repaired: with
+    ``"json"`` mistakes in its JSON whose repair loses nothing, with True also numbers and booleans in quotes and values
+    without a name, with False none (see docs/models.md). The resolvers find the values of credentials and settings.
     """
 
     debug: bool = False
@@ -103,11 +102,11 @@ class Configuration:
         configure(**{name: value})
 
     def snapshot(self) -> dict[str, Any]:
-        """The values now, for `restore`."""
+        """The current values, to be passed to `restore`."""
         return dict(vars(self))
 
     def restore(self, values: dict[str, Any]) -> None:
-        """Sets these values, and keeps the others."""
+        """Sets the given options, and keeps the others."""
         vars(self).update(values)
 
     def __repr__(self) -> str:
@@ -127,7 +126,8 @@ def configure(**changes: Any) -> Configuration:
     """Changes `kernai.config` in place and returns it.
 
     Options: ``debug default_provider allowed_skills recorder logger repair credential_resolver
-    setting_resolver``. Others keep their value. An unknown option or a wrong value is a `TypeError`.
+    setting_resolver``. Others keep their value. Raises `TypeError` for an unknown option or a value of a wrong type,
+    and `ValueError` for an unknown `repair`.
     """
     known = defaults()
     for name in changes:

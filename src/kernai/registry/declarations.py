@@ -1,4 +1,4 @@
-"""What a skill declares: the signature of its function, with inputs and context; its `Credential`s and `Setting`s."""
+"""What a skill declares: inputs and context in its function's signature, and its `Credential`s and `Setting`s."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kernai.inputs.types import InputType
 
-# An annotation whose names exist for the type checker alone cannot be resolved, but this much can be read.
+# An annotation with names that are imported under TYPE_CHECKING cannot be resolved, but a SkillContext is recognised.
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
 
 
@@ -36,9 +36,9 @@ class CallShape(NamedTuple):
 
 
 def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[InputTable, CallShape]:
-    """Inputs from the parameters: annotation, default, ``Annotated`` description.
+    """The inputs, from each parameter's annotation, default and description in ``Annotated``, and how to call it.
 
-    `TypeError` names the parameter that cannot be an input: ``*args``, an unknown type, a name that does not resolve.
+    Raises `TypeError` for a parameter that cannot be an input: ``*args``, an unknown type, an unknown name in one.
     """
     namespace = Namespace(function)
     inputs: dict[str, Input] = {}
@@ -60,7 +60,7 @@ def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[Input
 
 
 def check_signature(skill_name: str, function: Callable[..., Any], inputs: Collection[str]) -> CallShape:
-    """How to call a function whose inputs were declared separately; `TypeError` if it cannot take them."""
+    """How to call a function whose inputs were declared separately. Raises `TypeError` if it does not accept them."""
     signature = _signature(function)
     if signature is None:
         return CallShape()
@@ -93,7 +93,7 @@ def _signature(function: Callable[..., Any]) -> Signature | None:
 
 
 def _parameters(skill_name: str, function: Callable[..., Any], signature: Signature) -> Iterator[Parameter]:
-    preset = getattr(function, "keywords", {})  # given already, by a functools.partial
+    preset = getattr(function, "keywords", {})  # already bound by a functools.partial
     for at, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
@@ -145,8 +145,8 @@ def _is_context(annotation: Any) -> bool:
 class Credential(Value):
     """A secret that a skill reads with ``ctx.credential(key)``.
 
-    Reading one without a value is a `CredentialMissingError` if it is required, else its `default`. The value never
-    shows in a listing, an event, a log line or an error.
+    If no value is found, the `default` is used. If that is None too, reading a required credential raises
+    `CredentialMissingError`. The value never appears in a listing, an event, a log line or an error.
     """
 
     required: bool = True
@@ -164,9 +164,9 @@ class Credential(Value):
 class Setting(Value):
     """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
 
-    `type` is any type that an input may have. Text becomes a number or boolean if it is exactly that, else what the
-    type makes of text; lists and objects are given as JSON. The default is used unchanged. An unknown type is a
-    `TypeError`.
+    `type` is any type that an input may have. A value that is text is read as this type requires: as a number or
+    boolean if it is exactly that, as JSON for lists and objects. The default is used unchanged. Raises `TypeError` for
+    an unknown type.
     """
 
     type: Any = str
@@ -178,7 +178,7 @@ class Setting(Value):
         object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
 
     def convert(self, value: object, where: str) -> Any:
-        """`value` as `type`; a `KernaiError` says `where` it is, what was expected and what was received."""
+        """Converts `value` to `type`. Raises `KernaiError` with `where` it is, what was expected, what was received."""
         validation = Validation()
         kind = self._kind
         if isinstance(value, str):

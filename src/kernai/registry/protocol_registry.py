@@ -1,4 +1,4 @@
-"""Protocols: block types beyond the core ones, each with a handler that answers it; and which an agent may speak."""
+"""Protocols: block types beyond the core ones, each with a handler that answers it; and which ones an agent may use."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Protocol(Value):
 
     ``handler(block, ctx)``, sync or async, returns `str`, `Media`, a list of both, or a `Message`, which is used
     unchanged. An exception becomes an error block that the agent can read. `documentation` is what ``/protocols``
-    shows. A registered protocol is for every agent whose `protocols` is None, or with `by_name` only for those that
-    name it. A core block type, or a name that no block could have, is a `ValueError`.
+    shows. A registered protocol is available to every agent whose `protocols` is None; with `by_name`, only to agents
+    that name it. Raises `ValueError` for a core block type and for a name that no block can have.
     """
 
     name: str
@@ -99,10 +99,10 @@ def protocol(
     name: str | None = None, *, documentation: str | None = None, register: bool = True
 ) -> Callable[[AnyHandler], AnyHandler]: ...
 def protocol(name: Any = None, *, documentation: str | None = None, register: bool = True) -> Any:
-    """Makes a function the handler of a block type, by default its own name, and registers it in `kernai.protocols`.
+    """Makes a function the handler of the block type `name` and registers it in `kernai.protocols`.
 
-    Returns the function itself; its first docstring paragraph documents it if `documentation` is None. For a protocol
-    outside the registry, pass `Protocol(name, handler)` to an agent.
+    By default `name` is the function's name, and `documentation` the first paragraph of its docstring. Returns the
+    function itself. For a protocol outside the registry, pass `Protocol(name, handler)` to an agent.
     """
 
     def decorate(handler: AnyHandler) -> AnyHandler:
@@ -123,10 +123,10 @@ ProtocolSelection = Sequence[str | Protocol] | None
 
 
 class ProtocolAccess:
-    """The protocols of one agent; `selection` is `Agent.protocols`, None for all that are registered, except
-    those with `by_name`.
+    """The protocols of one agent.
 
-    `in` says whether any protocol answers a block type, allowed or not.
+    `selection` is `Agent.protocols`: None for all that are registered, except those with `by_name`. ``name in access``
+    says whether any protocol answers a block type, even if the agent may not use it.
     """
 
     __slots__ = ("_direct", "_names", "_registry")
@@ -137,11 +137,11 @@ class ProtocolAccess:
         self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
 
     def find(self, name: str) -> Protocol | None:
-        """The agent's own protocol of that name, else the registered one, whether it may be called or not."""
+        """The agent's own protocol of that name, else the registered one, even if the agent may not use it."""
         return self._direct.get(name) or self._registry.find(name)
 
     def held(self, name: str) -> Protocol:
-        """The protocol of that name; `KernaiError` if it was unregistered meanwhile."""
+        """The protocol of that name. Raises `KernaiError` if it has been unregistered in the meantime."""
         protocol = self.find(name)
         if protocol is None:
             raise KernaiError(f"Protocol {name!r} not found")
@@ -156,10 +156,10 @@ class ProtocolAccess:
         return not protocol.by_name if self._names is None else protocol.name in self._names
 
     def visible(self) -> list[Protocol]:
-        """Every protocol the agent may speak: its own ones first, then registered ones."""
+        """Every protocol that the agent may use: its own ones first, then registered ones."""
         registered = [one for one in self._registry.all() if one.name not in self._direct and self.allows(one)]
         return [*self._direct.values(), *registered]
 
     def any(self) -> bool:
-        """Whether the agent may speak any protocol."""
+        """Whether the agent may use any protocol."""
         return bool(self._direct) or bool(self.visible())

@@ -1,7 +1,7 @@
 """`Provider`: the interface between the kernel and a model's vendor. Subclass it and write `call`.
 
-`Tools` is what a provider with `calls_natively` gets with a call: what a model may call in its vendor's own format (see
-`Agent(calls="native")`), as data, which the provider translates. The loop sees blocks in either mode.
+With ``Agent(calls="native")``, a provider with `calls_natively` also receives `Tools`: everything that the model may
+call, as data, which the provider translates into its vendor's format. The loop sees blocks in either mode.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 class Provider(ABC):
-    """Asks a model. One instance serves many runs at once, so keep nothing about a call on it."""
+    """Calls a model. One instance serves many runs at once, so it must not keep the state of a call."""
 
     grammar_field: str | None = None
-    """The request field for a grammar in GBNF, ``a.b`` for one inside an object; None if the vendor takes none.
+    """The request field for a grammar in GBNF, ``a.b`` for a field inside an object; None if the vendor has none.
 
-    With `Agent(constrain=True)` the grammar is under this name in `generation.extra`.
+    With `Agent(constrain=True)`, `generation.extra` has the grammar under this name.
     """
 
     calls_natively: bool = False
-    """Whether `call` and `acall` look at `on_chunk.tools`, for `Agent(calls="native")`.
+    """Whether `call` and `acall` use `on_chunk.tools`, for `Agent(calls="native")`.
 
-    Where that is a `kernai.Tools`, such a provider sends the tools and `tools.messages(messages)`, in which messages
-    have `blocks` and `answers`, and answers with `LlmResponse(blocks=..., ends_turn=...)`; without calls `blocks` is
-    None.
+    If that is a `kernai.Tools`, the provider sends the tools and `tools.messages(messages)`, whose messages have
+    `blocks` and `answers`. It returns `LlmResponse(blocks=..., ends_turn=...)`, with `blocks=None` if the model called
+    nothing.
     """
 
     raises_assertions: bool = False
-    """Whether an `AssertionError` from here is a test's, and is raised to the caller of the run as it is."""
+    """Whether an `AssertionError` from this provider is a test's, to be raised to the caller of the run unchanged."""
 
     @abstractmethod
     def call(
@@ -48,32 +48,32 @@ class Provider(ABC):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """One turn. `messages` starts with the system message, if there is one.
+        """Makes one call. `messages` starts with the system message, if there is one.
 
-        Call `on_chunk(text)` for each piece as it arrives, or never; what counts is the returned `content`. Let an
-        exception from `on_chunk` pass: it cancels the run, and the connection should be closed. Raise `ProviderError`
-        for any failure, also for a stream that breaks off before the vendor's last event.
+        Call `on_chunk(text)` for each piece as it arrives, or never; only the returned `content` counts. Do not catch
+        an exception from `on_chunk`: it cancels the run, and the connection should be closed. Raise `ProviderError` for
+        any failure, including a stream that breaks off before the vendor's last event.
         """
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
-        """The same for asyncio. By default `call` runs in a worker thread.
+        """The same for asyncio. By default, runs `call` in a worker thread.
 
-        In a native version `on_chunk` returns an awaitable: awaiting it holds the stream until observers have caught
-        up. It may be ignored.
+        In your own version, `on_chunk` returns an awaitable. Awaiting it holds the stream until observers have caught
+        up; it may be ignored.
         """
-        from kernai._util.worker_pool import WorkerPool, in_worker  # many providers have an `acall`
+        from kernai._util.worker_pool import WorkerPool, in_worker  # not needed by providers with their own `acall`
 
         return await in_worker(WorkerPool(), lambda: self.call(messages, model, generation, on_chunk))
 
     def encode(self, parts: Iterable[Part], model: Model) -> list[Any]:
-        """Every part in the vendor's shape; one that `encode_part` does not take becomes its placeholder."""
+        """Every part in the vendor's format; a part that `encode_part` does not accept becomes its placeholder."""
         encoded = []
         for part in parts:
             shape = self.encode_part(part, model)
             if shape is None and not isinstance(part, str):
-                # the placeholder is encoded likewise, so that the list always has one shape
+                # the placeholder is encoded too, so that all items of the list have the same form
                 text = self.fallback_for(part)
                 shape = self.encode_part(text, model)
                 shape = text if shape is None else shape
@@ -81,17 +81,20 @@ class Provider(ABC):
         return encoded
 
     def encode_part(self, part: Part, model: Model) -> Any:
-        """Override point: the vendor's shape of one part, or None for what it does not take. Text stays unchanged."""
+        """Override this to return one part in the vendor's format, or None for a part that the vendor does not accept.
+
+        By default, text is unchanged and media are not accepted.
+        """
         del model
         return part if isinstance(part, str) else None
 
     def fallback_for(self, part: Media) -> str:
-        """The text in place of media that this model or vendor cannot take: ``[image unavailable: image/png]``."""
+        """The text in place of media that this model or vendor does not accept: ``[image unavailable: image/png]``."""
         return placeholder(part.kind, part.mime_type)
 
 
 def check_provider(provider: object, name: str = "provider") -> Provider | None:
-    """The provider itself, or None; `TypeError` naming the argument `name` for anything else."""
+    """Returns a provider, or None, as it is. Raises `TypeError`, with the argument's `name`, for anything else."""
     if provider is not None and not isinstance(provider, Provider):
         if isinstance(provider, type):
             raise TypeError(f"{name} must be an instance: write {provider.__name__}(...)")
@@ -101,10 +104,10 @@ def check_provider(provider: object, name: str = "provider") -> Provider | None:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tool(Value):
-    """One thing to call. `schema` is the JSON Schema of its parameters, an object.
+    """One thing that a model may call. `schema` is the JSON Schema of its parameters, an object.
 
-    A call becomes a block of this `type`: a ``command`` of this name, a `plan`, a `final`, or the request of the
-    protocol of that name, whose parameters are `name` and `content`.
+    A call becomes a block of this `type`: a ``command`` with this name, a `plan`, a `final`, or the block of a
+    protocol, whose parameters are `name` and `content`.
     """
 
     name: str
@@ -115,10 +118,10 @@ class Tool(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tools(Value):
-    """The tools of a model call that may be native, and the wording of the conversation for it.
+    """The tools of a model call that may use native calls, and the wording of the conversation for it.
 
-    `output` is the JSON Schema of the answer; None for text. `blocks_system` is the system message for a provider that
-    cannot call natively, `system` the one for others. `constrained`: `Agent(constrain=True)`.
+    `output` is the JSON Schema of the answer; None for text. `blocks_system` is the system message for a provider
+    without native calls, `system` the one for a provider with them. `constrained` is `Agent.constrain`.
     """
 
     tools: tuple[Tool, ...]
@@ -133,7 +136,7 @@ class Tools(Value):
         return [*([] if system is None else [self._system(system)]), *map(_native, rest)]
 
     def _system(self, system: Message) -> Message:
-        """Keeps what middleware has added to the system message."""
+        """The system message for native calls, with what middleware has added to the original."""
         before, there, after = system.text.partition(self.blocks_system.text)
         return Message("system", before + self.system.text + after) if there else system
 

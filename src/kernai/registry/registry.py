@@ -1,4 +1,4 @@
-"""`Registry`: things by name, the base of the registries of skills and of protocols; `reset` and `isolated`."""
+"""`Registry`, the base class of the registries of skills and of protocols; `reset` and `isolated`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class RegistryState(NamedTuple):
-    """All that a registry holds at one moment, and the files it came from; never changed, only replaced."""
+    """The contents of a registry at one moment, and the files they came from. Never changed, only replaced."""
 
     entries: Mapping[str, Any] = MappingProxyType({})
     patterns: tuple[str, ...] = ()
@@ -34,10 +34,10 @@ class RegistryState(NamedTuple):
 
 
 class Registry(NotCopied, Generic[Entry]):
-    """Things by name, in the order of registration. Thread-safe.
+    """Entries by name, in the order of registration. Thread-safe.
 
-    A later one of the same name takes the place of the earlier one. Readers see one state or the next, never one in
-    between. `version` grows with each change, so what was derived from the registry can be cached until then.
+    A later entry replaces an earlier one with the same name. Readers see the state before or after a change, never one
+    in between. `version` grows with each change, so values derived from the registry can be cached until then.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Registry(NotCopied, Generic[Entry]):
         return self._state.entries.get(name)
 
     def unregister(self, name: str) -> Entry | None:
-        """Removes the one of that name and returns it; None if there was none."""
+        """Removes the entry of that name and returns it; None if there was none."""
         with self._lock:
             left = dict(self._state.entries)
             removed: Entry | None = left.pop(name, None)
@@ -61,11 +61,11 @@ class Registry(NotCopied, Generic[Entry]):
         return removed
 
     def reset(self) -> None:
-        """Forgets everything, also which files were loaded."""
+        """Removes everything, and forgets which files were loaded."""
         self.restore(RegistryState())
 
     def snapshot(self) -> RegistryState:
-        """What is registered now, for `restore`."""
+        """The current state, to be passed to `restore`."""
         return self._state
 
     def restore(self, snapshot: RegistryState) -> None:
@@ -77,7 +77,7 @@ class Registry(NotCopied, Generic[Entry]):
             self._set(self._state._replace(entries={**self._state.entries, entry.name: entry}))
 
     def _set(self, state: RegistryState) -> None:
-        """Under the lock."""
+        """Replaces the state. The caller holds the lock."""
         self._state = state
         self.version += 1
 
@@ -104,7 +104,7 @@ def reset() -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """A ``with`` block after which configuration and registries are as before, whatever was done to them inside."""
+    """Restores the configuration and all registries at the end of its ``with`` block."""
     values, known = config.snapshot(), [one.snapshot() for one in _PROCESS_WIDE]
     try:
         yield

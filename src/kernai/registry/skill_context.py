@@ -32,9 +32,9 @@ class SkillContext(NotCopied, Generic[RunContext]):
     """Passed to a skill that has a parameter of this type; a new one for each call.
 
     For a test: ``SkillContext(skill, credentials={"api_key": "..."}, settings={"timeout": 5})``. `credentials` and
-    `settings` are a mapping from this skill's keys, or a resolver; without them the resolvers of `kernai.config` are
-    asked. `run_context` is the run's `Context`, `media_store` its media, `call_id` the call's place in the run. The
-    handler of a protocol gets one too, whose `skill` is None and which has no credentials and no settings.
+    `settings` are a mapping from this skill's keys to values, or a resolver; by default, the resolvers of
+    `kernai.config` are used. `run_context` is the run's `Context`, `media_store` its media, `call_id` the call's place
+    in the run. A protocol's handler gets a context too; its `skill` is None, and it has no credentials or settings.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
         self._key = run_id if key is None else key
         #: the `Decision` that approved this call; None if nobody was asked
         self.approval = approval
-        #: whether the call paused until a time that has come, and nobody decided on it
+        #: whether the call had paused until a set time and continues because that time has come, without a decision
         self.woken = False
         self.emitted: list[Any] = []
         self._credentials = credentials
@@ -74,7 +74,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
     def idempotency_key(self) -> str:
         """``RUN_ID:CALL_ID``: the same when a call is repeated after a crash. Pass it to a payment gateway, say.
 
-        In a store's view for a tenant ``TENANT/RUN_ID:CALL_ID``; where a run of that id was deleted before,
+        In a tenant's view of a store it is ``TENANT/RUN_ID:CALL_ID``. If an earlier run with this id was deleted, it is
         ``RUN_ID~1:CALL_ID``, so that no key is used twice.
         """
         return f"{self._key}:{self.call_id}"
@@ -85,9 +85,10 @@ class SkillContext(NotCopied, Generic[RunContext]):
         return self._cancelled is not None and bool(self._cancelled())
 
     def emit(self, data: Any) -> None:
-        """Sends a `progress` event with `data`, made JSON-ready and without credentials.
+        """Emits a `progress` event with `data`, converted to JSON values and with credentials redacted.
 
-        Outside a run it is kept in `emitted`. `KernaiError` for data that JSON cannot hold, such as bytes.
+        Outside a run, the data are added to `emitted`. Raises `KernaiError` for data that JSON cannot represent, such
+        as bytes.
         """
         ready = self.scrub(plain(data))
         if self._emit is None:
@@ -98,7 +99,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
     def credential(self, key: str) -> str | None:
         """The value of a declared credential, looked up at each call.
 
-        `KernaiError` if it is not declared; `CredentialMissingError` if it is required and has no value.
+        Raises `KernaiError` if it is not declared, and `CredentialMissingError` if it is required and has no value.
         """
         declared: Credential = self._declared("credentials", "credential", "Credential()", key)
         value = self._look_up(self._credentials, "credential_resolver", key)
@@ -120,7 +121,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
     def setting(self, key: str) -> Any:
         """The value of a declared setting, converted to its type, or its default.
 
-        `KernaiError` if it is not declared or does not fit its type.
+        Raises `KernaiError` if the setting is not declared or its value does not fit its type.
         """
         declared: Setting = self._declared("settings", "setting", "Setting(str)", key)
         value = self._look_up(self._settings, "setting_resolver", key)
@@ -132,9 +133,9 @@ class SkillContext(NotCopied, Generic[RunContext]):
     def scrub(self, value: Any) -> Any:
         """`value` with each credential that was read replaced by ``[credential KEY]``.
 
-        In text, and in lists, tuples, dicts, a `SkillResult`, and path, URL and metadata of media, at any depth;
-        metadata is redacted in the form that a recording has. `KernaiError` for data that contains itself or nests
-        deeper than 200 levels.
+        Credentials are replaced in text, lists, tuples, dicts, a `SkillResult`, and the path, URL and metadata of
+        media, at any depth. Metadata are redacted in the form that a recording has. Raises `KernaiError` for data that
+        contain themselves or nest deeper than 200 levels.
         """
         return self._redactor.data(value, self._scrub_other)
 
@@ -146,7 +147,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
             return value.replaced(scrubbed(value.parts), scrubbed(jsonable(value.metadata)))
         if not isinstance(value, Media):
             return value
-        # a recording writes its path, its URL and its metadata as JSON, so they are scrubbed as that
+        # a recording has the path, the URL and the metadata as JSON, so that form is scrubbed
         data = value.data if isinstance(value.data, bytes) else scrubbed(value.data)
         metadata = scrubbed(jsonable(value.metadata))
         same = data == value.data and metadata == value.metadata

@@ -29,21 +29,21 @@ Checked = TypeVar("Checked")
 
 
 class Skill:
-    """A named function with typed inputs. `@skill` makes one from a function's signature; this is the way without it.
+    """A named function with typed inputs. `@skill` makes one from a function; this class makes one without a decorator.
 
     ``Skill("search", execute=find, description="...", inputs={"query": str, "limit": Input(int, default=10)})``.
-    Without `inputs` they are read from the signature of `execute`, and without `description` its first docstring
-    paragraph is taken. `requires` names capabilities a model must have (``"vision"``, or several), `produces` the media
-    kinds a call may return, `credentials` and `settings` what the function reads through its `SkillContext`. With
-    `approval` each call waits until somebody has agreed to it (this needs a store, see docs/durable.md); an
-    `idempotent` one may be repeated after a crash, with the same ``ctx.idempotency_key``.
+    By default, `inputs` are read from the signature of `execute`, and `description` is the first paragraph of its
+    docstring. `requires` names capabilities that a model must have (``"vision"``, or several), `produces` the media
+    kinds that a call may return, `credentials` and `settings` what the function reads through its `SkillContext`. With
+    `approval`, each call waits until somebody has approved it (this needs a store, see docs/durable.md). With
+    `idempotent`, a call may be repeated after a crash, with the same ``ctx.idempotency_key``.
 
-    For values that only the user may bring in (docs/security.md): a skill that `acts` has effects that others feel. The
-    result of one with `directory` is a list that outsiders cannot add to: its values are trusted. With ``("id",
-    "title")`` an item's ``id`` is, if its ``title`` is in the user's words. `creates` is the key of the result that
-    holds the id of what a call made; with True it is the whole text.
+    For values that must come from the user (docs/security.md): a skill that `acts` has effects on others. With
+    `directory`, the result is a list that outsiders cannot add to, so its values are trusted; with ``("id", "title")``,
+    an item's ``id`` is trusted if its ``title`` is in the user's words. `creates` is the key in the result whose value
+    is the id of the object that the call created; True means that the whole text of the result is the id.
 
-    A wrong argument is a `TypeError` or `ValueError` that names it: a blank name, an unknown capability, a type that
+    Raises a `TypeError` or `ValueError` that names the wrong argument: a blank name, an unknown capability, a type that
     inputs cannot have.
     """
 
@@ -55,7 +55,7 @@ class Skill:
     settings: dict[str, Setting]
     function: Callable[..., Any]
     is_async: bool
-    #: whether others wrote its description: who reads that has read text from outside
+    #: whether outsiders wrote its description, so that a model which reads it has read untrusted text
     is_foreign = False
 
     def __init__(
@@ -90,12 +90,12 @@ class Skill:
         self.directory = _checked_directory(name, directory)
         self.creates = _checked(name, "creates", creates, (bool, str), "a key of the result, or True for its text")
         self._digest: tuple[str, InputTable, str] | None = None
-        # reading annotations is a third of the package; it is loaded by the first skill
+        # the modules that read annotations are a third of the package; the first skill loads them
         from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.declarations import check_signature, read_signature
 
         if inputs is None:
-            #: what reads, checks and describes the parameters of a call
+            #: reads, checks and describes the parameters of a call
             self.table, self._shape = read_signature(name, execute)
         else:
             _checked(name, "inputs", inputs, Mapping, "a mapping of names to types")
@@ -108,7 +108,7 @@ class Skill:
         self.inputs = self.table.inputs
         #: whether a parameter of the function takes the `SkillContext`
         self.wants_context = self._shape.context is not None
-        #: whether `invoke` does no more than to call the function with keyword arguments
+        #: whether `invoke` only calls the function with keyword arguments
         self.takes_keywords = not (self.wants_context or self._shape.positional) and type(self).invoke is Skill.invoke
         self._present_as(execute)
 
@@ -121,21 +121,22 @@ class Skill:
         self.__doc__ = getattr(function, "__doc__", None)
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
-        """The parameters in a command block's text, as the model sent them; never fails.
+        """The parameters in a command block's text, not yet checked or converted; never fails.
 
-        A JSON object is its keys; other text is the only input, or is under ``"input"``. With `repair`, JSON whose
-        mistakes lose nothing is read too (see docs/models.md).
+        A JSON object is read as parameters by name. Other text is the value of the only input; with several inputs, it
+        is under ``"input"``. With `repair`, JSON with mistakes whose repair loses nothing is read too (see
+        docs/models.md).
         """
         return self.table.read(content, repair=repair)
 
     def bind(
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
-        """Parameters checked and converted, defaults filled in, unknown ones dropped.
+        """Checks and converts the parameters, fills in defaults, and drops unknown parameters.
 
-        `SkillInputError` lists all faults of the call, in `faults` and in its message, which ends with a right call.
-        Values in the message cannot forge markup; the usage line is a block on purpose. With `repair`, a number or
-        boolean may be given as a string if it can mean nothing else.
+        Raises `SkillInputError`, which lists all faults of the call in `faults` and in its message. The message ends
+        with a correct call, which is a block on purpose; values in the message cannot forge markup. With `repair`, a
+        number or boolean may be given as a string if the string cannot mean anything else.
         """
         return self.table.bind(params, media_store, repair=repair)
 
@@ -143,9 +144,9 @@ class Skill:
         self, arguments: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
         repair: Repair = True,
     ) -> dict[str, object]:
-        """The result of `bind` with some inputs changed; the changes are checked and converted likewise.
+        """The result of `bind` with some inputs changed. The changes are checked and converted as by `bind`.
 
-        `ValueError` for a name that is no input.
+        Raises `ValueError` for a name that is not an input.
         """
         for one in changes:
             if one not in self.table.inputs:
@@ -156,12 +157,12 @@ class Skill:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether calls are checked for values that only the user may bring in."""
+        """Whether calls are checked for values that must come from the user."""
         return self.acts or self.table.is_marked
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call needs only its parameters, and no derived class changes how it is made."""
+        """Whether a call needs only its parameters, and no subclass overrides how a call is made."""
         kind = type(self)
         return (
             not self.wants_context and not self.approval and not self.is_guarded
@@ -171,7 +172,7 @@ class Skill:
 
     @calls_out
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
-        """Calls the function with the result of `bind`, and with the context if it wants one."""
+        """Calls the function with the result of `bind`, and with the context if it has a parameter for it."""
         shape = self._shape
         given = dict(arguments)
         if shape.context is not None:
@@ -181,9 +182,9 @@ class Skill:
     def call(self, params: Mapping[str, object] | str, run_context: Any = None) -> Any:
         """Calls the skill as a model's command would: `params` by name, or the text of a block.
 
-        Returns what the function returns, a coroutine if it is async. `SkillInputError` for wrong parameters. Media ids
-        are looked up in `run_context.media_store`; a `Media` itself is accepted too. A `SkillContext` in place of the
-        run's context is passed to the function.
+        Returns what the function returns, a coroutine if it is async. Raises `SkillInputError` for wrong parameters.
+        Media ids are looked up in `run_context.media_store`; a `Media` itself is accepted too. A `SkillContext` in
+        place of the run's context is passed to the function.
         """
         repair = config.repair
         given = self.read(params, repair=repair) if isinstance(params, str) else params
@@ -194,7 +195,7 @@ class Skill:
         return self.invoke(arguments, context)
 
     def usage(self) -> str:
-        """A right call of this skill, as a command block; empty if none is known."""
+        """A correct call of this skill, as a command block; empty if none is known."""
         return self.table.usage()
 
     @property
@@ -203,7 +204,7 @@ class Skill:
         return self.table.types
 
     def digest(self) -> str:
-        """Stands for the description and the schema: another one says that what a model reads has changed."""
+        """A hash of the description and the schema; it changes when what a model reads about the skill changes."""
         known = self._digest
         if known is None or known[0] != self.description or known[1] is not self.table:
             known = self._digest = self.description, self.table, digest([self.description, self.schema()])
@@ -214,7 +215,7 @@ class Skill:
         return self.table.schema()
 
     def describe(self) -> str:
-        """What a model needs to know to call it: description, inputs, what it produces, usage."""
+        """What a model needs to know to call the skill: description, inputs, what it produces, usage."""
         lines = [f"### {self.name}"]
         if self.description:
             lines.append(self.description)
@@ -226,7 +227,7 @@ class Skill:
         return "\n".join([*lines, *([f"Usage: {usage}"] if usage else [])])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain function: nothing is checked or converted."""
+        """Calls the plain function; nothing is checked or converted."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -241,7 +242,7 @@ class FunctionSkill(Skill, Generic[Params, Returned]):
         def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Returned: ...
 
     def __reduce__(self) -> str:
-        return self.__qualname__  # pickled by name, as the function would be; that name now means the skill
+        return self.__qualname__  # pickled by name, as the function would be; the name now refers to the skill
 
 
 class AgentSkill(Skill):
@@ -297,7 +298,7 @@ def _checked_directory(name: str, value: Any) -> bool | tuple[str, str]:
 
 def _words(name: str, argument: str, given: str | Iterable[str], vocabulary: tuple[str, ...]) -> tuple[str, ...]:
     given = (given,) if isinstance(given, str) else _checked(name, argument, given, Iterable, "a word or several")
-    # a set's own order depends on the seed of Python's hashes
+    # sorted, since the order of a set depends on Python's hash seed
     words = tuple(sorted(given) if isinstance(given, (set, frozenset)) else dict.fromkeys(given))
     for word in words:
         if word not in vocabulary:
@@ -315,5 +316,5 @@ def _declared(name: str, argument: str, given: Mapping[str, Any] | None) -> dict
     for key, one in declared.items():
         if not isinstance(key, str) or not key.strip():
             raise TypeError(f"skill {name!r}: a key in {argument} must be a non-blank str, got {type(key).__name__}")
-        _checked(name, f"{argument}[{key!r}]", one, kind, f"a {kind.__name__}")  # never shown: it may be the secret
+        _checked(name, f"{argument}[{key!r}]", one, kind, f"a {kind.__name__}")  # the value is never shown
     return declared

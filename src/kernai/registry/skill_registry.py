@@ -1,8 +1,8 @@
-"""`SkillRegistry`: skills by name. `@skill` makes skills out of functions and puts them into the process-wide one.
+"""`SkillRegistry`: skills by name. `@skill` makes a function a skill and puts it into the process-wide registry.
 
-`SkillAccess` decides which of them an agent may call, in one place for listing, system message and call: so what is
-hidden is also refused. A registry can also load files: each is run as a module with a private name, and the skills that
-it defines are collected.
+`SkillAccess` decides which skills an agent may call. The listing, the system message and the call all use it, so a
+hidden skill is also refused. A registry can load files: each is run as a module with a private name, and the skills
+that it defines are collected.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class SkillRegistry(Registry[Skill]):
 
     def __init__(self) -> None:
         super().__init__()
-        # One load at a time, so that a slow one cannot restore what a later one has replaced. Other changes do not wait
-        # for it. Re-entrant, since a skill file may load others.
+        # Only one load at a time, so that a slow one cannot restore skills that a later one has replaced. Other changes
+        # do not wait for a load. Re-entrant, since a skill file may load others.
         self._loading = ForkSafeLock(reentrant=True)
         self._guarded = -1, False
 
     def register(self, skill: Skill) -> Skill:
-        """Adds a skill, or replaces the one of its name; returns it."""
+        """Adds a skill, or replaces the one with its name; returns the skill."""
         if not isinstance(skill, Skill):
             raise TypeError(f"register takes a Skill, got {type(skill).__name__}; make one with @skill or Skill(...)")
         self._add(skill)
@@ -51,25 +51,28 @@ class SkillRegistry(Registry[Skill]):
     def load_from(self, pattern: str | os.PathLike[str]) -> list[Skill]:
         """Runs every file that the glob pattern matches (``"skills/**/*.py"``) and registers the skills they define.
 
-        A file is code and is run with the rights of this process. Its module has a private name, and `sys.path` stays
-        as it is. All or nothing: if a file fails, a `KernaiError` says which file and line, and nothing is registered.
-        A pattern that matches nothing is a `KernaiError` too. Returns the skills of these files.
+        A file is code and is run with the rights of this process. Its module has a private name, and `sys.path` is not
+        changed. All or nothing: if a file fails, a `KernaiError` names the file and line, and nothing is registered.
+        Also raises `KernaiError` if no file matches the pattern. Returns the skills of these files.
         """
         text = os.path.abspath(os.fspath(pattern))  # noqa: PTH100 - Path would take "**" and "[" for names
         with self._loading:
             return self._load(find_files(text), text)
 
     def reload(self) -> list[Skill]:
-        """Runs the files of all patterns given to `load_from` again, new files too.
+        """Runs the files of all patterns given to `load_from` again, including new files.
 
-        Atomic: a skill that vanished from its file is removed, and if any file fails, the old skills all stay and a
-        `KernaiError` says which file and line. Current runs keep the skills they have.
+        Skills that have vanished from their files are removed. If a file fails, a `KernaiError` names the file and
+        line, and no skill is changed. Current runs keep the skills they have.
         """
         with self._loading:
             return self._load(list(dict.fromkeys(path for one in self._state.patterns for path in find_files(one))))
 
     def _load(self, paths: list[str], pattern: str | None = None) -> list[Skill]:
-        """Runs files in place of those loaded before: of the pattern, or of all patterns."""
+        """Runs the files and registers their skills.
+
+        Removes the skills that these files defined before; without `pattern`, those that any loaded file defined.
+        """
         new = {one.path: one for one in load_files(paths)}
         skills = [skill for one in new.values() for skill in one.skills]
         fresh = {skill.name: skill for skill in skills}
@@ -79,7 +82,7 @@ class SkillRegistry(Registry[Skill]):
             known = dict(entries)
             for one in old.values():
                 for skill in one.skills:
-                    # a skill that was replaced by hand since no longer belongs to the file
+                    # a skill that the program has replaced since then no longer belongs to the file
                     if one.owns(skill) and skill.name not in fresh and known.get(skill.name) is skill:
                         del known[skill.name]
             known.update(fresh)
@@ -92,7 +95,7 @@ class SkillRegistry(Registry[Skill]):
     def select(self, selection: SkillSelection, model: Model | None = None) -> list[Skill]:
         """The skills of a selection that a model can use: ``"all"``, None for none, or a list of names and skills.
 
-        Names that are not registered are left out, as are skills whose `requires` the model lacks.
+        Omits names that are not registered, and skills that require capabilities which the model lacks.
         """
         if isinstance(selection, str) and selection != "all":
             raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{selection!r}]?')
@@ -103,11 +106,11 @@ class SkillRegistry(Registry[Skill]):
         return [one for one in chosen.values() if model is None or model.supports(*one.requires)]
 
     def any_guarded(self, selection: SkillSelection) -> bool:
-        """Whether a selected skill's calls are checked for values that only the user may bring in."""
+        """Whether a selected skill's calls are checked for values that must come from the user."""
         if selection != "all":
             return any(one.is_guarded for one in self.select(selection))
         known, version = self._guarded, self.version
-        if known[0] != version:  # asked for each agent: not each time of a thousand skills
+        if known[0] != version:  # every agent asks, and there may be thousands of skills
             known = self._guarded = version, any(one.is_guarded for one in self._state.entries.values())
         return known[1]
 
@@ -121,7 +124,7 @@ BETWEEN = "\n\n"
 
 
 def listed(skills: Sequence[Skill]) -> Iterator[str]:
-    """The parts of a listing, made one by one."""
+    """The parts of a listing, one by one, so that a caller can stop early."""
     yield "Available skills, each called with a command block:" if skills else "No skills are available."
     for one in skills:
         yield one.describe()
@@ -156,7 +159,7 @@ class SkillAccess:
         return found
 
     def allows(self, skill: Skill) -> bool:
-        """Whether agent, configuration and the model's capabilities allow a call."""
+        """Whether the agent, the configuration and the model's capabilities allow a call."""
         if self._allowed is not None and skill.name not in self._allowed:
             return False
         if skill.requires and not self._model.supports(*skill.requires):
@@ -164,7 +167,7 @@ class SkillAccess:
         return self._names is None or skill.name in self._direct or skill.name in self._names
 
     def selected(self) -> list[Skill]:
-        """The skills that the agent names, whether it may call them or not."""
+        """The skills in the agent's selection, even those that it may not call."""
         return self._registry.select(self.selection)
 
     def visible(self) -> list[Skill]:
@@ -180,7 +183,7 @@ class SkillAccess:
         return self._registry.listing(self.visible())
 
     def short_listing(self, most: int) -> str | None:
-        """The listing, if it has at most so many characters; of thousands of skills not all are described."""
+        """The listing if it has at most `most` characters, else None. Stops describing skills once it is too long."""
         parts: list[str] = []
         length = -len(BETWEEN)
         for part in listed(self.visible()):
@@ -223,8 +226,8 @@ def skill(
     """Makes a function a skill, with or without options: ``@skill``, ``@skill(requires="vision")``.
 
     Name, description (first docstring paragraph) and inputs come from the function; the options are those of `Skill`.
-    The skill is registered in `kernai.skills`, or, in a file that a registry loads, in that registry; with
-    ``register=False`` nowhere. It is still called like the function.
+    The skill is registered in `kernai.skills`; in a file that a registry loads, in that registry; with
+    ``register=False``, in none. It can still be called like the function.
     """
     for option in options:
         if option not in _OPTIONS:
@@ -252,20 +255,20 @@ def _made(function: Any, name: str | None, register: bool, options: dict[str, An
 
 
 class Collection:
-    """Where `@skill` puts what it makes while a file is being loaded."""
+    """The skills that `@skill` makes while a file is being loaded."""
 
     def __init__(self) -> None:
         self.skills: list[Skill] = []
         self.open = True
 
 
-# A context variable, so that files loaded in several threads at once do not mix. A task that a file starts may keep its
-# value for ever, so a collection is closed when the file has been run.
+# A context variable, so that threads can load files at the same time. A task that a file starts may keep this value
+# forever, so a collection is closed when its file has been run.
 _collection: ContextVar[Collection | None] = ContextVar("kernai_skill_collection", default=None)
 
 
 def collect(skill: Skill) -> bool:
-    """Whether a file is being loaded here and has taken the skill."""
+    """Adds the skill to the file that is being loaded in this context. Returns False if none is being loaded."""
     collection = _collection.get()
     if collection is None or not collection.open:
         return False
@@ -284,15 +287,15 @@ class SkillFile(NamedTuple):
     skills: tuple[Skill, ...]
 
     def owns(self, skill: Skill) -> bool:
-        """Whether the skill was written in this file, and not in a module that it imported.
+        """Whether the skill is defined in this file itself, not in a module that the file imported.
 
-        Only such a skill is removed when it is gone from the file: an imported module is not run a second time.
+        Only such a skill is removed when a reload does not find it: an imported module is not run a second time.
         """
         return skill.__module__ == self.module
 
 
 def find_files(pattern: str) -> list[str]:
-    """The files that a glob pattern matches, sorted; `KernaiError` when there are none."""
+    """The files that a glob pattern matches, sorted. Raises `KernaiError` if there are none."""
     from glob import glob  # needed only to load files
 
     found = sorted(path for path in glob(pattern, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207 - text in, text out
@@ -302,7 +305,7 @@ def find_files(pattern: str) -> list[str]:
 
 
 def load_files(paths: list[str]) -> list[SkillFile]:
-    """Runs the files in order. If one fails, none is kept, and a `KernaiError` says which file and line."""
+    """Runs the files in order. If one fails, none is kept, and a `KernaiError` names the file and line."""
     loaded: list[SkillFile] = []
     try:
         for path in paths:
