@@ -1,8 +1,8 @@
-"""From an annotation to the type of an input.
+"""Builds the type of an input from its annotation.
 
-Annotations may be text: whole ones under ``from __future__ import annotations``, or parts as in ``list["Ticket"]``.
-A name in them is looked up where the author wrote it: in the functions and classes around it, which are still
-running when a decorator is applied, in the function's closure, in its module.
+Annotations may be text, entirely under ``from __future__ import annotations``, or in part as in ``list["Ticket"]``.
+A name in such text is looked up where the author wrote it: in the functions and classes around it, which are still
+running when a decorator is applied, in the function's closure, and in its module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUPPORTED = (
     "Sequence[T], dict[str, T], Mapping[str, T], X | Y, Optional, Literal, Enum, NewType, type aliases, TypedDict, "
     "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
-_MOST_RECORDS = 1000  # of one type: a generic class may contain ever new forms of itself
+_MOST_RECORDS = 1000  # in the inputs of one skill: a generic class may contain itself with ever new type arguments
 _BARE = (list, tuple, dict, set, frozenset, Sequence, Mapping)
 
 
@@ -51,19 +51,19 @@ class Namespace:
 
     @property
     def locals(self) -> dict[str, Any]:
-        """The local names around the function, the nearest one's first."""
+        """The local names of the scopes around the function; those of inner scopes take precedence."""
         if self._locals is None:
             around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
             self._locals = {**around, **_closure(self._function)}
         return self._locals
 
     def resolve(self, annotation: object) -> Any:
-        """The annotation with every text in it evaluated; raises what the evaluation raises."""
+        """Evaluates every text in the annotation. Raises whatever the evaluation raises."""
         holder = types.SimpleNamespace(__annotations__={"it": annotation})
         return typing.get_type_hints(holder, self.globals, self.locals, include_extras=True)["it"]
 
     def fields(self, record: type) -> dict[str, Any]:
-        """The annotations of a class's fields, whose names are looked up where the class was written, then here."""
+        """The annotations of a class's fields. Names are looked up where the class was defined, then in this one."""
         try:
             if "<locals>" in record.__qualname__:
                 module = getattr(sys.modules.get(record.__module__), "__dict__", {})
@@ -80,13 +80,13 @@ class TypeBuilder:
     def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
         self.namespace = namespace or Namespace()
         self.has_media = False  # whether `Media` was built, as the type `media`
-        self.has_trusted = self.has_models = False  # likewise `Trusted`, and classes with a schema of their own
+        self.has_trusted = self.has_models = False  # whether `Trusted`, or a class with its own schema, was built
         self._media = media
         self._records: dict[object, InputType] = {}
-        self._bindings: Mapping[Any, Any] = {}  # of the type variables of the record whose fields are being built
+        self._bindings: Mapping[Any, Any] = {}  # type variables of the record whose fields are being built
 
     def build(self, annotation: object) -> tuple[InputType, str]:
-        """The type of a resolved annotation and its description. `TypeError` says what is not supported."""
+        """The type of a resolved annotation, and its description. Raises `TypeError` for an unsupported type."""
         plain, description = undescribed(annotation)
         return self._type(annotation), description or _description_inside(plain)
 
@@ -120,12 +120,12 @@ class TypeBuilder:
         return self._class(annotation)
 
     def _alias(self, annotation: Any, alias: Any) -> InputType:
-        """``type X = ...``, whose value is evaluated on access, and may contain `X`."""
+        """The type of an alias ``type X = ...``, whose value is evaluated on access and may contain `X`."""
         bindings = dict(zip(parameters_of(alias), typing.get_args(annotation), strict=False))
         return self._named_type(annotation, alias.__name__, lambda: substituted(alias.__value__, bindings))
 
     def _named_type(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
-        """The type of a name; inside itself it is a reference."""
+        """The type that `find` returns for a name. Inside itself, it is a reference."""
         known = self._records.get(key)
         if known is not None:
             if isinstance(known, ReferenceType):
@@ -198,7 +198,7 @@ class TypeBuilder:
         return self._held(annotation, annotation)
 
     def _held(self, annotation: Any, origin: type) -> InputType:
-        """The node of a record, the same each time."""
+        """The node of a record, which is built only once."""
         if annotation not in self._records:
             if len(self._records) > _MOST_RECORDS:
                 raise TypeError(f"{_named(origin)} contains itself with ever different type arguments")
@@ -206,7 +206,7 @@ class TypeBuilder:
         return self._records[annotation]
 
     def _record(self, key: Any, annotation: Any) -> None:
-        """Adds the node, which a field of its own type finds there, then builds the fields."""
+        """Adds the node, then builds its fields, so that a field of the record's own type finds the node."""
         if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
             self.has_models = True
             self._records[key] = ModelType(annotation)
@@ -253,7 +253,7 @@ class TypeBuilder:
 def _typed_dict_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """The arguments of `TypeBuilder._field` for each field."""
     for name, annotation in hints.items():
-        # under `from __future__ import annotations` the class does not see its own NotRequired; the hint does
+        # under `from __future__ import annotations`, `__required_keys__` ignores NotRequired; the hint has it
         required = name in record.__required_keys__
         while getattr(typing.get_origin(annotation), "_name", "") in ("Required", "NotRequired", "ReadOnly"):
             wrapper = typing.get_origin(annotation)
@@ -279,14 +279,17 @@ def _named_tuple_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple
 
 
 def defaulted(annotation: Any, default: object) -> Any:
-    """``int = None`` means ``int | None``."""
+    """Makes the annotation of ``x: int = None`` ``int | None``."""
     if default is None and annotation is not None:
-        return typing.Optional[annotation]  # noqa: UP045 - also of what has no `|`
+        return typing.Optional[annotation]  # noqa: UP045 - also for annotations that do not support `|`
     return annotation
 
 
 def undescribed(annotation: Any) -> tuple[Any, str]:
-    """The parts of ``Annotated[T, "description"]``; the first text counts. For other metadata see `constraints`."""
+    """The type and the description in ``Annotated[T, "description"]``; of several texts, the first one counts.
+
+    For other metadata see `constraints`.
+    """
     description = ""
     while typing.get_origin(annotation) is typing.Annotated:
         texts = (one if isinstance(one, str) else description_of(one) for one in annotation.__metadata__)
@@ -296,7 +299,7 @@ def undescribed(annotation: Any) -> tuple[Any, str]:
 
 
 def _is_trusted(annotation: Any) -> bool:
-    # by name: the module of the mark is loaded with the first use of it
+    # by its name, so that the module of the mark is loaded only if a skill uses it
     return any(type(one).__name__ == "TrustedMark" for one in getattr(annotation, "__metadata__", ()))
 
 
@@ -321,7 +324,7 @@ def _check_constructor(record: type, names: Collection[str]) -> None:
 
 
 def _is_hashable(annotation: Any) -> bool:
-    """Whether a set can hold the values of a type, as far as their class shows."""
+    """Whether a set can hold the values of a type, as far as the type shows."""
     annotation, _ = undescribed(annotation)
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is Any:
@@ -370,7 +373,7 @@ def bindings_of(annotation: Any, record: type) -> dict[Any, Any]:
 
 
 def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
-    """An annotation with its type variables replaced. `TypeError` for an unbound one."""
+    """An annotation with its type variables replaced. Raises `TypeError` for an unbound type variable."""
     if isinstance(annotation, typing.TypeVar):
         if annotation not in bindings:
             raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")

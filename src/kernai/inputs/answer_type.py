@@ -1,4 +1,4 @@
-"""`AnswerType`: the type of an agent's answers: describes it to the model, and reads an answer's text."""
+"""`AnswerType`: describes the type of an agent's answers to the model, and reads the text of an answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXT_SHAPE = "Your final block holds the answer and nothing else: {label}"
 
 
 class AnswerType:
-    """Any type that an input can have. `TypeError` for others."""
+    """The type of an agent's answers: any type that an input can have. Raises `TypeError` for others."""
 
     def __init__(self, annotation: object) -> None:
         try:
@@ -33,21 +33,21 @@ class AnswerType:
             self._type, self._description = builder.build(annotation)
         except TypeError as error:
             raise TypeError(f"output: {error}") from error
-        self._has_media = builder.has_media  # no example knows their ids
+        self._has_media = builder.has_media  # an example cannot have an existing id
         #: whether every text is an answer, apart from constraints
         self.is_text = underlying(self._type) is PLAIN[str]
 
     def read(self, text: str, media_store: MediaStore | None = None, *, repair: Repair = "json") -> Any:
-        """The value of an answer's text; `SkillInputError` with all its faults."""
+        """The value of an answer's text. Raises `SkillInputError` with all faults."""
         return self.repaired(text, media_store, repair=repair)[0]
 
     def repaired(
         self, text: str, media_store: MediaStore | None = None, *, repair: Repair
     ) -> tuple[Any, Sequence[str]]:
-        """The same, and which mistakes of its JSON were repaired, as in a skill's parameters.
+        """The value of an answer's text, and the mistakes in its JSON that were repaired.
 
         The text is JSON, perhaps in a code fence. If the type can be written as text, bare text is accepted too, unless
-        it looks like an object or a list and the type has such values.
+        it looks like an object or a list and the type has such values. Raises `SkillInputError` with all faults.
         """
         first: list[Fault] = []
         for data, repairs in self._readings(text, repair):
@@ -59,7 +59,10 @@ class AnswerType:
         raise self._refusal(first)
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
-        """The possible values of a text with their repairs; the first is the likeliest, whose faults are reported."""
+        """The values that a text may mean, with their repairs, the likeliest first.
+
+        If none fits the type, the faults of the first are reported.
+        """
         if self.is_text:
             return [(text, ())]
         bare = unfenced(text)
@@ -75,7 +78,7 @@ class AnswerType:
         return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
 
     def is_surely(self, prose: str, media_store: MediaStore | None, *, repair: Repair) -> bool:
-        """Whether prose is an answer, not a thought or a call. If any text is an answer, only JSON counts."""
+        """Whether prose is certainly an answer, not a thought or a call. If any text is an answer, only JSON counts."""
         try:
             if self.takes_any_text:
                 read_json(unfenced(prose), repair=bool(repair))
@@ -92,21 +95,21 @@ class AnswerType:
         return input_error(faults, "answer", (), self.usage())
 
     def text_of(self, value: object) -> str:
-        """A value as JSON; a text stays itself."""
+        """A value as JSON; if answers are text, the text itself."""
         return value if self.is_text and isinstance(value, str) else answer_json(value)
 
     def section(self) -> str:
-        """The section about it in the system message."""
+        """The section of the system message about the answer."""
         shape = (_TEXT_SHAPE if self.is_text else _JSON_SHAPE).format(label=self._type.label)
         if self._description:
             shape += f" ({self._description})"
         lines = ["## Your answer", "", f"{shape}."]
         lines += [f"- {line}" for line in outline_of(self._type.schema, "")]
-        usage = "" if self.is_text else self.usage()  # a small model would answer with the placeholder for a text
+        usage = "" if self.is_text else self.usage()  # small models copy the placeholder of a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
     def usage(self) -> str:
-        """A right answer as a block; empty if none is known."""
+        """A correct answer as a block; empty if none is known."""
         sample = sample_of(self._type.schema)
         if sample is NO_VALUE:
             return ""
@@ -119,12 +122,12 @@ class AnswerType:
         return self._type.takes(text if self.is_text else json.loads(text))
 
     def schema(self) -> Schema:
-        """Its values as JSON Schema."""
+        """The JSON Schema of the answer's value."""
         return published(self._type.schema)
 
     @property
     def takes_any_text(self) -> bool:
-        """Whether an answer can be a text that cannot be distinguished from prose."""
+        """Whether an answer can be any text, which cannot be distinguished from prose."""
         # only a pydantic model itself knows what it accepts
         return any(
             self._is_right('"…"') if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
@@ -146,6 +149,6 @@ def _ways(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
 
 
 def unfenced(text: str) -> str:
-    """A text without white space around it, and without a code fence around all of it."""
+    """A text without surrounding white space, and without a code fence around the whole text."""
     fenced = FENCED.fullmatch(text)
     return (fenced["inside"] if fenced else text).strip(ASCII_SPACE)

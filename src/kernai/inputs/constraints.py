@@ -1,8 +1,8 @@
 """Constraints in ``Annotated``: bounds, lengths, patterns and predicates on the values of a type.
 
-They are recognised by their attributes, as `annotated-types` and pydantic's `Field` have them, so neither is imported.
-A constraint that a type cannot have, or that is not known here, is a `TypeError`: what an author wrote is checked or
-refused, never ignored. Other metadata is left alone.
+They are recognised by the attributes that the constraints of `annotated-types` and pydantic's `Field` have, so neither
+package is imported. An unknown constraint, or one that does not apply to its type, raises a `TypeError`, so that no
+constraint is silently ignored. Other metadata are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEXT = PLAIN[str]
 _DESCRIPTIVE = {"description", "title", "examples", "annotation"}
 #: constraints of annotated-types that refuse no value
 _HINTS = {"unit", "documentation"}
-#: to try if the sample is refused
+#: values to try if the sample of a schema does not satisfy the constraints
 _SAMPLES: tuple[Any, ...] = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "", 0, 2, 10, [], {})
 #: the keywords of JSON Schema for bounds
 _BOUNDS = {
@@ -43,20 +43,20 @@ _CHECKS: dict[str, Callable[[Any, Any], object]] = {
 
 @dataclass(frozen=True)
 class Constraint:
-    """One condition: `name` is the attribute that says it, ``func`` for a predicate."""
+    """One condition. `name` is the attribute it comes from, ``func`` for a predicate."""
 
     name: str
     value: Any
 
     def keyword(self, kind: InputType) -> str:
-        """The keyword of JSON Schema that says the same of a type's values; "" for a predicate, which none does."""
+        """The keyword of JSON Schema that has the same meaning for a type; "" for a predicate, which has none."""
         if self.name in ("min_length", "max_length"):
             of = "Length" if kind is _TEXT else "Items" if isinstance(kind, ListType) else "Properties"
             return self.name[:3] + of
         return self.name if self.name == "pattern" else _BOUNDS.get(self.name, "")
 
     def words(self, kind: InputType) -> str:
-        """How a model reads it."""
+        """The condition in words, for the model."""
         if self.name == "func":
             return f"that passes {getattr(self.value, '__name__', 'a check')}".replace("<lambda>", "a check")
         return condition(self.keyword(kind), _source(self.value) if self.name == "pattern" else plain(self.value))
@@ -69,7 +69,7 @@ class Constraint:
             return False
 
     def fits(self, kind: InputType) -> bool:
-        """Whether it makes sense for values of a type."""
+        """Whether the constraint applies to values of a type."""
         kind = underlying(kind)
         if self.name == "func":
             return True
@@ -95,7 +95,7 @@ class ConstrainedType(WrapperType):
     def __init__(self, inner: InputType, constraints: Iterable[Constraint]) -> None:
         self.wrap(inner)
         self.constraints = tuple(constraints)
-        if isinstance(inner, TextType):  # what the bounds forbid is no example
+        if isinstance(inner, TextType):  # the usual example may violate the bounds
             self.inner = inner.shown_by(self._fitting_sample(sample_of(inner.schema)))
 
     def convert(self, value: object, validation: Validation) -> Any:
@@ -118,7 +118,7 @@ class ConstrainedType(WrapperType):
         return {**made, **({} if better is sample else {"examples": [better]}), WORDS: words}
 
     def _fitting_sample(self, sample: Any) -> Any:
-        """The sample, or what fits in its place."""
+        """The sample if it satisfies the constraints, else another value that does, if one is found."""
         return next(filter(self._fits, self._candidates(sample)), sample)
 
     def _fits(self, value: object) -> bool:
@@ -127,7 +127,7 @@ class ConstrainedType(WrapperType):
         return not validation.faults and all(one.holds(made) for one in self.constraints)
 
     def _candidates(self, sample: Any) -> Iterator[Any]:
-        """The schema's own sample, and what to try where it does not fit. Values of other types do not fit either."""
+        """The schema's own sample, then values to try if it does not fit. Some may have a wrong type."""
         yield sample
         bounds = {one.name: one.value for one in self.constraints if one.name in _BOUNDS}
         edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
@@ -140,7 +140,7 @@ class ConstrainedType(WrapperType):
 
 
 def _beside(edge: Any) -> Iterator[Any]:
-    """The values next to a bound that is a decimal, a date or a time, whose modules are not loaded for this."""
+    """The values next to a bound that is a decimal, a date or a time. Does not import the modules of these types."""
     if hasattr(edge, "as_tuple"):
         yield from (str(edge - 1), str(edge + 1))
     elif hasattr(edge, "toordinal"):
@@ -153,7 +153,7 @@ def _beside(edge: Any) -> Iterator[Any]:
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:
-    """Adds a keyword; of two bounds the narrower one stays, of other keywords both do."""
+    """Adds a keyword. If the schema has it already, the narrower of two bounds applies, of other keywords both do."""
     stricter = {"min": max, "max": min}.get(keyword.removeprefix("exclusive").lower()[:3])
     if keyword in schema and stricter is not None:
         schema[keyword] = stricter(schema[keyword], value)
@@ -164,14 +164,14 @@ def _tighten(schema: Schema, keyword: str, value: Any) -> None:
 
 
 def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
-    """The type under the constraints in an `Annotated`'s metadata. `TypeError` for those that it cannot have."""
+    """The type with the constraints in an `Annotated`'s metadata. Raises `TypeError` for one that does not apply."""
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
         return kind
     if not isinstance(kind, UnionType):
         _check(found, [kind])
         return ConstrainedType(kind, found)
-    # each member of a union gets the constraints that it can have: ``int | None`` at least 1 is None, or an int
+    # each member of a union gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
     predicates = [one for one in found if one.name == "func"]
     others = [one for one in found if one.name != "func"]
     _check(others, kind.members)
@@ -243,7 +243,7 @@ def description_of(metadata: object) -> str:
 
 
 def underlying(kind: InputType) -> InputType:
-    """The type that decides which constraints make sense: without constraints and references."""
+    """The type inside all wrappers, which decides which constraints apply."""
     while isinstance(kind, WrapperType) and hasattr(kind, "inner"):
         kind = kind.inner
     return kind

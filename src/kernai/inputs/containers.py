@@ -1,4 +1,4 @@
-"""Types that hold other types: lists, tuples, objects with free keys, unions, references by name, records."""
+"""Types that contain other types: lists, tuples, dicts, unions, references by name, records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_FOREIGN = 400  # characters of a validator's message
 
 
 class ListType(InputType):
-    """`list[T]`, `tuple[T, ...]` and `Sequence[T]`; with `build` a set, which refuses duplicates."""
+    """`list[T]`, `tuple[T, ...]`, `Sequence[T]`, and sets, which refuse duplicates. `build` makes the value."""
 
     natural = frozenset({list})
 
@@ -103,9 +103,9 @@ class DictType(InputType):
 
 
 class UnionType(InputType):
-    """`X | Y`: the first member that fits, those written in the value's own kind of JSON before the others.
+    """`X | Y`: the first member that fits the value. Members of the value's own JSON type are tried before the others.
 
-    So 1 is an int for ``float | int``, and a text is a date for ``date | str`` if it is one.
+    So 1 is an int for ``float | int``, and a text that is a date becomes a date for ``date | str``.
     """
 
     def __init__(self, members: Sequence[InputType]) -> None:
@@ -120,7 +120,7 @@ class UnionType(InputType):
             if natural and kind is natural[0].exact:
                 return value
             return self._try(value, natural, validation)
-        if len(natural) == 1:  # no other member takes such a value, so its faults are the right ones
+        if len(natural) == 1:  # no other member accepts such a value, so its faults are the ones to report
             return natural[0].convert(value, validation)
         place = (id(value), id(self), validation.repair)
         if place not in validation.memo:
@@ -132,7 +132,7 @@ class UnionType(InputType):
 
     def _try(self, value: object, natural: tuple[InputType, ...], validation: Validation) -> Any:
         members = (*natural, *(one for one in self.members if one not in natural))
-        # first unchanged: a string becomes a number only where no member takes the string
+        # first without repair: a string becomes a number only if no member accepts the string
         faults: list[Fault] = []
         repairable = validation.repair and not (isinstance(value, str) and str in self.natural)
         for repair in (False, True) if repairable else (False,):
@@ -149,13 +149,13 @@ class UnionType(InputType):
         return None
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
-        """What to report when no member fits, given the faults of those written in the value's own kind of JSON."""
+        """The faults to report if no member fits, given the faults of the members of the value's own JSON type."""
         if len(trials) == 1:
             return trials[0][1]
         inside = [(member, faults) for member, faults in trials if all(fault.path for fault in faults)]
         if not inside:
             return [Fault((), f"expected {self.label}, received {shown(value)}")]
-        # the member that was most likely meant: not one whose tag has the value of another member's
+        # the member that was most likely meant: not one whose tag has the value of another member's tag
         tags = {member: tags_of(member.schema) for member, _ in inside}
         right = {tag for member, found in inside for tag in tags[member] - {fault.path[0] for fault in found}}
         strays = {member: any(one.path[0] in right & tags[member] for one in found) for member, found in inside}
@@ -179,14 +179,14 @@ def _is_float(member: InputType) -> bool:
 
 
 class ReferenceType(WrapperType):
-    """An alias that may contain itself. `is_used`: it was needed before it was built, and so before it had `inner`."""
+    """An alias that may contain itself. `is_used`: the type refers to the alias, before `inner` was set."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_used = False
 
     def wrap(self, inner: InputType) -> None:
-        """`TypeError` for an alias that is nothing but itself."""
+        """Sets `inner`. Raises `TypeError` for an alias that is nothing but itself."""
         if inner is self:
             raise TypeError(f"the type {self.name} is defined only in terms of itself")
         super().wrap(inner)
@@ -194,7 +194,7 @@ class ReferenceType(WrapperType):
     @cached_property
     def schema(self) -> Schema:
         definition = Definition(self.name)
-        self.schema = {"$ref": definition}  # before the target's, which may contain it
+        self.schema = {"$ref": definition}  # set first, since the schema of the target may contain it
         definition.update(self.inner.schema)
         return self.schema
 
@@ -203,7 +203,7 @@ class ReferenceType(WrapperType):
 
 
 class Field:
-    """An input, or a field of a record. `default` is what a listing shows; NO_VALUE where it shows none."""
+    """An input, or a field of a record. `default` is the default that a listing shows, NO_VALUE if it shows none."""
 
     __slots__ = ("default", "description", "name", "required", "type")
 
@@ -213,7 +213,7 @@ class Field:
         self.name, self.type, self.required, self.description, self.default = name, type, required, description, default
 
     def json_default(self) -> Any:
-        """The default as JSON, if the type accepts it: ``x: str = None`` has a default that no call could give."""
+        """The default as JSON, or NO_VALUE if the type does not accept it, as in ``x: str = None``."""
         if self.default is NO_VALUE:
             return NO_VALUE
         try:
@@ -223,7 +223,7 @@ class Field:
             return NO_VALUE
 
     def schema(self) -> Schema:
-        """The type's schema, with what this field says about it."""
+        """The type's schema with the description and the default of this field."""
         made = dict(self.type.schema)
         if self.description.strip():
             made["description"] = " ".join(self.description.split())
@@ -232,7 +232,7 @@ class Field:
 
 
 def object_schema(fields: Sequence[Field]) -> Schema:
-    """The schema of an object with these fields. Other keys are allowed, since a call that has some drops them."""
+    """The schema of an object with these fields. Other keys are allowed: a call with unknown parameters drops them."""
     made: Schema = {"type": "object", "properties": {one.name: one.schema() for one in fields}}
     required = [one.name for one in fields if one.required]
     return {**made, "required": required} if required else made
@@ -280,13 +280,13 @@ class RecordType(InputType):
     @cached_property
     def schema(self) -> Schema:
         definition = Definition(self.name)
-        self.schema = {"$ref": definition}  # before those of the fields, which may contain it
+        self.schema = {"$ref": definition}  # set first, since the schema of a field may contain it
         definition.update(object_schema(self.fields))
         return self.schema
 
 
 class ModelType(InputType):
-    """A class with `model_validate` and `model_json_schema`, as pydantic's models have. It alone decides what fits."""
+    """A class with `model_validate` and `model_json_schema`, as pydantic's models have. The class decides what fits."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -306,7 +306,7 @@ class ModelType(InputType):
     def schema(self) -> Schema:
         try:
             schema = self.model.model_json_schema()
-        except Exception:  # noqa: BLE001 - a model may hold what JSON Schema cannot say; it still validates
+        except Exception:  # noqa: BLE001 - a model may have types that JSON Schema cannot express; it still validates
             schema = None
         if not isinstance(schema, dict) or not schema:
             return {WORDS: f"{self.model.__name__} object"}
@@ -331,5 +331,5 @@ def _fault_of(entry: Mapping[str, Any]) -> Fault:
 
 
 def _unmarked(text: str) -> str:
-    """A foreign text, shortened, that cannot hold a tag."""
+    """A text from a validator, shortened and escaped so that it cannot contain a tag."""
     return text[:_LONGEST_FOREIGN].replace("<", "&lt;")

@@ -1,11 +1,12 @@
 """JSON Schema (2020-12) of inputs, and what models read about a value: its type in words, its fields, a sample.
 
-Types check values and say their schema; everything else is derived from that schema, in the same way for dataclasses,
-pydantic models and the tools of MCP servers. What JSON Schema cannot say is left to the check of a call: a number is
-finite, an `int` is not written ``3.0``. An enum offers its values, although the name of a member is accepted too.
+Types check values and provide their schema; everything else is derived from that schema, in the same way for
+dataclasses, pydantic models and the tools of MCP servers. What JSON Schema cannot express is left to the check of a
+call: a number is finite, an `int` is not written ``3.0``. The schema of an enum has only its values, although the name
+of a member is accepted too.
 
-Inside this package a ``$ref`` holds its `Definition` itself, which may contain itself, and `WORDS` may override the
-words derived from a schema; `published` makes a plain JSON document of it.
+Inside this package, the value of a ``$ref`` is the `Definition` itself, which may contain itself, and `WORDS` may
+override the words derived from a schema. `published` turns such a schema into a plain JSON document.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NO_VALUE: Final = Sentinel("NO_VALUE", __name__)
 Schema = dict[str, Any]
 
 WORDS = "\0words"
-"""The key of words that a schema's own keywords could not give. Never published."""
+"""The key of a type's description in words, if it cannot be derived from the schema's keywords. Never published."""
 _PLACE = "#/$defs/"
 _SHOWN_CHOICES = 50
 _LONGEST_DEFAULT = 60  # characters of a default in a listing
@@ -48,10 +49,10 @@ _LONGEST_PATTERN = 100
 _LONGEST_SAMPLE = 400  # characters, or items
 _LARGEST_SAMPLE = 2_000  # characters of a list or object that is filled up with copies
 _FINEST_STEP = 1e-9
-_LARGEST = 1e200  # of a bound that a sample looks at
-_MOST_HOPS = 20  # from one reference to the next
+_LARGEST = 1e200  # samples ignore larger bounds
+_MOST_HOPS = 20  # references that are followed in a row
 
-#: how models read the keywords that bound a value
+#: the keywords that bound a value, in words for the model
 CONDITIONS = {
     "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
     "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
@@ -69,10 +70,10 @@ _FORMS = {
 
 
 class Definition(Schema):
-    """A schema with a name, to be referred to. Compared by identity, since it may contain itself."""
+    """A schema with a name, to which others refer. Compared by identity, since it may contain itself."""
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__  # type: ignore[assignment]  # unlike a dict it has one
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a dict has none
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class Definition(Schema):
 
 
 def published(schema: Schema) -> Schema:
-    """A copy as a JSON document: definitions are under ``$defs``, each with a name of its own."""
+    """A copy as a JSON document: definitions are under ``$defs``, each with a unique name."""
     names: dict[Definition, str] = {}
     definitions: dict[str, Schema] = {}
 
@@ -104,7 +105,7 @@ def published(schema: Schema) -> Schema:
 
 
 def adopted(schema: Mapping[str, Any], name: str) -> Schema:
-    """A reference to a JSON document's schema, with its ``$defs`` made into definitions."""
+    """A JSON document's schema in this package's form: a reference, and a `Definition` for each of its ``$defs``."""
     definitions = {key: Definition(key) for key in schema.get("$defs", {})}
 
     def copy(one: Any) -> Any:
@@ -128,7 +129,10 @@ def adopted(schema: Mapping[str, Any], name: str) -> Schema:
 
 
 def resolved(schema: Any) -> tuple[Definition | None, Schema]:
-    """The definition that a schema refers to, if any, and all that is said of the value; alternatives as ``anyOf``."""
+    """The definition that a schema refers to, if any, and the schema that it stands for.
+
+    In the latter, references are followed, and all alternatives are under ``anyOf``.
+    """
     first: Definition | None = None
     found: Schema = schema if isinstance(schema, dict) else {}
     for _ in range(_MOST_HOPS):
@@ -205,12 +209,12 @@ def _conditions(found: Schema) -> Iterator[str]:
 
 
 def condition(keyword: str, value: Any) -> str:
-    """How a model reads one keyword that bounds a value."""
+    """One keyword that bounds a value, in words for the model."""
     return CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
 
 
 def json_in_block(value: Any) -> str:
-    """JSON that cannot end the block it is in: the escape of a ``<`` in a string means the same."""
+    """JSON that cannot end the block it is in: each ``<`` is escaped, which does not change the value."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -246,7 +250,7 @@ def line_of(path: str, schema: Any, *, required: bool) -> str:
 
 
 def takes_whole(schema: Schema, value: dict[str, Any] | list[Any]) -> bool:
-    """Whether the schema is that of any value, or of the kind that the value is: a list, an object with free keys."""
+    """Whether the schema accepts any value, or any list or object, whichever the value is."""
     _, found = resolved(schema)
     if "anyOf" in found:
         return any(takes_whole(one, value) for one in found["anyOf"])
@@ -256,7 +260,7 @@ def takes_whole(schema: Schema, value: dict[str, Any] | list[Any]) -> bool:
 
 
 def tags_of(schema: Schema) -> frozenset[str]:
-    """The fields that hold one of a few values, by which the members of a union may be distinguished."""
+    """The fields with a fixed set of values, by which the members of a union may be distinguished."""
     parts = {key: resolved(part)[1] for key, part in resolved(schema)[1].get("properties", {}).items()}
     return frozenset(key for key, part in parts.items() if "const" in part or "enum" in part)
 
@@ -265,7 +269,7 @@ def tags_of(schema: Schema) -> frozenset[str]:
 
 
 def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
-    """A JSON value that fits the schema, patterns aside; NO_VALUE where none is finite."""
+    """A JSON value that fits the schema, but may not match its patterns. NO_VALUE if every value would be infinite."""
     definition, found = resolved(schema)
     if definition is not None:
         if definition in inside:
@@ -329,7 +333,7 @@ def _scalar(found: Schema) -> Any:
 
 
 def _number(found: Schema, *, whole: bool) -> int | float:
-    """A number between the bounds, the usual one if it fits."""
+    """A number between the bounds, preferably 1, or 1.5 if it may have a fraction."""
     least, over, most, under = (
         one if isinstance(one := found.get(key), (int, float)) and -_LARGEST < one < _LARGEST else None
         for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
@@ -366,7 +370,7 @@ def is_multiple(value: Any, of: Any) -> bool:
 
 
 def _step(found: Schema) -> Any:
-    """What a number is a multiple of; 0 where nothing usable is said."""
+    """The schema's ``multipleOf``; 0 if there is none, or none that can be used."""
     step = found.get("multipleOf")
     return step if isinstance(step, (int, float)) and _FINEST_STEP <= step <= 1 / _FINEST_STEP else 0
 
@@ -378,5 +382,5 @@ def _bounded(found: Schema, of: str, wanted: int) -> int:
 
 
 def _copies(one: Any, wanted: int) -> int:
-    """How many samples fit into a list: lists of lists may each ask for hundreds."""
+    """How many copies of a sample a list gets: limited, since nested lists may each require hundreds."""
     return min(wanted, max(1, _LARGEST_SAMPLE // len(json.dumps(one)))) if wanted > 1 else wanted

@@ -1,7 +1,7 @@
 """The inputs of a skill: reads a call's parameters, binds them, reports what is wrong, describes inputs for listings.
 
-The text comes from a model, so reading it never fails. What cannot be used is reported when the parameters are bound to
-the inputs, together with all other faults.
+The text comes from a model, so reading it never fails. Text that cannot be used is reported when the parameters are
+bound to the inputs, together with all other faults.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 
 _MOST_UNKNOWN = 5
 _LONGEST_CORRECTION = 2000  # characters
-_LONGEST_DEFAULT = 60  # likewise, in a sample
+_LONGEST_DEFAULT = 60  # characters of a default in a sample
 
 
 Repair = bool | Literal["json"]
-"""Which mistakes of a call are repaired: none; those in its JSON that lose nothing; with True also numbers and booleans
-in quotes, and values without the name of their input."""
+"""Which mistakes of a call are repaired. False: none; ``"json"``: mistakes in its JSON whose repair loses nothing;
+True: also numbers and booleans in quotes, and values without the name of their input."""
 
 
 class ReadParams(dict[str, object]):
-    """Parameters that were not simply a JSON object.
+    """Parameters whose text was not simply a JSON object.
 
-    `is_text`: they were other text. `refused` says why a JSON object was not used: it is broken, or something in it
-    would be lost; the text is under ``"input"`` then. `repairs` lists the mistakes of JSON that was used nevertheless.
-    `hint` is added to faults, and says what is wrong with the text as JSON.
+    `is_text`: the text was not JSON. `refused` says why a JSON object was not used, because it is broken or something
+    in it would be lost; the text is then under ``"input"``. `repairs` lists the repaired mistakes in JSON that was
+    used. `hint` is added to faults, and says why the text is not valid JSON.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ReadParams(dict[str, object]):
 
 
 REQUIRED: Final = Sentinel("REQUIRED", __name__)
-"""The default of an input that has none."""
+"""The `default` of an input without a default."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,7 +94,7 @@ class Input(Value):
 
 
 class _Copies:
-    """A mutable default, of which each call gets a copy."""
+    """A mutable default. Each call gets a copy of `value`."""
 
     __slots__ = ("value",)
 
@@ -117,7 +117,7 @@ class InputTable:
             self.inputs[name] = made = replace(one, description=one.description or description)
             default = NO_VALUE if made.required else made.default
             self._fields.append(Field(name, kind, made.required, made.description, default))
-        # what `bind` needs of each input, looked up once: name, class that needs no conversion, type, default
+        # what `bind` needs for each input, looked up once: name, class that needs no conversion, type, default
         self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
 
         self._usage: str | None = None
@@ -125,7 +125,7 @@ class InputTable:
         self._has_trusted, self._has_models = builder.has_trusted, builder.has_models
 
     def _default_of(self, name: str) -> Any:
-        """A default without a hash is mutable: lists, dicts, most dataclasses, models."""
+        """The default of an input; a mutable one is wrapped in `_Copies`. Defaults without a hash count as mutable."""
         default = self.inputs[name].default
         try:
             hash(default)
@@ -143,8 +143,9 @@ class InputTable:
         return read_params(content, self._fields, repair if self._fields else False)
 
     def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
-        """Parameters and keyword arguments of a call in which nothing has to be repaired, dropped or converted, as in
-        most; None for any other, which needs `read` and `bind`.
+        """The parameters and keyword arguments of a call in which nothing has to be repaired, dropped or converted.
+
+        Most calls are like this. For all others returns None; they need `read` and `bind`.
         """
         if content[:1] != "{":
             return None
@@ -170,7 +171,7 @@ class InputTable:
     def bind(
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
-        """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
+        """The keyword arguments for the function. Raises `SkillInputError` with all faults of the call."""
         if isinstance(params, ReadParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
         validation = Validation(media_store, repair=repair is True)
@@ -195,7 +196,7 @@ class InputTable:
         self, bound: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
         repair: Repair = True,
     ) -> dict[str, object]:
-        """The result of `bind` with some inputs changed; `SkillInputError` with all faults of the changes."""
+        """The result of `bind` with some inputs changed. Raises `SkillInputError` with all faults of the changes."""
         validation = Validation(media_store, repair=repair is True)
         made = {**bound, **{
             one.name: self._convert(one.name, one.type, changes[one.name], validation)
@@ -219,7 +220,7 @@ class InputTable:
     def _error(
         self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None
     ) -> SkillInputError:
-        """The error with all faults, and a right call: the model's own if it is clear what was meant."""
+        """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
         notes = list(self._notes(params))
         usage = ""
         if type(params) is dict or (isinstance(params, ReadParams) and not params.is_text):
@@ -245,7 +246,7 @@ class InputTable:
         if len(self._fields) == 1 and params and name not in params:
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
                 yield {name: value}, f"the JSON object names no input; this call gives it as {quoted(name)}"
-        with suppress(LookupError, TypeError, ValueError, RecursionError):  # something else is wrong
+        with suppress(LookupError, TypeError, ValueError, RecursionError):  # the faults are of another kind
             given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
             for fault in faults:
                 *path, last = fault.path
@@ -273,29 +274,29 @@ class InputTable:
             yield f"Note: ignored, for there is no such input: {shown}{more}"
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
-        """The parameters that no input takes."""
+        """The names of parameters that are not inputs."""
         if isinstance(params, ReadParams) and params.is_text:
             return []
         return [str(name) for name in params if name not in self.inputs]
 
     def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
-        """Dropped parameters whose name is close to that of an input that was left out, with that input."""
+        """The dropped parameters that are probably misspelled, each with the missing input that was meant."""
         left_out = [name for name in self.inputs if name not in params]
         return {name: close[0] for name in dropped if (close := close_matches(name, left_out))}
 
     def usage(self) -> str:
-        """A right call as a block: required inputs with a sample, others with their default if JSON can say it.
+        """A correct call as a block: required inputs with a sample, others with their default if JSON can express it.
 
-        Empty if none is known, since a wrong one would be copied again and again.
+        Empty if none is known, since models would copy an incorrect call again and again.
         """
         if self._usage is None:
             sample = self.sample()
-            is_right = self.has_media or self._is_right(sample)  # no sample knows the id of a media
+            is_right = self.has_media or self._is_right(sample)  # a sample cannot have an existing media id
             self._usage = self._call_of(sample) if is_right else ""
         return self._usage
 
     def sample(self) -> dict[str, object]:
-        """The parameters of a right call."""
+        """The parameters of a correct call."""
         found = {}
         for one in self._fields:
             sample = sample_of(one.type.schema) if one.required else one.json_default()
@@ -323,16 +324,16 @@ class InputTable:
 
     @cached_property
     def is_marked(self) -> bool:
-        """Whether an input, or a part of one, takes trusted values only."""
+        """Whether an input, or a part of one, accepts only trusted values."""
         if self._has_models and not self._has_trusted:
-            from kernai.inputs.trusted import marks_of  # a model's fields are known by its schema alone
+            from kernai.inputs.trusted import marks_of  # only its schema shows the fields of a model
 
             return any(True for _ in marks_of(self.whole))
         return self._has_trusted
 
     @property
     def trusted(self) -> list[str]:
-        """Where trusted values are required: ``to``, ``payments[].to``."""
+        """The inputs, or parts of inputs, that accept only trusted values: ``to``, ``payments[].to``."""
         if not self.is_marked:
             return []
         from kernai.inputs.trusted import marks_of  # few skills have such inputs
@@ -345,7 +346,7 @@ class InputTable:
 
 
 def _in_other_form(value: object) -> object:
-    """The number or boolean that a text holds, or the reverse; else a `ValueError` or `TypeError`."""
+    """The number or boolean in a text, or the text of a number or boolean. Raises for any other value."""
     from kernai.jsonio.tolerant_json import read_tolerantly  # most parameters are of the right type
 
     scalar = read_tolerantly(value).value if isinstance(value, str) else value
@@ -360,11 +361,14 @@ def _in_other_form(value: object) -> object:
 def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[str, object]:
     """The parameters in `content` for a skill with these inputs.
 
-    A JSON object is its keys; with `repair` also one whose mistakes lose nothing, and an object or a list may be the
-    only input itself if that has such a type. Other text is the only input, without blank lines around it, and a number
-    or boolean if that is its type and the text is exactly such a literal; with several inputs, or none, it is under
-    ``"input"``. No text at all, if all inputs have a default, is a call without parameters. If the only input is a
-    text, an object that does not begin with its name is that text: it may be code.
+    A JSON object is read as parameters by name; with `repair`, so is one with mistakes whose repair loses nothing.
+    With ``repair=True``, an object or a list may be the value of the only input, if that has such a type.
+
+    Other text is the value of the only input, without blank lines around it; as a number or boolean if the input has
+    such a type and the text is exactly such a literal. With several inputs, or none, the text is under ``"input"``.
+    Empty text is a call without parameters if all inputs have a default.
+
+    If the only input is a text, an object that does not begin with its name is that text, since it may be code.
     """
     only = inputs[0] if len(inputs) == 1 else None
     all_optional = bool(inputs) and not any(one.required for one in inputs)
@@ -398,7 +402,7 @@ def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[s
 
 
 _JSON_BEGINS = ("{", "[")
-_FIRST_KEY = (  # compiled when a call is not JSON
+_FIRST_KEY = (  # compiled only when a call is not valid JSON
     r"""\s*+(?:```\w*+\s*+)?\{\s*+(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+))\s*+:"""
 )
 
@@ -412,7 +416,7 @@ def _begins_with(content: str, name: str) -> Literal["quoted", "bare", ""]:
 
 
 def _is_call(found: object, name: str) -> bool:
-    """Whether an object with a bare key can only be a call: `{code: 1}` is code if the input `code` is a text."""
+    """Whether an object with a bare key can only be a call. `{code: 1}` is code if the input `code` is a text."""
     return isinstance(found, dict) and [*found] == [name] and isinstance(found[name], str)
 
 
@@ -430,14 +434,14 @@ def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
 
 
 def _is_whole(found: object, only: Field) -> bool:
-    """Whether a JSON value without the name of the only input is that input itself."""
+    """Whether a JSON value is the value of the only input itself, without the input's name."""
     if not isinstance(found, (dict, list)) or not takes_whole(only.type.schema, found):
         return False
     return isinstance(found, list) or (only.name not in found and (only.required or bool(found)))
 
 
 def without_blank_lines(text: str) -> str:
-    """The text without blank lines at both ends; a single line also without the spaces around it.
+    """The text without blank lines at both ends; a single line is also stripped of spaces.
 
     Models put a line break after an opening tag. Indentation is kept, since the text may be code.
     """

@@ -1,8 +1,8 @@
-"""Values that only the user may bring in: how an input is marked, and whether a text holds a value.
+"""Values that must come from the user: how an input is marked, and how a value is found in the user's texts.
 
-`Trusted[T]` marks an input, an item or a field. The mark goes into the JSON Schema as ``"x-trusted": true``, where
-`leaves` finds it: so one walk serves records, lists, pydantic models and the schemas of MCP servers. What a text holds
-is judged by values, not by how a model wrote them. docs/security.md has the rules.
+`Trusted[T]` marks an input, an item or a field. The mark is in the JSON Schema as ``"x-trusted": true``, and `leaves`
+finds it there. So one traversal works for records, lists, pydantic models and the schemas of MCP servers. Texts are
+searched for the converted value, not for what the model wrote. docs/security.md has the rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORDS = "whose value is in the user's own words"
 
 
 class TrustedMark:
-    """What `Trusted` adds to an annotation."""
+    """The metadata that `Trusted` adds to an annotation."""
 
     def __repr__(self) -> str:
         return "Trusted"
@@ -46,7 +46,7 @@ Trusted = Annotated[T, TrustedMark()]
 
 
 class TrustedType(WrapperType):
-    """A type whose values are trusted ones. Where a value comes from is looked at when a call is made, not here."""
+    """A type whose values must be trusted. The source of a value is checked when a call is made, not here."""
 
     def __init__(self, inner: InputType) -> None:
         reason = _why_not(inner)
@@ -80,9 +80,9 @@ _OPEN = "a value of any shape has no text to look for; write the type"
 
 
 def marks_of(schema: Schema) -> Iterator[str]:
-    """Where a value of this schema has parts that must be trusted: ``items[].to``, or nothing for the whole value.
+    """The paths of the parts that must be trusted in a value of this schema: ``items[].to``, or "" for the whole value.
 
-    Of places that share a definition the first one: a foreign schema may repeat one a million times.
+    If several paths share a definition, only one is reported, since a foreign schema may repeat it a million times.
     """
     waiting: list[tuple[str, Any]] = [("", schema)]
     seen: set[Definition] = set()
@@ -105,7 +105,7 @@ def marks_of(schema: Schema) -> Iterator[str]:
 
 
 class Leaf(NamedTuple):
-    """A value of a call that holds no others: a text, a number, a date. `path` is written as faults write it."""
+    """A value in a call that contains no others: a text, a number, a date. `path` is written as in faults."""
 
     path: str
     value: Any
@@ -113,15 +113,15 @@ class Leaf(NamedTuple):
 
 
 def leaves(schema: Schema, params: object, arguments: object) -> Iterator[Leaf]:
-    """The leaves of `arguments`, the converted `params` of a call, that the model has sent.
+    """The leaves of a call that the model has sent; `arguments` are the converted `params`.
 
-    Defaults are left out, also where the model has sent one, and so are members of closed sets: enums, booleans, None.
+    Omits defaults, even if the model has sent them, and members of closed sets: enums, booleans, None.
     """
     yield from _leaves([schema], params, arguments, "", trusted=False)
 
 
 def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *, trusted: bool) -> Iterator[Leaf]:
-    """`schemas` all describe the value; what one of them marks is trusted, whatever the others say."""
+    """The leaves of a value that all `schemas` describe. A mark in one of them is enough to make a part trusted."""
     value = _opened(value)
     found = _all_of(schemas, value)
     trusted = trusted or any(True for one in found for _ in marks_of(_not_followed(one)))
@@ -137,7 +137,7 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
             items = [prefix[at] if at < len(prefix) else rest for prefix, rest in places]
             given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
             yield from _leaves(items, given, one, f"{path}[{at}]", trusted=trusted)
-    elif isinstance(sent, (dict, list, str)) and not isinstance(value, _KNOWN):  # of a class with its own reading
+    elif isinstance(sent, (dict, list, str)) and not isinstance(value, _KNOWN):  # a class of the author's own
         yield from _leaves(schemas, sent, sent, path, trusted=trusted)
     else:
         yield Leaf(path, value, trusted)
@@ -154,7 +154,7 @@ def _is_as_sent(sent: object, value: object) -> bool:
     return sent == value or str(sent) == str(jsonable(value))
 
 
-#: values that are looked for in texts as they are
+#: classes whose values can be searched for in texts
 _KNOWN = (str, int, float, Decimal, date, time, UUID)
 
 
@@ -164,7 +164,7 @@ def _in_object(
     # if names differ, defaults cannot be recognised: everything counts as sent
     given = sent if isinstance(sent, Mapping) and sent.keys() <= value.keys() else value
     listed = {key for each in schemas for key in each.get("properties", ())}
-    # a field that the schema does not list may be any of those that it marks
+    # a field that the schema does not list may be a marked one under another name
     hides_marks = not value.keys() <= listed and any(True for each in schemas for _ in marks_of(each))
     for key, one in value.items():
         if key not in given:
@@ -181,7 +181,7 @@ def _in_object(
 
 
 def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:
-    """The schemas that describe a value, with those that they consist of: of alternatives, the ones that fit."""
+    """The schemas, and the schemas in them: all that are in ``allOf``, and the alternatives that fit the value."""
     found: list[Schema] = []
     waiting, seen = list(schemas), set[int]()
     while waiting:
@@ -197,14 +197,14 @@ def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:
     return found
 
 
-#: the parts of a schema that are followed, each to the values that it is about
+#: the keywords whose schemas are followed, together with the part of the value that each describes
 _FOLLOWED = frozenset({
     "properties", "additionalProperties", "patternProperties", "items", "prefixItems", "allOf", "anyOf", "oneOf",
 })
 
 
 def _not_followed(schema: Schema) -> Schema:
-    """The other parts: a mark in one of them counts for the whole value, since it may be about any part of that."""
+    """The schema's other keywords. A mark in one of them counts for the whole value, since it may concern any part."""
     return {key: one for key, one in schema.items() if key not in _FOLLOWED}
 
 
@@ -220,18 +220,18 @@ def _fits(schema: Schema, value: object) -> bool:
         for key, one in schema.get("properties", {}).items():
             wanted, given = resolved(one)[1].get("const"), value.get(key)
             if isinstance(wanted, str) and isinstance(given, str) and wanted != given:
-                return False  # it says of which alternative the value is
+                return False  # the value belongs to another alternative
     kinds = schema.get("type")
     if kinds is None:
         return True
     names = [kinds] if isinstance(kinds, str) else kinds
     if not isinstance(value, (dict, list, str, int, float)):
-        return not {"object", "array", "null", "boolean"}.issuperset(names)  # a date, a Decimal: written as a text
+        return not {"object", "array", "null", "boolean"}.issuperset(names)  # a date or a Decimal is sent as text
     return any(isinstance(value, _KINDS.get(one, ())) for one in names)
 
 
 def _opened(value: object) -> object:
-    """A record as a dict with the names that its schema has, anything that holds items as a list."""
+    """A record as a dict with the names in its schema, any other container as a list, other values unchanged."""
     if isinstance(value, Mapping):
         return dict(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -239,7 +239,7 @@ def _opened(value: object) -> object:
     if isinstance(of_model := getattr(type(value), "model_fields", None), Mapping):  # pydantic
         if getattr(value, "__pydantic_root_model__", False):
             return _opened(getattr(value, "root"))  # noqa: B009 - no type of ours has it
-        # a dump would lack what is excluded from it, and have what a serializer makes of the rest
+        # not `model_dump`, which leaves out excluded fields and converts others with their serializers
         own = {_name_in_schema(name, one): getattr(value, name) for name, one in of_model.items()}
         return {**own, **(getattr(value, "model_extra", None) or {})}
     if hasattr(value, "model_dump"):
@@ -250,7 +250,7 @@ def _opened(value: object) -> object:
 
 
 def _name_in_schema(name: str, field: Any) -> str:
-    """An alias takes the field's place in a model's schema."""
+    """The name of a field in the model's schema: its alias, if it has one."""
     return next((one for one in (field.validation_alias, field.alias) if isinstance(one, str)), name)
 
 
@@ -258,13 +258,13 @@ def _name_in_schema(name: str, field: Any) -> str:
 
 
 class Said(NamedTuple):
-    """A text in which a trusted value may occur, and where it is from."""
+    """A text in which a trusted value may occur, and its source."""
 
     text: str
     source: str
 
 
-#: characters by which a value is recognised inside a word
+#: a value of at least this many characters may be recognised inside a word
 _RECOGNISED = 4
 
 
@@ -275,14 +275,14 @@ class Words:
         self._texts = [(folded(one.text), one.source) for one in texts]
 
     def source_of(self, value: object) -> str | None:
-        """Where the text is from in which the whole `value` occurs; None if it is in none."""
+        """The source of a text in which the whole `value` occurs; None if there is none."""
         if isinstance(value, (int, float, Decimal)):
             number = Decimal(str(value))
             return self._numbers.get(number) if number.is_finite() else None
         return next((source for text, source in self._texts if _holds(text, value)), None)
 
     def source_of_mention(self, value: object) -> str | None:
-        """The same, but a long value may be a part of a word, if no text has it whole."""
+        """The same, but if no text has the whole value, a long value may also be part of a word."""
         whole, wanted = self.source_of(value), folded(str(value))
         if whole is not None or len(wanted) < _RECOGNISED:
             return whole
@@ -305,7 +305,7 @@ class Words:
 
 
 def _firsts(pairs: Iterable[tuple[T | None, str]]) -> dict[T, str]:
-    """By what was found, the source of the first of several."""
+    """The source of the first occurrence of each key."""
     found: dict[T, str] = {}
     for key, source in pairs:
         if key is not None:
@@ -314,13 +314,13 @@ def _firsts(pairs: Iterable[tuple[T | None, str]]) -> dict[T, str]:
 
 
 def folded(text: str) -> str:
-    """A text as it is compared: one form of each character (NFC), one space for any white space."""
+    """A text in the form in which texts are compared: normalised (NFC), with one space for any white space."""
     return " ".join(normalize("NFC", text).split())
 
 
 def _holds(text: str, value: object) -> bool:
     if isinstance(value, str) and not (value := folded(value)):
-        return False  # nobody brings in an empty text
+        return False  # an empty text is never trusted
     if isinstance(value, datetime):
         return _moment_occurs_in(value, text)
     if isinstance(value, date):
@@ -352,7 +352,7 @@ def _occurs_in(value: str, text: str) -> bool:
 
 
 def _begins_at(text: str, at: int, first: str) -> bool:
-    """A word's end, or a connector, before a value belongs to it: `john@x.org` is not in ``mary-john@x.org``."""
+    """Whether an occurrence begins here, not inside a longer word: ``mary-john@x.org`` does not have `john@x.org`."""
     while at and _is_invisible(text[at - 1]):
         at -= 1
     before = text[at - 1 : at]
@@ -360,7 +360,7 @@ def _begins_at(text: str, at: int, first: str) -> bool:
 
 
 def _ends_at(text: str, end: int, last: str) -> bool:
-    """A connector after a value belongs to it only if a word continues there: ``Pay bob@x.org.`` has `bob@x.org`."""
+    """Whether an occurrence ends here, not inside a longer word. A connector alone may follow: ``Pay bob@x.org.``"""
     rest, is_connected = end, False
     while (after := text[rest : rest + 1]) and (after in CONNECTORS or _is_invisible(after)):
         is_connected = is_connected or after in CONNECTORS
@@ -373,7 +373,7 @@ def _is_joined(other: str, edge: str) -> bool:
 
 
 def _is_invisible(character: str) -> bool:
-    """Whether nobody sees it, so that no word ends there: a soft hyphen, a zero-width space, a direction mark."""
+    """Whether a character is invisible and so ends no word: a soft hyphen, a zero-width space, a direction mark."""
     return not character.isascii() and category(character) == "Cf"
 
 
@@ -383,17 +383,17 @@ def _is_of_a_word(character: str) -> bool:
 
 _RUN = re.compile(rf"(?:(?![{_TOGETHER}])[\w{re.escape(CONNECTORS)},'’])+")  # noqa: RUF001 - groups digits in Swiss amounts
 _PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
-_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,'’])[0-9]{3})(?:\1[0-9]{3})*(?:\.[0-9]+)?")  # noqa: RUF001 - likewise
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,'’])[0-9]{3})(?:\1[0-9]{3})*(?:\.[0-9]+)?")  # noqa: RUF001 - see above
 _EUROPEAN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]{1,2})")
 
 
 def _number(run: str) -> Decimal | None:
-    """The number that a user writes as this run of letters, digits and connectors; None if it is none."""
-    run = run.rstrip(CONNECTORS + ",'’")  # noqa: RUF001 - likewise
+    """The number that this run of letters, digits and connectors means to a user; None if it is not a number."""
+    run = run.rstrip(CONNECTORS + ",'’")  # noqa: RUF001 - see above
     if _PLAIN.fullmatch(run):
         return Decimal(run)
     if _GROUPED.fullmatch(run):
-        return Decimal(re.sub("[,'’]", "", run))  # noqa: RUF001 - likewise
+        return Decimal(re.sub("[,'’]", "", run))  # noqa: RUF001 - see above
     if _EUROPEAN.fullmatch(run):
         return Decimal(run.replace(".", "").replace(",", "."))
     return None
@@ -406,7 +406,7 @@ _MONTHS = (
 
 
 def _forms_of_date(day: date) -> Iterator[str]:
-    """The usual forms of a date. One that could be another date (03/04/2026) is none of them."""
+    """The usual ways to write a date, without those that could mean another date (03/04/2026)."""
     year, month, number = day.year, day.month, day.day
     yield day.isoformat()
     yield f"{year}/{month:02}/{number:02}"
@@ -449,7 +449,7 @@ def _moment_occurs_in(moment: datetime, text: str) -> bool:
     return moment.time() == time() or any(_occurs_in(form, text) for form in _forms_of_time(moment.time()))
 
 
-# ---------------------------------------------------------------------------- what reaches others, in any free text
+# ------------------------------------------------------------------- contacts: what reaches others, in any free text
 
 
 class Contact(NamedTuple):
@@ -463,9 +463,9 @@ _LONG = 8  # digits
 _DATES = re.compile(
     r"\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?|[0-9]{1,2}([./])[0-9]{1,2}\1[0-9]{4})\b"
 )
-#: the one table of what must be trusted in the free text of a skill that acts
+#: what must be trusted in the free text of a skill that acts; no other place lists these
 CONTACTS = {
-    # each begins where a run of its characters does: a search from within one would be quadratic
+    # a match begins only where a run of its characters begins: trying each position in a run would be quadratic
     "link": re.compile(r"(?:(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]++://|(?<![A-Za-z0-9])www\.)[^\s<>\"']+"),
     "mail address": re.compile(r"(?<![^\s@<>()\[\],;:\"'])[^\s@<>()\[\],;:\"']++@[^\s@<>()\[\],;:\"']+"),
     "IBAN": re.compile(r"\b[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{2,4}){3,8}\b"),
@@ -474,7 +474,7 @@ CONTACTS = {
 
 
 def contacts(text: str) -> Iterator[Contact]:
-    """Every match of `CONTACTS`. Dates are no numbers."""
+    """Every match of `CONTACTS`. Dates do not count as numbers."""
     text = folded(text)
     for kind, pattern in CONTACTS.items():
         is_number = kind in ("IBAN", "number")

@@ -1,11 +1,11 @@
-"""The types that an input may have. Each checks a value as JSON gives it, converts it, and says its JSON Schema.
+"""The types that an input may have. Each checks and converts a JSON value, and provides its JSON Schema.
 
-A type is a node; types that hold others are trees of nodes, or graphs, since a record may contain itself. A validation
-visits the value once. Faults are noted where they are found, with the path relative to that node; each container adds
-its own key on the way up, so a call without faults pays nothing for paths.
+A type is a node; types that contain others are trees of nodes, or graphs, since a record may contain itself. A
+validation visits the value once. A fault is noted where it is found, with a path relative to that node; each container
+adds its own key on the way up, so a call without faults pays nothing for paths.
 
-This module has the types without others inside, `containers` those with; and first `Validation`, which collects the
-faults of a value. Their texts are for models: short, and without `<`, so that no value can forge markup.
+This module has `Validation`, which collects the faults of a value, and the types that contain no others; those that do
+are in `containers`. The texts of faults are for models: short, and without `<`, so that no value can forge markup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Fault(NamedTuple):
 
 
 class Validation:
-    """The validation of one value: available media, faults so far. `repair`: literals may be given as strings."""
+    """The validation of one value: the available media, and the faults found so far.
+
+    With `repair`, numbers and booleans may be given as strings.
+    """
 
     __slots__ = ("faults", "media_store", "memo", "repair")
 
@@ -53,7 +56,7 @@ class Validation:
         self.media_store = media_store
         self.repair = repair
         self.faults: list[Fault] = []
-        # results of unions for containers, without which nested unions would be tried exponentially often
+        # the results of unions for containers; without these, nested unions would be tried exponentially often
         self.memo: dict[tuple[int, int, bool], Any] = {} if memo is None else memo
 
     def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> Any:
@@ -64,7 +67,7 @@ class Validation:
         self.faults.append(Fault((key,), f"required, but missing: expected {expected}, received nothing"))
 
     def inside(self, key: str | int, kind: InputType, value: object) -> Any:
-        """Converts the value under `key`, which is put before the paths of the faults found there."""
+        """Converts the value under `key`, and prepends `key` to the paths of faults in it."""
         faults = self.faults
         before = len(faults)
         made = kind.convert(value, self)
@@ -75,7 +78,7 @@ class Validation:
 
 
 def shown(value: object) -> str:
-    """A received value in a few words, as JSON calls it."""
+    """A received value in a few words, with JSON's names of types."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -116,7 +119,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def input_error(faults: Sequence[Fault], whole: str, notes: Iterable[str], usage: str) -> SkillInputError:
-    """An error that lists all faults, those without a path as faults of the `whole`, and shows a right call."""
+    """An error that lists all faults, those without a path as faults of the `whole`, and shows a correct call."""
     pairs = tuple((dotted(path), message) for path, message in faults)
     lines = [f"{path or whole}: {message}" for path, message in pairs[:_MOST_LINES]]
     if len(pairs) > _MOST_LINES:
@@ -131,27 +134,27 @@ _NUMBER = r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
 class InputType:
-    """A node.
+    """A type; one node of the tree.
 
-    `exact` is the class whose values need no conversion. `natural` are the Python classes of the JSON that the type is
-    written in: a union tries the members of the value's own class first.
+    `exact` is the class whose values need no conversion. `natural` are the Python classes of the JSON values that the
+    type is written in: a union first tries the members whose `natural` has the value's class.
     """
 
     exact: type | None = None
     natural: frozenset[type] = frozenset()
 
     def convert(self, value: object, validation: Validation) -> Any:
-        """The converted value; faults are added to `validation`, and then the return value means nothing."""
+        """The converted value. Faults are added to `validation`; if there are any, the return value means nothing."""
         raise NotImplementedError
 
     @cached_property
     def schema(self) -> Schema:
-        """The type as JSON Schema, in the form of `kernai.inputs.schema`. Must not be changed."""
+        """The type as JSON Schema, in the form of `kernai.inputs.schema`. Do not change it."""
         raise NotImplementedError
 
     @cached_property
     def label(self) -> str:
-        """How a model reads the type."""
+        """The type in words, for the model."""
         return label_of(self.schema)
 
     def takes(self, value: object) -> bool:
@@ -161,7 +164,7 @@ class InputType:
         return not validation.faults
 
     def from_text(self, text: str) -> Any:
-        """The number or boolean that plain text means where it is the only input, else NO_VALUE."""
+        """The number or boolean that plain text means as the only input, else NO_VALUE."""
         natural = self.natural
         value = NO_VALUE if str in natural else literal_of(text)
         if type(value) is int and int not in natural:
@@ -169,7 +172,7 @@ class InputType:
         return value if type(value) in natural else NO_VALUE
 
     def _from_string(self, value: object, validation: Validation) -> Any:
-        """A literal that was given as a string, if the type has no strings of its own; any other value is a fault."""
+        """The number or boolean in a string, if repair allows it; any other value is a fault."""
         if validation.repair and isinstance(value, str) and str not in self.natural:
             made = self.from_text(value)
             if made is not NO_VALUE:
@@ -207,7 +210,7 @@ class AnyType(InputType):
 
 
 class PlainType(InputType):
-    """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is not an int, although Python says so."""
+    """`str`, `int`, `bool`, `None`, which JSON has too. A bool is not accepted as an int, although Python has it so."""
 
     exact: type
 
@@ -240,7 +243,7 @@ class FloatType(InputType):
 
 
 class TextType(InputType):
-    """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is accepted too.
+    """A class whose values are written as text: dates, times, decimals, UUIDs. Its instances are accepted too.
 
     `shape` is what the text must match, since Python's own parsers accept more.
     """
@@ -275,7 +278,7 @@ class TextType(InputType):
 
 
 class MediaType(InputType):
-    """`Media`: the id of a media in the run's store and nothing else; text is never read as a path or a URL."""
+    """`Media`: only the id of a media in the run's store is accepted; text is never read as a path or a URL."""
 
     natural = frozenset({str})
 
@@ -366,7 +369,7 @@ def text_types() -> Mapping[type, TextType]:
         return {"type": "string", "format": form}
 
     made = [
-        # Python says that a datetime is a date
+        # for Python, a datetime is a date
         TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), but=(datetime,)),
         TextType(datetime, "datetime", "2024-01-31T12:00:00", datetime.fromisoformat, written("date-time"), _TIME),
         TextType(time, "time", "12:00:00", time.fromisoformat, written("time"), _TIME),
@@ -377,7 +380,7 @@ def text_types() -> Mapping[type, TextType]:
 
 
 def literal_of(text: str) -> Any:
-    """The number or boolean that a text is in JSON, perhaps with white space around it, else NO_VALUE."""
+    """The number or boolean that a text is in JSON, ignoring white space around it, else NO_VALUE."""
     bare = text.strip(ASCII_SPACE)
     number = re.fullmatch(_NUMBER, bare)
     if number is None:
@@ -389,7 +392,7 @@ def literal_of(text: str) -> Any:
 
 
 def _parsed(make: Callable[[Any], Any], value: object) -> Any:
-    """The number, or NO_VALUE where Python cannot hold it: too many digits, beyond a float's range."""
+    """The number, or NO_VALUE if Python cannot represent it: it has too many digits, or is beyond a float's range."""
     try:
         return make(value)
     except (ValueError, OverflowError):
