@@ -16,23 +16,23 @@ _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
 
 
 def escape_attribute(value: str) -> str:
-    """`value` made safe between double quotes in a tag.
+    """Escapes `value` for use between double quotes in a tag.
 
-    `"`, `<` and `>` become entities and control characters a space. An `&` stays, since nothing decodes entities.
+    `"`, `<` and `>` become entities, control characters a space. An `&` is unchanged, since nothing decodes entities.
     """
-    if value.isidentifier():  # most are
+    if value.isidentifier():  # most values are
         return value
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 
 
 class Block(Replaceable):
-    """A block: its type, its name if it has one, and its unchanged content. Read-only; equal by these three.
+    """A block: its type, its name if it has one, and its unchanged content. Read-only. Equal if all three are equal.
 
     `str(block)` is its canonical markup, `<block type="TYPE" name="NAME">CONTENT</block>`, without `name` if that is
     None. The attributes are escaped (see `escape_attribute`), the content is not.
     """
 
-    # Not a frozen dataclass, whose constructor would take a fifth of a parser's time per block.
+    # Not a frozen dataclass: its constructor would take a fifth of a parser's time for each block.
     __slots__ = ("_content", "_name", "_type")
     _FIELDS = ("type", "name", "content")
     __match_args__ = ("type", "name", "content")
@@ -80,7 +80,7 @@ class Block(Replaceable):
 
 
 class NativeCall(Block):
-    """A call in a vendor's own format, as a block. `id` is the vendor's; `is_open`: it was cut off before its end."""
+    """A call in a vendor's own format, as a block. `id` is the vendor's id; `is_open`: the call was cut off."""
 
     __slots__ = ("id", "is_open")
 
@@ -101,17 +101,17 @@ class NativeCall(Block):
 # --------------------------------------------------------------------------------------- blocks that the runtime writes
 
 
-#: the tags that act. Other XML stays unchanged, since an edit of a file must find the exact text
+#: the tags that act. Other XML is unchanged, since a model that edits a file must know its exact text
 _TAG = r"(?=/?(?:block|command|final|plan)(?:[\s/>]|\Z))"
 _FORGEABLE = re.compile(f"<{_TAG}", re.ASCII)
 
 
 def neutralize(text: str) -> str:
-    """`text` with ``&lt;`` for the ``<`` of each tag that would act if a model copied it: `block`, `command`, `final`
-    and `plan`. The rest is unchanged, other XML such as ``<result>`` too.
+    """Escapes the ``<`` of each tag that would act if a model copied it: `block`, `command`, `final` and `plan`.
 
-    The kernel does this to all text from skills and protocols. Do it to an end user's text before you put it into
-    `input`, which is sent unchanged. `TypeError` for anything but `str`.
+    The ``<`` becomes ``&lt;``. Everything else is unchanged, including other XML such as ``<result>``. The kernel does
+    this to all text from skills and protocols. Do it to an end user's text before you put it into `input`, which is
+    sent unchanged. Raises `TypeError` for anything but `str`.
     """
     if not isinstance(text, str):
         raise TypeError(f"neutralize takes str, got {type(text).__name__}")
@@ -120,27 +120,27 @@ def neutralize(text: str) -> str:
 
 def restored(text: str) -> str:
     """The inverse of `neutralize`."""
-    return re.sub(f"&lt;{_TAG}", "<", text, flags=re.ASCII)  # few runs come here
+    return re.sub(f"&lt;{_TAG}", "<", text, flags=re.ASCII)  # not compiled in advance, since few runs need it
 
 
 def result_block(name: str, text: str) -> str:
     """A result as the model reads it; `text` is not escaped."""
-    escaped = name if name.isidentifier() else escape_attribute(name)  # a call less for most
+    escaped = name if name.isidentifier() else escape_attribute(name)  # saves a call for most names
     return f'<block type="result" name="{escaped}">{text}</block>'
 
 
 def error_block(name: str | None, text: str) -> str:
-    """An error as the model reads it, without the attribute if there is no name."""
+    """An error as the model reads it; without a name, it has no `name` attribute."""
     return str(Block("error", name, text))
 
 
 def final_block(text: str) -> str:
-    """An answer that a call gave instead of the model, as the model reads it in the next turn."""
+    """An answer that came from a call instead of the model, as the model reads it in the next turn."""
     return str(Block("final", None, neutralize(text)))
 
 
 def result_parts(name: str, parts: Sequence[Part]) -> list[Part]:
-    """A result with media: its text in a result block, then each media's tag and the media itself."""
+    """A result with media: its text in a result block, then the tag of each media followed by the media itself."""
     texts = [part for part in parts if isinstance(part, str)]
     # joined first: two harmless halves may form a tag
     written: list[Part] = [result_block(name, neutralize("".join(texts)))]

@@ -1,8 +1,9 @@
 """Undoes what tools and models do to text: entities, percent signs, escapes, mail, similar characters.
 
-A model that "cleans up" what it copies decodes some of it and leaves the rest. `readings_of` gives what it may have
-made: exact, and so one text for each order of decodings. `decoded` undoes everything at once. It costs a fraction, and
-no reading can hold a call of which nothing is left there, so it decides whether readings are made at all.
+A model that "cleans up" what it copies decodes some of it and leaves the rest. `readings_of` returns the texts that the
+model may have written. This is exact, but takes one text for each order of decodings. `decoded` undoes all encodings at
+once, for a fraction of the cost. If its result shows no call, no reading contains a call, so readings are made only if
+it shows one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache, partial
 
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 
-#: what looks like `<`, and what is invisible
+#: characters that look like `<`, and invisible characters
 _BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
 _HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
 #: quotation marks that become plain ones
@@ -22,11 +23,11 @@ QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys
 # ---------------------------------------------------------------------------------------------- everything at once
 
 _MOST_ROUNDS = 8
-#: backslashes of Markdown; also all but the last of several, which else took several rounds
+#: backslashes of Markdown; of several in a row, all but the last too, which would otherwise take several rounds
 _BEFORE_A_SIGN = re.compile(r"\\\\*(?=[!-$'-/:-<>-@\[-`{-~])")
 _BEFORE_A_CODE = re.compile(r"\\(?<!\\\\)\\*+(?=[%=][0-9a-fA-F]{2}|&\\?#?\w{2,32}\\?;)")
 _TAG = re.compile(r"<\s*+(?:(?:block|command|final|plan)[\s+/>]|function=|(?:antml:)?invoke[\s+])", re.IGNORECASE)
-#: what follows a key in JSON: a comment, or the beginning of its value, a text or an object. In forms a `+` is a space
+#: what follows a key in JSON: a comment, or the beginning of a value that is a text or an object; `+` is a form's space
 _VALUE = r"""["']?[\s+]*+(?:[#/]|:[\s+]*+["'{#/])"""
 _NAME, *_ARGUMENTS = (  # each begins with plain characters, so it is found fast
     re.compile(rf"{key}(?<![\w$-]{key}){end}")
@@ -35,13 +36,13 @@ _NAME, *_ARGUMENTS = (  # each begins with plain characters, so it is found fast
 
 
 def decoded(text: str, *, is_mail: bool = False) -> str:
-    """The text with everything undone, be it encoded several times."""
+    """The text with all encodings undone, even if it was encoded several times."""
     for _ in range(_MOST_ROUNDS):
         before = text
         text = _BEFORE_A_SIGN.sub("", text)
         if is_mail:
             text = _MAIL.sub(_from_mail, text)
-        # entities last, since some need no `;` at their end, which may be encoded
+        # entities last: their `;` may be encoded too, and would remain if an entity that needs none were decoded first
         for decode in (_without_escapes, _without_form, _without_percent, _without_look_alikes, _without_entities):
             text = decode(text)
         if text == before:
@@ -50,9 +51,9 @@ def decoded(text: str, *, is_mail: bool = False) -> str:
 
 
 def all_decoded(text: str) -> list[str]:
-    """The text with everything undone, in each way in which some of it may be meant: as mail, say."""
+    """The text with all encodings undone, once for each way in which it may be encoded: as mail, say."""
     made = [decoded(text)]
-    # a backslash before `%6e` is one of Markdown, or makes `\n` of what that encodes
+    # a backslash before `%6e` is Markdown's, or makes the decoded character a `\n`
     unmarked = _BEFORE_A_CODE.sub("", text)
     if unmarked != text:
         made.append(decoded(unmarked))
@@ -62,17 +63,17 @@ def all_decoded(text: str) -> list[str]:
 
 
 def shows_call(plain: str) -> bool:
-    """Whether there may be a call in a text of which this is left when everything is undone."""
+    """Whether a text may contain a call; `plain` is the text with all encodings undone."""
     return has_tags(plain) or has_keys(plain)
 
 
 def has_keys(text: str) -> bool:
-    """Whether it holds the keys of a call in JSON."""
+    """Whether a text has the keys of a call in JSON."""
     return any(key.search(text) is not None for key in _ARGUMENTS) and _NAME.search(text) is not None
 
 
 def has_tags(text: str) -> bool:
-    """Whether it holds the tag of a call, or what one dialect writes in place of tags."""
+    """Whether a text has the tag of a call, or the mark that one dialect has instead of a tag."""
     return _TAG.search(text) is not None or "[TOOL_CALLS]" in text
 
 
@@ -92,7 +93,7 @@ def readings_of(text: str) -> list[str]:
     return list(found)
 
 
-# what `html.unescape` decodes
+# everything that `html.unescape` decodes
 _ENTITY = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
 _PERCENT = re.compile(r"%[0-9a-fA-F]{2}(?:%[0-9a-fA-F]{2})*")  # begins with a plain character, so it is found fast
 _MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
@@ -105,7 +106,7 @@ def _without_entities(text: str) -> str:
 
 
 def _named_character(entity: str) -> str:
-    from html import unescape  # has two thousand names, which few texts need
+    from html import unescape  # loads two thousand names, which few texts need
 
     return unescape(entity)
 
@@ -120,17 +121,17 @@ def _without_percent(text: str) -> str:
 
 
 def _without_form(text: str) -> str:
-    """Percent signs as in forms and queries."""
+    """Decodes percent signs as in forms and queries, where a `+` is a space."""
     return _without_percent(text.replace("+", " ")) if "%" in text and "+" in text else text
 
 
 def _without_mail(text: str) -> str:
-    """Quoted-printable, as in mails."""
+    """Decodes quoted-printable text, as in mails."""
     return _MAIL.sub(_from_mail, text) if _may_be_mail(text) else text
 
 
 def _may_be_mail(text: str) -> bool:
-    return "=3D" in text or "=3d" in text  # an encoded "=", which each tag with a type or a name has
+    return "=3D" in text or "=3d" in text  # an encoded "="; each tag with a type or a name has one
 
 
 def _from_mail(run: re.Match[str]) -> str:
@@ -154,7 +155,7 @@ def _without_escapes(text: str) -> str:
     if "\\" not in text:
         return text
     decoded = _ESCAPE.sub(_unescaped, text)
-    # joins the halves of a character
+    # joins the two surrogates of a character
     return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if "\\u" in text else decoded
 
 
@@ -171,7 +172,7 @@ _ENCODED_SIGN = (
 
 @cache
 def _marks(*, is_mail: bool) -> re.Pattern[str]:
-    """What is, or becomes, a `<` or a `>`. All begin with one character, for which a search is fast."""
+    """Matches everything that is, or is decoded to, a `<` or a `>`. Begins with one set of characters, to be fast."""
     opening = _ENCODED_SIGN.format(name="(?:lt|lang|langle|lsaquo)", decimal="60", hex="3c", sign="<")
     closing = _ENCODED_SIGN.format(name="(?:gt|rang|rangle|rsaquo)", decimal="62", hex="3e", sign=">")
     return re.compile(
@@ -183,12 +184,12 @@ def _marks(*, is_mail: bool) -> re.Pattern[str]:
 _TAGS = "|".join(("block", "function", "parameter", *CORE_TYPES))
 _CALLING_TAG = re.compile(rf"<\s*+/?\s*+(?:{_TAGS})\b", re.IGNORECASE)
 _ENCODED = re.compile(r"[&%\\=]|[^\x00-\x7f]")
-#: the beginning of a tag that no decoding turns into one of those
+#: the beginning of a tag that no decoding turns into one of `_TAGS`
 _OTHER_TAG = re.compile(rf"<\s*+/?\s*+(?!(?:{_TAGS})\b)[a-z]++(?=[\s/>])", re.IGNORECASE)
 
 
 def _with_plain_tags(text: str) -> str:
-    """The text with only its tags decoded, since a model may decode nothing else."""
+    """The text with only its tags decoded, since a model may decode only these."""
     is_mail = _may_be_mail(text)
     if not is_mail and "&" not in text and "%" not in text and "\\" not in text and text.isascii():
         return text

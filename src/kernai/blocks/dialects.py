@@ -1,8 +1,8 @@
 """Calls in other formats, written by models that were trained on other protocols.
 
 `DIALECTS` is the table; each row is a pure function from a response without any block to the blocks that its calls
-mean. Nothing is guessed, though JSON may have mistakes that lose nothing: if any part of a call cannot be read, the
-whole response is a near miss and has no calls. A format that is merely mentioned in a sentence is not recognised.
+mean. Nothing is guessed: if any part of a call cannot be read, the whole response is a near miss and has no calls. Only
+mistakes in JSON are repaired, if nothing is lost. A format that is merely mentioned in a sentence is not recognised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernai.jsonio.tolerant_json import read_value_at
 
 
 class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
-    """A call that begins in the text cannot be read to its end; `reached` is how far the text was read."""
+    """A call begins in the text, but cannot be read to its end. `reached` is how far the text was read."""
 
     def __init__(self, reached: int = 0) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
 
 
 class DialectCalls(NamedTuple):
-    """The dialect's name, and the calls as blocks; none if one of them could not be read."""
+    """The dialect's name, and the calls as blocks. There are no blocks if one of the calls could not be read."""
 
     dialect: str
     blocks: Sequence[Block]
@@ -39,7 +39,7 @@ Recogniser = Callable[[str], Sequence[Block]]
 
 
 def recognise(text: str) -> DialectCalls | None:
-    """The calls in the text, in time linear in its length; none if they are in two dialects."""
+    """Finds the calls in a text, in time linear in its length. Returns no blocks if the calls are in two dialects."""
     found: DialectCalls | None = None
     for name, recogniser in DIALECTS.items():
         try:
@@ -63,9 +63,10 @@ _OBJECT = re.compile(r"\s*+\{")
 
 
 def json_at(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at that place, perhaps with mistakes that lose nothing, and its end.
+    """The JSON value at a place in the text, and its end. Mistakes are repaired if nothing is lost.
 
-    It is read in growing windows, so that a failure costs no more than what was read, wherever in the text it is.
+    Raises `Unreadable` otherwise. The value is read in growing windows, so that a failure takes no longer than reading
+    the text up to the mistake.
     """
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
     size = _WINDOW
@@ -95,12 +96,12 @@ def _json_in(window: str) -> tuple[Any, int]:
 
 
 def named_block(name: object, arguments: object) -> Block:
-    """The command for a name and its arguments, which may be JSON in a text, as OpenAI writes them."""
+    """The command for a name and its arguments, which may be a string with JSON, as OpenAI writes them."""
     if isinstance(arguments, str):
         arguments = json_at(arguments, 0)[0] if arguments.strip() else {}
     if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
         raise Unreadable
-    # `{}` too: without it, a skill whose only input is a text would get an empty one instead of an error
+    # without arguments, the content is `{}`: if it were empty, a skill with one text input would get an empty text
     return Block("command", name.strip(), dumps(arguments))
 
 
@@ -144,7 +145,7 @@ _FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{]
 
 
 def _at_each(tag: re.Pattern[str], read: Callable[[str, re.Match[str]], Iterable[Block]]) -> Recogniser:
-    """Reads the calls at each place where the pattern matches."""
+    """A recogniser that reads the calls at each place where the pattern matches."""
     return lambda text: [block for found in tag.finditer(text) for block in read(text, found)]
 
 
@@ -198,7 +199,7 @@ def _json_objects(text: str) -> Sequence[Block]:
 
 
 def _calls_alone(text: str) -> list[Block]:
-    """The calls of a text that has nothing else; none if it does not begin with a call, since it may be anything."""
+    """The calls of a text that has nothing else. Empty if it does not begin with a call, since it may be anything."""
     try:
         value, at = json_at(text, 0)
     except Unreadable:
@@ -219,8 +220,8 @@ def _values(value: Any) -> list[Any]:
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """The contents of fences that begin like JSON. A fence inside a line of its first value does not count."""
-    at, left = 0, len(text)  # how many characters may still be read in vain, to keep the time linear
+    """The contents of fences that begin like JSON. A "```" inside a line of the first value does not end a fence."""
+    at, left = 0, len(text)  # `left`: how many characters may still be read in vain, to keep the time linear
     while (fence := _FENCE.search(text, at)) is not None:
         begin = end = fence.end()
         if left > 0:
@@ -245,7 +246,7 @@ _CORE_TYPE = re.compile(rf"""(?<=\stype=["'])(?:{'|'.join(CORE_TYPES)})(?=["'])"
 
 
 def mended_tags(text: str) -> str:
-    """The text with tags that are nearly right corrected."""
+    """Corrects the tags in a text that are nearly right."""
     return _NEAR_TAG.sub(lambda tag: _mended(tag[0]), text)
 
 
@@ -275,7 +276,7 @@ def _near_tags(text: str) -> Sequence[Block]:
 DIALECTS: dict[str, Recogniser] = {
     # `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen
     "hermes": _at_each(_TOOL_CALL, _one_after_another),
-    # `<function=name>{…}</function>`: Llama; with a tag a parameter: Qwen's coders; `<invoke name="…">`: Claude
+    # `<function=name>{…}</function>`: Llama; with a tag for each parameter: Qwen's coders; `<invoke name="…">`: Claude
     "function_tag": _at_each(FUNCTION, lambda text, tag: [function_at(text, tag)]),
     # `<|python_tag|>{"name": …, "parameters": …}`: Llama; several are separated by `;`
     "python_tag": _at_each(_PYTHON_TAG, _one_after_another),

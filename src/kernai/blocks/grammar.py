@@ -1,16 +1,16 @@
 """The tag grammar of the block protocol, shared by both parsers.
 
-A *candidate* is a `<` and what follows it, up to the first `>` or the next `<`; no tag contains either. A complete one,
-`<...>`, is found by a regular expression for its rough shape, and then read attribute by attribute. For one that is cut
-off, `<...`, an automaton made of plain dicts decides whether it can still become a tag: a parser that is fed in pieces
-holds text back for exactly as long as it can. The tests compare the two descriptions.
+A *candidate* is a `<` and what follows it, up to the first `>` or the next `<`; no tag contains either. A complete
+candidate, `<...>`, is found by a regular expression for its rough shape, and then read attribute by attribute. For a
+candidate that is cut off, `<...`, an automaton made of plain dicts decides whether it can still become a tag. So a
+parser that is fed in pieces holds text back only as long as that is possible. The tests compare the two descriptions.
 
-Which tags have a meaning depends on the place: outside all blocks, opening tags; inside a canonical block, its close
-and nested openings; inside a shorthand block, only its own close. In a JSON value at the start of a block's content no
-tag has one, see `json_pieces`.
+Which tags have a meaning depends on the place: outside all blocks, opening tags; inside a canonical block, its closing
+tag and nested opening tags; inside a shorthand block, only its own closing tag. In a JSON value at the start of a
+block's content, no tag has a meaning, see `json_pieces`.
 
-The expressions look at each character a few times at most, so time is linear for any text. They repeat single
-characters only: Python 3.11.2 matches possessive groups wrongly, and other groups keep a place for each repeat.
+The expressions look at each character a few times at most, so the time is linear for any text. They repeat only single
+characters, not groups: Python 3.11.2 has a bug with possessive groups, and other groups use memory for each repetition.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ ASCII_SPACE = " \t\n\r\f\v"
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
 Row: TypeAlias = "dict[str | None, Row]"
-"""A state of the automaton: the next row for each character, `None` for those beyond ASCII. Without a row it is no tag.
-A row also learns the pieces of tags, see `advance`."""
+"""A state of the automaton: the next row for each character, under `None` for all characters beyond ASCII. If there is
+no next row, the candidate is not a tag. A row also caches pieces of tags, see `advance`."""
 
 _Table: TypeAlias = dict[str, dict[str, str]]
-"""The same with names of states: state, characters, next state."""
+"""The automaton with names of states: by state and characters, the next state."""
 
-_OTHER = ""  # characters: all that the state does not list; `<` and `>` end a candidate and are never among them
-_NONE = ""  # next state: none
+_OTHER = ""  # as characters: all that the state does not list, but never `<` and `>`, which end a candidate
+_NONE = ""  # as next state: none
 
 _CHARACTERS = (*(chr(code) for code in range(128) if chr(code) not in "<>"), None)
 
 
 def _add_word(table: _Table, word: str, then: str) -> None:
-    """Adds the states that read a word after the `<`; words with a common beginning share them."""
+    """Adds the states that read a word after the `<`. Words with a common beginning share states."""
     for at, character in enumerate(word):
         table.setdefault(f"<{word[:at]}", {})[character] = f"<{word[: at + 1]}" if at + 1 < len(word) else then
 
@@ -73,7 +73,7 @@ def _add_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: 
 
 
 def _add_type(table: _Table, *, escapes: bool = False) -> None:
-    """Adds the states that distinguish `type` from other keys while untyped, and a blank value from others."""
+    """Adds the states that distinguish the key `type` from others, and a blank value of it from others, if untyped."""
     key = table["untyped key"]
     table["untyped gap"]["t"] = "t"
     table |= {
@@ -113,7 +113,7 @@ def _link(table: _Table) -> Row:
     return rows["<"]
 
 
-# Built for the first parser that is fed in pieces, so that imports need not wait for it.
+# Built for the first parser that is fed in pieces, not on import.
 @cache
 def cut_off_outside() -> Row:
     """The row after the `<` of a candidate outside all blocks."""
@@ -146,15 +146,15 @@ def _inside_shorthand(word: str) -> Row:
     return _link(table)
 
 
-_LONGEST_LEARNT = 16  # characters: about a model's token
+_LONGEST_LEARNT = 16  # characters, about as long as a model's token
 _MOST_LEARNT = 512  # in a row, so that no text can fill the memory
 
 
 def advance(row: Row, text: str) -> Row | None:
-    """The row that `text` leads to from `row`; None if it can no longer be a tag, as with any `<` or `>` in it.
+    """The row that `text` leads to from `row`. None if the candidate cannot become a tag, as after any `<` or `>`.
 
-    Models send tags in the same few pieces, so short ones are learnt: `row.get(piece)` finds them later. All parsers in
-    all threads share the rows; a piece always leads to the same row, so no lock is needed.
+    Models send tags in the same few pieces, so short pieces are cached: `row.get(piece)` finds them later. All parsers
+    in all threads share the rows. A piece always leads to the same row, so no lock is needed.
     """
     known = row.get(text)
     if known is not None:
@@ -177,7 +177,7 @@ class Inside(NamedTuple):
     """The tags that have a meaning inside a block."""
 
     shape: re.Pattern[str]
-    """Finds its close, which is group 1, and candidates that may nest."""
+    """Finds the closing tag, which has a group 1, and candidates that may open a nested block."""
     cut_off: Callable[[], Row]
     """Returns the row after the `<` of a candidate."""
 
@@ -185,7 +185,7 @@ class Inside(NamedTuple):
 class Opening:
     """An opening tag."""
 
-    # Slots are read faster than a tuple's names, and each block is read four times.
+    # Not a named tuple: slots are read faster, and a parser reads four of them for each block.
     __slots__ = ("inside", "name", "self_closing", "type")
 
     def __init__(self, type: str, name: str | None, inside: Inside, *, self_closing: bool = False) -> None:
@@ -196,7 +196,7 @@ class Opening:
 
 
 _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""", re.ASCII)
-# Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string. Compiled when it is needed
+# The same, and values quoted as in a JSON string, \"plan\", where a bare quote would end the string. Compiled on use.
 _NESTED_ATTRIBUTE = _ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")'
 
 # Most blocks have no `<` in their content. Such a block is found as a whole, with its content in group 3 if that may
@@ -215,8 +215,8 @@ def _shorthand(word: str) -> Inside:
 def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | None:
     """Searches `text`, from `at` outside all blocks, for an opening tag.
 
-    Returns where it starts and ends, the tag, and None; or, if the block ends with the next tag or with this one, the
-    end of the block and its content.
+    Returns where the tag starts and ends, the tag, and None. If the block has no other tag inside, or is self-closing,
+    returns the end of the whole block instead of the tag's, and the block's content instead of None.
     """
     while (candidate := _OPENING.search(text, at)) is not None:
         opening = read_opening(candidate[1])
@@ -228,7 +228,7 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
         content = candidate[3]
         if content is None:
             return start, at, opening, candidate[4]
-        if (  # most have no quotes that may be open, and need no calls
+        if (  # most contents have no quotes that may be open, so that the two functions need not be called
             (content.count('"') & 1 or "'" in content or "\\" in content)
             and may_end_in_a_string(content)
             and JsonValue().feed(content) is None
@@ -239,7 +239,7 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
 
 
 def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | None:
-    """Searches `text`, from `at` in a block, for a tag that changes the level: its start, its end, the change."""
+    """Searches `text`, from `at` in a block, for a tag that changes the level. Returns its start, end and change."""
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
         change = _level_change(candidate)
@@ -251,7 +251,7 @@ def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | No
 def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int, int]:
     """Searches `text` from `at` for the tag that closes the outermost of `level` open blocks.
 
-    Returns its start, its end, and 0; without one -1, -1 and the number of blocks that are open at the end of the text.
+    Returns its start, its end, and 0. If there is none, returns -1, -1, and the number of blocks that are still open.
     """
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
@@ -264,8 +264,8 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
 def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool]:
     """Searches a complete text, from the start of a block's content, for the tag that ends the block.
 
-    Returns its start and its end, both -1 without one, and whether it is in a JSON value that the end of the text cut
-    off.
+    Returns its start and its end, both -1 if there is none, and whether the tag is inside a JSON value that the end of
+    the text cuts off.
     """
     first = find_change(inside, text, at)
     if first is None:
@@ -281,7 +281,7 @@ def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool]:
 
 
 def level_change(inside: Inside, markup: str) -> int:
-    """How a candidate, from its `<` to its `>`, changes the level in a block: -1, 1, or 0 if it is no tag there."""
+    """How a candidate, from its `<` to its `>`, changes the level in a block: -1, 1, or 0 if it is not a tag there."""
     candidate = inside.shape.fullmatch(markup)
     return 0 if candidate is None else _level_change(candidate)
 
@@ -298,9 +298,9 @@ _Meaning = TypeVar("_Meaning")
 
 
 class Remembered(dict[str, _Meaning]):
-    """A cache of what tags mean, since a text uses the same few again and again.
+    """A cache of the meanings of tags, since a text uses the same few tags again and again.
 
-    A dict, since a hit needs no call in Python. Threads may share it, since a tag always means the same.
+    A dict, so that a hit needs no call of a Python function. Threads may share it, since a tag always means the same.
     """
 
     def __init__(self, read: Callable[[str], _Meaning]) -> None:
@@ -330,7 +330,7 @@ def _read_opening(markup: str) -> Opening | None:
 
 
 read_opening = Remembered(_read_opening).__getitem__
-"""The tag that a candidate, from its `<` to its `>`, is outside all blocks; None if it is no tag there."""
+"""The opening tag that a candidate, from its `<` to its `>`, is outside all blocks; None if it is not a tag there."""
 
 
 def _read_nesting(markup: str) -> bool:
@@ -344,7 +344,7 @@ _nests = Remembered(_read_nesting).__getitem__
 
 
 def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:
-    """The first `type` and the first `name` from `at` on, and what is left after all attributes."""
+    """The first `type` and the first `name` from `at` on, and the text after all attributes."""
     found: dict[str, str] = {}
     while (pair := attribute.match(markup, at)) is not None:
         at = pair.end()

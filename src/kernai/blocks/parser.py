@@ -19,18 +19,21 @@ class ParseResult(NamedTuple):
     incomplete: Block | None = None
     """The block that is still open at the end of the text, with its content so far. It must not be executed."""
     certain: int | None = None
-    """How many blocks are certain, None for all. The last certain one begins with a JSON value that the end of the text
-    cut off, and ends at a tag inside it. What follows may be part of that value, so it must not be executed."""
+    """How many blocks are certain, None for all.
+
+    The last certain block begins with a JSON value that the end of the text cuts off, and ends at a tag inside this
+    value. The blocks after it may be part of the value, so they must not be executed.
+    """
 
 
-#: a response with one canonical block whose content has no tag and no string that may be open, as most have
+#: a response with one canonical block whose content has no tag and no string that may be open, as in most responses
 _ONE = re.compile(
     r"""([^<]*+)<block type="(command|final)"(?: name="([\w.-]++)")?>([^<\\']*+)</block>[ \t-\r]*+""", re.ASCII
 )
 
 
 def parse_one(text: str) -> Block | None:
-    """The only block of a text, if a quick look can decide that, else None. `parse` finds the same."""
+    """The only block of a text, if one regular expression finds it, else None. `parse` finds the same block."""
     one = _ONE.fullmatch(text)
     if one is None or one[4].count('"') & 1:
         return None
@@ -38,9 +41,9 @@ def parse_one(text: str) -> Block | None:
 
 
 def parse(text: str) -> ParseResult:
-    """Parses a complete text. `StreamParser` finds the same; both take time linear in the length of the text.
+    """Parses a complete text, in time linear in its length. `StreamParser` finds the same blocks and prose.
 
-    No text is an error: whatever is no block is prose. `TypeError` for anything but a `str`.
+    No text is invalid: whatever is not a block is prose. Raises `TypeError` for anything but a `str`.
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first: data.decode()")
@@ -67,7 +70,7 @@ def parse(text: str) -> ParseResult:
 
 
 class Part(NamedTuple):
-    """A block at its place in a text, or prose, which has no block. `is_closed` is False for an incomplete block."""
+    """A block at its place in a text; or prose, for which `block` is None. An incomplete block is not `is_closed`."""
 
     start: int
     content: str
@@ -76,7 +79,7 @@ class Part(NamedTuple):
 
 
 def parts_of(text: str) -> Iterator[Part]:
-    """What `parse` finds, in the order of the text; for showing it, as this takes longer."""
+    """The blocks and the prose that `parse` finds, in the order of the text. Slower than `parse`; for display."""
     at = 0
     while (found := find_opening(text, at)) is not None:
         start, inner, opening, content = found
@@ -93,9 +96,10 @@ def parts_of(text: str) -> Iterator[Part]:
 
 
 def behind_a_close(text: str) -> str | None:
-    """The text after the last block, if it ends with that block's closing tag: perhaps the block should end there.
+    """The text after the last block, if it ends with another closing tag of that block.
 
-    None if only that tag follows, which is a slip, or if the last block is not closed.
+    Perhaps the block was meant to end there. None if only the tag follows, which is a slip, or if the last block is not
+    closed.
     """
     if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own, another
         return None

@@ -18,7 +18,7 @@ STRATEGIES = ("parallel", "sequential", "mixed")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Task(Value):
-    """One task: a sub-agent's input, and the ids of the tasks whose results it needs first."""
+    """One task: a sub-agent's input, and the ids of the tasks whose results it needs."""
 
     id: str
     input: str
@@ -26,7 +26,7 @@ class Task(Value):
     depends_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.depends_on) is not tuple:  # one id as text, or any list of them
+        if type(self.depends_on) is not tuple:  # one id, or any list of ids
             given = (self.depends_on,) if isinstance(self.depends_on, str) else tuple(self.depends_on)
             object.__setattr__(self, "depends_on", given)
 
@@ -63,10 +63,10 @@ class Plan(Value):
 
     @classmethod
     def validate(cls, raw: str | Mapping[str, Any] | None, max_tasks: int = MAX_TASKS) -> PlanResult:
-        """Checks text or a mapping. Never raises for anything that a model could write. At most 1,000 tasks.
+        """Checks a plan, given as JSON text or as a mapping. Never raises for anything that a model could write.
 
         Tasks without a non-blank `id` and `input` are dropped, as are dependencies on unknown tasks or on the task
-        itself.
+        itself. A plan may have at most `max_tasks` tasks, and never more than 1,000.
         """
         try:
             return PlanResult(cls(*_checked(_data(raw), min(max_tasks, MAX_TASKS))), None)

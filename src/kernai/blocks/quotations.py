@@ -1,17 +1,18 @@
 """Finds the calls in untrusted text, as they are written (`quoted_calls`) and by their letters alone (`is_spelled_in`).
 
-**As written**, parameters in another order or form make the same call. A model that "cleans up" what it copies decodes
-entities, percent signs or JSON strings on the way, or writes plain characters for similar ones. So a text is read
-unchanged and after up to two rounds of each decoding, of the whole text or of its tags alone; at every depth, since a
-call may be inside another block; and unclosed blocks too. An answer counts as a call. Calls in the dialects count,
-since they are run, or a correction shows them as blocks. Where exactness would cost more than linear time (blocks
-nested deeper than `DEEPEST`, endless JSON), the call is known by its name alone, or any call counts as quoted.
+**As written**, parameters in another order or form make the same call. A model that "cleans up" what it copies may
+decode entities, percent signs or JSON strings, or replace similar characters by plain ones. So a text is read unchanged
+and after up to two rounds of each decoding, of the whole text or of its tags alone. It is read at every depth, since a
+call may be inside another block, and unclosed blocks count too. An answer counts as a call. Calls in the dialects
+count, since they are run, or a correction shows them as blocks. If an exact result would take more than linear time
+(blocks nested deeper than `DEEPEST`, endless JSON), a call is known only by its name, or any call counts as quoted.
 
-**By its letters and digits** a call is recognised however tools and models have rewritten it: Markdown escapes an
-underscore, a terminal colours a word, mail quotes a line, a model tidies all of it up, but letters and digits stay. The
-text is decoded as far as possible, and so are a call's values, so it does not matter what of it the model decoded.
+**By its letters and digits**, a call is recognised however tools and models have rewritten it: Markdown escapes an
+underscore, a terminal colours a word, mail quotes a line, a model tidies all of this up, but letters and digits stay.
+The text is decoded as far as possible, and so are the values of a call, so it does not matter which parts the model
+decoded.
 
-Both are linear in the text.
+Both take time linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from kernai.jsonio.json_pieces import BROKEN, JsonValue
 DEEPEST = 16
 """How many blocks around a block are examined."""
 
-_MOST_FUNCTIONS = 200  # tags of one dialect whose parameters are read; beyond it only their names are
+_MOST_FUNCTIONS = 200  # tags of one dialect whose parameters are read; of further tags, only the names are
 #: blocks that call nothing
 _CALLS_NOTHING = frozenset({"json", "result", "error", "media"})
 _NAMELESS = frozenset({"final", "plan"})
 
 
 class QuotedCall(NamedTuple):
-    """A call in a text. Without `content` it means any call of that name, without `type` any call."""
+    """A call in a text. If `content` is None, it stands for any call with the name; if `type` is None, for any call."""
 
     type: str | None
     name: str | None
@@ -97,7 +98,7 @@ def _in_blocks(text: str) -> Iterator[QuotedCall]:
 
 
 def _beginning(text: str, at: int) -> str:
-    """The content of an unclosed block if other text follows: a JSON value, or a line."""
+    """The content of an unclosed block that other text may follow: the JSON value, or the line, that it begins with."""
     end = JsonValue().feed(text, at)
     if end is None or end == BROKEN:
         start = len(text) - len(text[at:].lstrip(ASCII_SPACE))
@@ -128,8 +129,8 @@ _HIDES = re.compile(r"'|#|//|/\*")
 def _in_objects(text: str) -> Iterator[QuotedCall]:
     """The JSON objects with a name and arguments, in any dialect, fence or prose.
 
-    Strings and comments of a value may hold such an object too, so the inside of a value is examined again, unless it
-    has no comments and no quotes but those of its strings.
+    Strings and comments inside a value may contain such an object too. So the inside of a value is searched again,
+    unless the value has no comments and no other quotes than those of its strings.
     """
     done = spent = 0
     for brace in _OBJECT.finditer(text):
@@ -142,13 +143,13 @@ def _in_objects(text: str) -> Iterator[QuotedCall]:
             reached = error.reached
         else:
             if _HIDES.search(text, start, reached):
-                yield from _called(value)  # the values inside follow
+                yield from _called(value)  # the values inside are found by the next steps of the loop
             else:
                 yield from _in_value(value)
                 done = reached
         spent += reached - start
         if spent > 20 * len(text) + 10_000:
-            yield _ANY  # a text that is made to be slow
+            yield _ANY  # the text was made to be slow
             return
 
 
@@ -171,7 +172,7 @@ def _called(value: Any) -> Iterator[QuotedCall]:
 
 
 def _with_or_without_braces(call: Block) -> Iterator[QuotedCall]:
-    """A call of a dialect; one without arguments may be copied as a block with `{}` in it, or an empty one."""
+    """The block of a dialect's call. If there are no arguments, it may be copied with `{}` as its content, or empty."""
     yield _of(call)
     if call.content == "{}":
         yield _of(call)._replace(content="")
@@ -179,7 +180,7 @@ def _with_or_without_braces(call: Block) -> Iterator[QuotedCall]:
 # ----------------------------------------------------------------------------------------------------- by letters alone
 
 
-_MOST_MARKS = 200  # of one call in one text; with more of them the text was made to hide something
+_MOST_MARKS = 200  # of one call in one text; a text with more was made to hide something
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _MARKUP = r"</?(?:[abipsu]|br|code|div|em|font|kbd|li|mark|pre|samp|span|strong|su[bp]|t[drt]|wbr)\b[^<>]*+>"
 _INLINE = re.compile(_MARKUP, re.IGNORECASE)
@@ -188,9 +189,9 @@ _WITHIN_A_WORD = re.compile(
     rf"(?:{_MARKUP}){{0,3}}(?=\w)", re.IGNORECASE
 )
 _NUMBERED = re.compile(r"^[ \t>+|-]*+[0-9]{1,6}+(?:[ \t]*+[:.)|]|\t| {2,})", re.MULTILINE)
-#: `<function=`, with anything between the letters but letters
+#: `<function=`, with any characters but letters and digits between its letters
 _FUNCTION = re.compile("<" + "".join(rf"[\W_]{{0,20}}+{one}" for one in "function") + r"[\W_]{0,20}?=", re.IGNORECASE)
-#: one of these is in every text that spells a call as a block: how `spelled` writes its tag
+#: parts of tags, as `spelled` writes them. Every text that spells a call as a block has one of these
 _MARKS = ("blocktype", "blockname", "typecommand", "commandname", "toolcall", "tooluse", "invokename")
 _NO_LETTER = re.compile(r"[\W_]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -198,17 +199,17 @@ _PUNCTUATION = bytes(code for code in range(0x80) if not chr(code).isalnum())
 
 
 class Look(NamedTuple):
-    """What was found in a text that may hold calls."""
+    """The findings about a text that may contain calls."""
 
     text: str
     spellings: list[str]
-    """What `spelled` gives of it, as it is and decoded: what may spell a call."""
+    """The results of `spelled` for the text, unchanged and decoded, which may spell a call."""
     shows_call: bool
-    """Whether a call may also be in it in a form that `quoted_calls` reads."""
+    """Whether the text may also contain a call in a form that `quoted_calls` reads."""
 
 
 def look_at(text: str) -> Look | None:
-    """None if no call is in the text."""
+    """Looks for signs of calls in a text. None if it contains no call."""
     plain = all_decoded(text)
     shows = any(map(shows_call, plain))
     forms = dict.fromkeys((text, *plain))
@@ -238,7 +239,7 @@ _letters_of = Remembered(lambda run: _NO_LETTER.sub("", normalize("NFKD", run)))
 
 
 def bare(text: str) -> str:
-    """A text without what tools put into it: colours, inline markup, the numbers of its lines."""
+    """A text without what tools add to it: colours, inline markup, line numbers."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if "<" in text:
@@ -247,14 +248,14 @@ def bare(text: str) -> str:
 
 
 def _is_marked(spelling: str) -> bool:
-    """Whether what `spelled` gave may hold the tag of a block, or the keys of a call in JSON."""
+    """Whether a result of `spelled` may contain the tag of a block, or the keys of a call in JSON."""
     if "name" in spelling and ("arguments" in spelling or "parameters" in spelling):
         return True
     return any(mark in spelling for mark in _MARKS)
 
 
 def is_spelled_in(spelling: str, type: str, name: str | None, content: str) -> bool:
-    """Whether what `spelled` gave of a text holds this call: its tag, and after it every value of its content."""
+    """Whether a result of `spelled` contains this call: its tag, and after it every value in its content."""
     whole = type in ("final", "plan")
     if whole and not spelled(content):
         return False
@@ -270,13 +271,13 @@ def is_spelled_in(spelling: str, type: str, name: str | None, content: str) -> b
 
 
 def _ways_to_spell(value: str) -> list[str]:
-    """A value as it is, and as it is in a text that was decoded."""
+    """How a value may be spelled: unchanged, and with its encodings undone."""
     as_it_is = spelled(value)
     return [as_it_is, *(spelled(one) or as_it_is for one in all_decoded(value))]
 
 
 def _marks(spelling: str, type: str, name: str) -> Iterator[int]:
-    """Where the tag of such a call ends, wherever it is."""
+    """The end of each occurrence of the call's tag."""
     kind = spelled(type)
     if type == "command":
         tags = [
@@ -295,7 +296,7 @@ def _marks(spelling: str, type: str, name: str) -> Iterator[int]:
 
 
 def _values(content: str) -> list[str]:
-    """The names and values of a JSON object, or the text itself."""
+    """The names and values in a content that is JSON, or else the whole content."""
     try:
         waiting = [json.loads(content)]
     except (ValueError, RecursionError):

@@ -1,16 +1,16 @@
 """`StreamParser`: finds blocks and prose in a text that arrives in pieces.
 
-Theory of operation. The parser is outside all blocks or in one; besides, it may hold a candidate, a `<...` that can
-still become a tag (see `grammar`). Nearly every piece of a stream has no `<` and finds no candidate held: `push` passes
-it to the callable that was chosen when the state last changed. If there is a `<`, complete tags are searched for first;
-after them only the last `<` can be a tag that is cut off. A held candidate goes through the automaton piece by piece,
-so that the next character costs the same however much is held.
+Theory of operation. The parser is outside all blocks or in one. It may also hold a candidate, a `<...` that can still
+become a tag (see `grammar`). Nearly every piece of a stream has no `<` and arrives while no candidate is held: `push`
+passes it to the callable that was chosen when the state last changed. If a piece has a `<`, complete tags are searched
+for first; after these, only the last `<` can begin a tag that is cut off. A held candidate goes through the automaton
+piece by piece, so the cost of the next character does not depend on how much is held.
 
-A JSON value at the start of a block's content hides the tags in it (see `json_pieces`); it is examined only once a tag
-arrives. If the value is open there, it is read along with the content, and a tag that would end the block is held with
-all that follows, until the value ends (the tag was content) or breaks (it was a tag).
+A JSON value at the start of a block's content hides the tags in it (see `json_pieces`). The value is examined only when
+a tag arrives. If it is still open there, it is read along with the content. A tag that would end the block is then held
+with all text after it, until the value ends (the tag was content) or turns out to be invalid (it was a tag).
 
-The state is updated before listeners are called, so one that raises leaves everything in order.
+The state is updated before listeners are called, so it is consistent if a listener raises.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block
 
 Listener = Callable[[Any], object]
 
-# Takes prose that has no listener: does nothing, as fast as possible, and like the others accepts only a `str`.
+# Receives prose that has no listener. Does nothing, as fast as possible, and accepts only a `str`, like the others.
 _drop: Listener = "".removeprefix
 
 
@@ -48,38 +48,38 @@ class StreamParser:
     - `block_start`: `{"type": str, "name": str | None}`; `block_complete`: the `Block`.
     - `block_incomplete`: the `Block` that is open at the end of the text, with its content so far.
 
-    It finds what `kernai.parse` finds, however the text is cut, in time linear in the length of the text and memory
-    linear in the length of the open block.
+    It finds what `kernai.parse` finds, however the text is cut. The time is linear in the length of the text, the
+    memory linear in the length of the open block.
 
-    `push` and `flush` raise what a listener raises, and nothing is lost or emitted twice: the rest of the piece is read
-    by the next `push` or `flush`. A listener must neither push nor flush.
+    `push` and `flush` raise what a listener raises. Nothing is lost or emitted twice: the rest of the piece is read by
+    the next `push` or `flush`. A listener must not call `push` or `flush`.
     """
 
     # No __slots__: Python 3.11 reads attributes of ordinary objects faster, and `push` does little else.
 
     def __init__(self) -> None:
         self._listeners: dict[str, Listener | None] = dict.fromkeys(EVENTS)
-        self._opening: Opening | None = None  # the open block,
-        self._level = 0  # how deep the parser is in it,
-        self._content: io.StringIO | None = None  # its content, if it continues beyond the piece that opened it,
-        self._value: JsonValue | Literal["unread"] | None = None  # and the JSON value that may hide tags in it
-        self._waiting = False  # for the end of that value; the tag and what follows it are held
-        self._held: list[str] = []  # a candidate, or what was not read when a listener raised
+        self._opening: Opening | None = None  # the open block
+        self._level = 0  # how many blocks are open
+        self._content: io.StringIO | None = None  # the block's content, if it continues after the piece that opened it
+        self._value: JsonValue | Literal["unread"] | None = None  # the JSON value that may hide tags in the content
+        self._waiting = False  # for the end of that value, while a tag and the text after it are held
+        self._held: list[str] = []  # a candidate, or text that was not read because a listener raised
         self._outside = cut_off_outside()
-        self._row = self._cut_off = self._outside  # the candidate's row in the automaton; the row where one starts
+        self._row = self._cut_off = self._outside  # the candidate's row in the automaton; the row where it starts
         self._prose: Listener = _drop
-        self._sink: Listener = _drop  # takes text that is no tag
-        self._sink_content: Listener = _drop  # what the sink is when no value is open
-        self._take: Listener = _drop  # takes pieces without `<`; the sink, unless something is held
+        self._sink: Listener = _drop  # receives text that is not a tag
+        self._sink_content: Listener = _drop  # the sink without the JSON value
+        self._take: Listener = _drop  # receives pieces without `<`; the sink, unless something is held
         self._completed = 0  # blocks of this text
         self._certain: int | None = None
         self.certain: int | None = None
-        """`ParseResult.certain` for the text that `flush` ended last."""
+        """`ParseResult.certain` of the text that the last `flush` ended."""
 
     def on(self, event: str, fn: Listener) -> StreamParser:
         """Calls `fn` with the data of every `event`, after earlier listeners. Returns the parser.
 
-        `ValueError` for an unknown event, `TypeError` for an `fn` that cannot be called.
+        Raises `ValueError` for an unknown event, `TypeError` if `fn` cannot be called.
         """
         if event not in EVENTS:
             raise ValueError(f"event must be one of {', '.join(EVENTS)}, got {event!r}")
@@ -92,7 +92,7 @@ class StreamParser:
         return self
 
     def push(self, chunk: str) -> None:
-        """Reads the next piece of the text; it may be empty. `TypeError` for anything but a `str`."""
+        """Reads the next piece of the text, which may be empty. Raises `TypeError` for anything but a `str`."""
         try:
             if "<" in chunk:
                 self._scan(chunk)
@@ -107,10 +107,10 @@ class StreamParser:
     def flush(self) -> None:
         """Ends the text: a tag that is cut off is prose or content, an open block is emitted as `block_incomplete`.
 
-        After this the parser is ready for a new text.
+        The parser is then ready for a new text.
         """
         if self._held:
-            self._scan("")  # reads what was left; a candidate stays held
+            self._scan("")  # reads text that is left because a listener raised; a candidate stays held
         while self._waiting:
             if self._certain is None:
                 self._certain = self._completed + 1
@@ -126,7 +126,7 @@ class StreamParser:
     # ------------------------------------------------------------------------------------------------ reading
 
     def _scan(self, text: str) -> None:
-        """Reads text that may contain tags, after what is held."""
+        """Reads text that may contain tags, together with the held text before it."""
         if self._waiting:
             self._wait(text)
             return
@@ -185,7 +185,7 @@ class StreamParser:
         return text[at:]
 
     def _continue(self, chunk: str) -> None:
-        """Reads a piece without `<` after the candidate that is held."""
+        """Reads a piece without `<` that follows the held candidate."""
         row = self._row.get(chunk)
         if row is None:
             end = chunk.find(">") + 1
@@ -232,9 +232,10 @@ class StreamParser:
             self._sink(rest)
 
     def _read_in_block(self, text: str, at: int) -> tuple[int, int, bool] | None:
-        """Reads on from `at` in the open block, if a tag there has a meaning.
+        """Reads from `at` in the open block up to the next tag that has a meaning.
 
-        Returns where content ends, where to continue, and whether the block ends in between.
+        Returns where the content ends, where to continue, and whether the block ends in between. None if there is no
+        such tag, or if it must be held until a JSON value ends.
         """
         assert self._opening is not None
         if self._value is None:
@@ -263,7 +264,7 @@ class StreamParser:
     # ------------------------------------------------------------------------------------- tags in a JSON value
 
     def _look_for_value(self, pending: str) -> None:
-        """Checks whether the content up to a tag, of which `pending` is not emitted yet, leaves a value open."""
+        """Checks whether a JSON value is open at a tag. `pending` is the content before the tag, not yet emitted."""
         emitted = "" if self._content is None else self._content.getvalue()
         content = emitted + pending
         self._value = None
@@ -275,7 +276,7 @@ class StreamParser:
             self._choose_sink()
 
     def _wait(self, text: str) -> None:
-        """Reads on to the end of a value, after a tag that ends the block unless it is inside the value."""
+        """Reads more of a value, while a tag is held that ends the block unless it is inside the value."""
         assert isinstance(self._value, JsonValue)
         end = self._value.feed(text)
         self._held.append(text)
@@ -293,7 +294,7 @@ class StreamParser:
         self._scan("")
 
     def _sink_value(self, text: str) -> None:
-        """Takes content of a value that is open."""
+        """Receives content while a value is open."""
         assert isinstance(self._value, JsonValue)
         end = self._value.feed(text)
         if end is not None:
@@ -301,7 +302,7 @@ class StreamParser:
         self._sink_content(text)
 
     def _end_value(self, end: int) -> None:
-        """The value has ended, or is broken: tags count again."""
+        """Lets tags count again, after the value has ended or is invalid."""
         self._value = None
         if end != BROKEN:
             self._level = 1
@@ -314,7 +315,7 @@ class StreamParser:
         self._take = self._scan
 
     def _release(self) -> str:
-        """Returns what was held, and holds nothing."""
+        """Returns the held text, which is then no longer held."""
         text = "".join(self._held)
         self._held.clear()
         self._take = self._sink
@@ -333,11 +334,11 @@ class StreamParser:
             listener({"type": opening.type, "name": opening.name})
 
     def _complete(self, rest: str) -> None:
-        """Closes the open block, after the content that comes last."""
+        """Closes the open block; `rest` is the last part of its content."""
         self._emit_end(self._leave(rest), rest)
 
     def _leave(self, rest: str = "") -> Block:
-        """Leaves the open block and returns it; `rest` is content that is not stored."""
+        """Leaves the open block and returns it; `rest` is the content that is not stored yet."""
         opening, content = self._opening, self._content
         assert opening is not None
         self._opening = None
@@ -351,7 +352,7 @@ class StreamParser:
         return Block(opening.type, opening.name, rest)
 
     def _choose_sink(self) -> None:
-        """Chooses what takes text that is no tag: prose outside all blocks, content in one."""
+        """Chooses the receiver of text that is not a tag: prose outside all blocks, content in one."""
         if self._opening is None:
             self._sink = self._prose
         else:
@@ -374,7 +375,7 @@ class StreamParser:
             self._emit_end(Block(opening.type, opening.name, content), content)
 
     def _emit_end(self, block: Block, rest: str) -> None:
-        """Emits the end of a block, after the content that is not emitted yet."""
+        """Emits the rest of a block's content, and then the end of the block."""
         self._completed += 1
         try:
             listener = self._listeners["block_content"]
