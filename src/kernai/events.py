@@ -1305,16 +1305,16 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     )
     if not all(map(isinstance, row.place, _PLACE_TYPES)):
         wrong = next(at for at, one in enumerate(row.place) if not isinstance(one, _PLACE_TYPES[at]))
-        raise ValueError(f"its {('step', 'depth', 'task_id', 'scope', 'run_id', 'stop')[wrong]!r} is of another type")
+        raise ValueError(f"its {('step', 'depth', 'task_id', 'scope', 'run_id', 'stop')[wrong]!r} has the wrong type")
     row.at = entry.get("timestamp") or time.time()
     if isinstance(row, MessagesSentRow):
         row.since = entry.get("since")
         if not isinstance(row.since, int | None):
-            raise ValueError("its 'since' is no number")  # noqa: TRY004 - the data is at fault
+            raise ValueError("its 'since' is not a number")  # noqa: TRY004 - the data is at fault
     elif isinstance(row, ContextSavedRow):
         row.shared = entry.get("shared")
         if not isinstance(row.shared, list | None) or not all(isinstance(name, str) for name in row.shared or ()):
-            raise ValueError("its 'shared' is no list of names")
+            raise ValueError("its 'shared' is not a list of names")
     elif isinstance(row, (_BlockTagRow, BlockContentRow)):
         row.block = entry.get("block")
     return row

@@ -231,10 +231,10 @@ class _JsonCheck(Conversion):
         return value if isinstance(value, (dict, list, tuple)) else None
 
     def key(self, key: object) -> str:
-        return str.__str__(key) if isinstance(key, str) else self.refuse(f"the key {key!r:.80} is no text")
+        return str.__str__(key) if isinstance(key, str) else self.refuse(f"the key {key!r:.80} is not text")
 
     def leaf(self, value: Any) -> Any:
-        self.refuse(f"{value!r:.80} is none")
+        self.refuse(f"{value!r:.80} cannot be stored as JSON")
 
     def refuse(self, why: str) -> Any:
         raise TypeError(f"{self._name}.save must give JSON data: {why}")

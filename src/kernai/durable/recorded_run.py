@@ -82,7 +82,7 @@ class RecordedRun:
         self.length = len(entries)
         for seq, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
-                raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
+                raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")
         self._format_2 = self._check_formats(entries)
         self.all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
         seams = [one for one in self.all if isinstance(one.row, RunResumedRow)]
@@ -182,8 +182,8 @@ class RecordedRun:
         """The recorded `repair` rule; `default` if not recorded, as in format 1."""
         found = default if self.start.rules is None else self.start.rules.get("repair", default)
         if found not in (True, False, "json"):
-            odd = ValueError(f"it has the odd rule 'repair': {found!r}")
-            raise _damage(self.scopes[""][0].seq, self.start.type, odd)
+            unknown = ValueError(f"its rule 'repair' is {found!r}")
+            raise _damage(self.scopes[""][0].seq, self.start.type, unknown)
         return found
 
     @property
@@ -245,7 +245,7 @@ class RecordedRun:
         end = self.result
         assert end is not None
         if not isinstance(end.text, str) and not self.is_closed:
-            raise TypeError("text is text")
+            raise TypeError("its 'text' is not text")
         signed = [
             {**one, **_signature(one, self.start.history[at] if at < len(self.start.history) else None, inputs.get(at))}
             for at, one in enumerate(sent)
@@ -313,7 +313,7 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
     seq, seam = one
     assert isinstance(seam, RunResumedRow)
     if not all(type(one) is int and 0 <= one < seq for one in seam.dropped):
-        raise _damage(seq, seam.type, ValueError("'dropped' is a list of the numbers of events before it"))
+        raise _damage(seq, seam.type, ValueError("its 'dropped' is not a list of the numbers of earlier events"))
     return seam.dropped
 
 

@@ -241,7 +241,7 @@ class LeasedStore(NotCopied, RunStore):
 
     def _needed_codec(self) -> Codec:
         if self._codec is None:
-            raise KernaiError("the run was stored with a codec: open the store with that one, codec=...")
+            raise KernaiError("the run was stored with a codec: open the store with the same codec, codec=...")
         return self._codec
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
@@ -279,7 +279,7 @@ class LeasedStore(NotCopied, RunStore):
     def tenant(self, name: str) -> Self:
         """A view of this store that sees and creates only the tenant's runs. Closing the view closes the store."""
         if self._tenant:
-            raise ValueError(f"this is the view of tenant {self._tenant!r} already")
+            raise ValueError(f"this is already the view of tenant {self._tenant!r}")
         check_run_id(name, "tenant")
         view = object.__new__(type(self))
         vars(view).update(vars(self))

@@ -61,7 +61,7 @@ def check_store(store: object) -> None:
         raise TypeError(f"store must be a store, such as SqliteStore({path!r}), got {_shown(store)}")
     for name in _METHODS:
         if is_async(getattr(store, name)):
-            raise TypeError(f"{type(store).__name__}.{name} is an async function: a store's methods are plain ones")
+            raise TypeError(f"{type(store).__name__}.{name} is an async function: a store's methods must be plain ones")
 
 
 def leased(store: Any) -> RunStore | None:

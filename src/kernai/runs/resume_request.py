@@ -231,7 +231,7 @@ class ReplayRequest(_RecordedRequest):
         if skills not in ("recorded", "run"):
             raise ValueError(f"skills must be 'recorded' or 'run', got {skills!r}")
         if same is not None and skills != "run":
-            raise ValueError("same compares what skills give: pass skills='run'")
+            raise ValueError("same compares what skills return: pass skills='run'")
         self._accepted, self._runs_skills, self._same = accepted_keys(accept), skills == "run", same
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
@@ -344,7 +344,7 @@ class _SkillChecks:
         if isinstance(effect, Sleep):
             return None
         if not isinstance(effect, CallSkill):
-            raise KernaiError(f"skills='run' makes calls of skills, and a middleware asked for {type(effect).__name__}")
+            raise KernaiError(f"skills='run' only calls skills, but a middleware yielded {type(effect).__name__}")
         value = run.held_skill(effect.skill).invoke(effect.arguments, context)
         return self._loop.run(value) if hasattr(value, "__await__") else value
 
