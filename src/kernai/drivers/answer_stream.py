@@ -67,7 +67,7 @@ class AnswerText:
             elif row.type_ == "command":
                 self._is_set_aside = True  # the model has not seen the results yet
         elif isinstance(row, BlockContentRow) and row.block == self._final:
-            yield from self._say(row.text)
+            yield from self._emit(row.text)
         elif isinstance(row, _CONTINUES):
             yield from self._take_back()
         elif isinstance(row, ResultRow):
@@ -78,7 +78,7 @@ class AnswerText:
                     self._given.append(text)
                     yield text
 
-    def _say(self, text: str) -> Iterator[str]:
+    def _emit(self, text: str) -> Iterator[str]:
         if not self._given:
             text = text.lstrip(ASCII_SPACE)
         text = self._space + text

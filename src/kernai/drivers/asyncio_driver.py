@@ -219,7 +219,7 @@ class AsyncioDriver(Driver):
                     raise stream.timed_out() from None
                 raise
         except BaseException as error:
-            if task is not None and _is_of_a_group(error):  # as in `_in_task`
+            if task is not None and _involves_a_group(error):  # as in `_in_task`
                 while task.cancelling() > cancelled:
                     task.uncancel()
             end_failed(run, provider, stream, error)
@@ -321,7 +321,7 @@ class _Watch:
                 task.uncancel()
 
 
-def _is_of_a_group(error: BaseException | None) -> bool:
+def _involves_a_group(error: BaseException | None) -> bool:
     """Whether a failed `TaskGroup` raised or caused this error."""
     for _ in range(_MOST_CAUSES):
         if error is None or isinstance(error, BaseExceptionGroup):

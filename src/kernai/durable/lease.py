@@ -300,18 +300,18 @@ class Leases:
                 if not held:
                     self._thread, self._tick = None, TICK
                     return
-            self._attend_to(held)
+            self._renew_or_check(held)
 
     @staticmethod
-    def _attend_to(held: Sequence[Held]) -> None:
+    def _renew_or_check(held: Sequence[Held]) -> None:
         now = boottime()
-        older: dict[RunStore, list[Held]] = {}
+        not_due: dict[RunStore, list[Held]] = {}
         for one in held:
             if one.is_due(now):
                 one.renew()
             elif one.lease is not None:
-                older.setdefault(one.store, []).append(one)
-        for store, ones in older.items():
+                not_due.setdefault(one.store, []).append(one)
+        for store, ones in not_due.items():
             with suppress(KernaiError):  # the store is unavailable
                 asked = store.cancel_requests([one.run_id for one in ones])
                 for one in ones:

@@ -66,7 +66,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
                 flow = middleware[at](effect)
             except BaseException as raised:  # noqa: BLE001 - handled as if its generator had raised
                 flow = _failing(raised)
-            flows.append(flow if type(flow) is GeneratorType else _failing(_no_generator(middleware[at], flow)))
+            flows.append(flow if type(flow) is GeneratorType else _failing(_not_a_generator(middleware[at], flow)))
             got_none.append(False)
             is_outcome = False
         else:
@@ -83,8 +83,8 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
                 effect = flow.send(outcome) if error is None else flow.throw(error)
             except StopIteration as stop:
                 flows.pop()
-                forgotten = not got_none.pop() and stop.value is None
-                outcome, error = stop.value, _no_outcome(middleware[len(flows)]) if forgotten else None
+                is_missing = not got_none.pop() and stop.value is None
+                outcome, error = stop.value, _missing_outcome(middleware[len(flows)]) if is_missing else None
             except BaseException as raised:  # noqa: BLE001 - thrown into the next middleware out
                 flows.pop()
                 got_none.pop()
@@ -92,7 +92,7 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
             else:
                 if type(effect) in _MAY_BE_YIELDED:
                     break
-                outcome, error = None, _no_effect(effect)
+                outcome, error = None, _wrong_effect(effect)
         else:
             if error is None:
                 return outcome
@@ -118,14 +118,14 @@ def _raised(error: BaseException, *, by_driver: bool) -> Flow:
     raise error
 
 
-def _no_generator(middleware: Middleware, value: object) -> TypeError:
+def _not_a_generator(middleware: Middleware, value: object) -> TypeError:
     return TypeError(
         f"{_name(middleware)} gave {type(value).__name__}, not a generator: a middleware is a function that yields the "
         "effect to have it performed, and returns the outcome"
     )
 
 
-def _no_outcome(middleware: Middleware) -> TypeError:
+def _missing_outcome(middleware: Middleware) -> TypeError:
     return TypeError(f"{_name(middleware)} returned nothing: end it with `return (yield effect)`, or another outcome")
 
 
@@ -134,7 +134,7 @@ def _failing(error: BaseException) -> Flow:
     yield
 
 
-def _no_effect(value: object) -> TypeError:
+def _wrong_effect(value: object) -> TypeError:
     return TypeError(f"a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not {type(value).__name__}")
 
 

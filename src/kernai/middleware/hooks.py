@@ -24,7 +24,7 @@ _HOOKS = {
 }
 _LIKE_HOOKS = ("before_", "after_", "on_")
 #: how similar a name must be to a hook's to count as a misspelling
-_A_LETTER_OFF = 0.9
+_SIMILARITY = 0.9
 
 
 class FallbackWantedError(ProviderError):
@@ -64,7 +64,7 @@ class Hooks:
         for name in dir(cls):
             if name in _HOOKS:
                 _check_hook(cls, name)
-            elif _is_meant(name) and callable(getattr(cls, name)):
+            elif _resembles_a_hook(name) and callable(getattr(cls, name)):
                 hint = likely(name, _HOOKS, "they are")
                 raise TypeError(f"{cls.__name__}.{name} is not a hook and would never be called{hint}")
 
@@ -83,7 +83,7 @@ class Hooks:
         attempt = 0
         while True:
             ctx = HookContext(effect, attempt)
-            self._check_silent(before, before(ctx), outcome)
+            self._check_returns_none(before, before(ctx), outcome)
             if getattr(ctx, outcome) is None:
                 try:
                     setattr(ctx, outcome, (yield ctx.effect))
@@ -102,12 +102,12 @@ class Hooks:
                     if wanted in (None, "skip", "fail"):
                         raise
                     if not isinstance(wanted, LlmResponse if is_model else SkillResult):
-                        raise self._no_outcome(wanted, is_model=is_model) from error
+                        raise self._wrong_outcome(wanted, is_model=is_model) from error
                     setattr(ctx, outcome, wanted)
-            self._check_silent(after, after(ctx), outcome)
+            self._check_returns_none(after, after(ctx), outcome)
             return getattr(ctx, outcome)
 
-    def _check_silent(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
+    def _check_returns_none(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
         """Raises `TypeError` if a hook returned a value. It would be ignored, so a guard returning False would not stop
         anything.
         """
@@ -115,20 +115,20 @@ class Hooks:
             name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
             raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")
 
-    def _no_outcome(self, wanted: object, *, is_model: bool) -> TypeError:
+    def _wrong_outcome(self, wanted: object, *, is_model: bool) -> TypeError:
         words, kind = ("'retry', 'fail', 'skip'", "a SkillResult")
         if is_model:
             words, kind = f"{words}, 'fallback'", "an LlmResponse"
         return TypeError(f"{type(self).__name__}.on_error must return {words}, None or {kind}, got {wanted!r:.80}")
 
 
-def _is_meant(name: str) -> bool:
+def _resembles_a_hook(name: str) -> bool:
     """Whether a name begins like a hook's, or differs from a hook's by about one letter."""
     if name.startswith(("_", *_LIKE_HOOKS)):
         return name[0] != "_"
     from difflib import get_close_matches  # imported here, since most classes have only hooks
 
-    return bool(get_close_matches(name.lower(), _HOOKS, 1, _A_LETTER_OFF))
+    return bool(get_close_matches(name.lower(), _HOOKS, 1, _SIMILARITY))
 
 
 def _check_hook(cls: type[Hooks], name: str) -> None:

@@ -30,7 +30,7 @@ from kernai.interrupts import INTERRUPTS
 
 #: how many seconds to keep retrying while the server is unavailable, and the pause between attempts
 PATIENCE = 10.0
-AGAIN = 0.05
+RETRY_PAUSE = 0.05
 #: after how many seconds a pool starts a new series of attempts to connect; within a series, the waits grow
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
@@ -62,8 +62,8 @@ class Server:
         self._lock = threading.Lock()
         self._own = threading.local()  # the connection of this thread's transaction
         self._pool: ConnectionPool[Connection] | None = None
-        self._aside: Connection | None = None
-        self._aside_lock = threading.Lock()
+        self._separate: Connection | None = None
+        self._separate_lock = threading.Lock()
         self._watchers: dict[str, list[threading.Event]] = {}
         self._listener: threading.Thread | None = None
         self._closed = False
@@ -101,7 +101,7 @@ class Server:
             pool = self._pool
         while True:
             try:
-                return pool.getconn(timeout=min(max(until - time.monotonic(), AGAIN), 0.5))
+                return pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
             except PoolTimeout:
                 INTERRUPTS.look()
                 if time.monotonic() >= until:
@@ -129,20 +129,20 @@ class Server:
             self.give(connection)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def separate_connection(self) -> Iterator[None]:
         """Within the block, this thread uses the separate connection instead of the pool."""
-        with self._aside_lock:
+        with self._separate_lock:
             try:
-                self._aside = self._own.connection = self._aside or self.connect()
+                self._separate = self._own.connection = self._separate or self.connect()
                 yield
             except (psycopg.Error, KernaiError) as error:
-                if self._aside is not None and self._aside.broken:
-                    self._aside = None
+                if self._separate is not None and self._separate.broken:
+                    self._separate = None
                 raise error if isinstance(error, KernaiError) else KernaiError(str(error)) from error
             finally:
                 self._own.connection = None
 
-    def why_none(self) -> str:
+    def explain_timeout(self) -> str:
         """Explains why the pool has no connection."""
         try:
             self.connect().close()
@@ -201,10 +201,10 @@ class Server:
             pool, self._pool, self._closed = self._pool, None, True
         if pool is not None:
             pool.close()
-        with self._aside_lock:
-            aside, self._aside = self._aside, None
-        if aside is not None:
-            aside.close()
+        with self._separate_lock:
+            separate, self._separate = self._separate, None
+        if separate is not None:
+            separate.close()
 
     def after_fork(self) -> None:
         closed = self._closed

@@ -30,7 +30,16 @@ from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, Ru
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.server import AGAIN, LOOKS, OLDEST_SERVER, PATIENCE, Connection, Server, check_schema, migrate
+from kernai.postgres.server import (
+    LOOKS,
+    OLDEST_SERVER,
+    PATIENCE,
+    RETRY_PAUSE,
+    Connection,
+    Server,
+    check_schema,
+    migrate,
+)
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -194,13 +203,13 @@ class PostgresStore(OpenedStore):
         return [self._opened_media(about, payload) for about, payload in rows]
 
     def renew(self, lease: Lease) -> Lease:
-        with self._server.aside():
+        with self._server.separate_connection():
             return super().renew(lease)
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
         query = "SELECT run_id, cancel FROM runs WHERE tenant = %s AND run_id = ANY(%s) AND cancel IS NOT NULL"
         given = (self._tenant, list(run_ids))
-        with self._server.aside():
+        with self._server.separate_connection():
             return dict(self._perform("look", lambda connection: connection.execute(query, given).fetchall()))
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
@@ -351,13 +360,13 @@ class PostgresStore(OpenedStore):
                 may_pass = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
                 if not may_pass or server.own is not None or time.monotonic() >= until:
                     raise self._reported(doing, error) from error
-            time.sleep(AGAIN)
+            time.sleep(RETRY_PAUSE)
             INTERRUPTS.look()
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
         """Converts a database error to the error for the caller."""
         hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
-        why = self._server.why_none() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
+        why = self._server.explain_timeout() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")
 
 

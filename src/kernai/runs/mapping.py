@@ -156,7 +156,7 @@ class Batch:
                 raise request.cancellation.error()
             running[at] = request.driven(_End(lambda: ended(at)))
         except Exception as error:  # noqa: BLE001 - the other runs continue
-            self._report_to(report, self._taken(at, _without_answer(request, None, error)))
+            self._report_to(report, self._note_result(at, _without_answer(request, None, error)))
         else:
             driving = running[at][1]
             driving.begin()
@@ -169,7 +169,7 @@ class Batch:
             result = run.result
         except Exception as error:  # noqa: BLE001 - the other runs continue
             result = _without_answer(self.requests[at], run, error)
-        self._report_to(report, self._taken(at, result))
+        self._report_to(report, self._note_result(at, result))
 
     @calls_out
     def _report_to(self, report: Report | None, progress: Progress[Any]) -> None:
@@ -214,7 +214,7 @@ class Batch:
             result = await work
         except Exception as error:  # noqa: BLE001 - the other runs continue
             result = _without_answer(request, run, error)
-        progress = self._taken(at, result)
+        progress = self._note_result(at, result)
         if report is not None:
             try:
                 given = report(progress)
@@ -233,7 +233,7 @@ class Batch:
         else:
             yield self._turns.of(self._on_progress or None)
 
-    def _taken(self, at: int, result: Any) -> Progress[Any]:
+    def _note_result(self, at: int, result: Any) -> Progress[Any]:
         self._results[at] = result
         self._done += 1
         self._failed += not result.ok
