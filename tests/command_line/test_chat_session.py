@@ -293,9 +293,9 @@ def test_a_signal_that_did_not_interrupt_the_call_ends_it_once(no_thread_is_left
     before = signal.signal(signal.SIGINT, handler)
     # leaves a mark, and interrupts no system call
     marking = threading.Timer(0.2, _thread.interrupt_main, [signal.SIGINT])
-    marking.start()
     try:
         with pytest.raises(KeyboardInterrupt), interruptible():
+            marking.start()
             select.select([reading], [], [], PATIENCE)
     finally:
         signal.signal(signal.SIGINT, before)

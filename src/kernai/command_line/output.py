@@ -241,10 +241,10 @@ def interruptible() -> Iterator[None]:
             if came - {signal.SIGURG} and not over.wait(_PATIENCE):
                 signal.pthread_kill(main, signal.SIGURG)
 
+    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
+    watcher.start()  # first, since it takes a while: Ctrl-C meanwhile would leave the wakeup descriptor set
     handler = signal.signal(signal.SIGURG, lambda *_: None)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
-    watcher.start()
     try:
         yield
     finally:
