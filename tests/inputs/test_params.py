@@ -388,7 +388,12 @@ def test_an_empty_object_calls_with_the_default_where_there_is_one() -> None:
     [
         (str, '{"status": "<open>"}', '{"x": "{\\"status\\": \\"\\u003copen>\\"}"}'),
         (Ticket, '{"title": "leak"}', '{"x": {"title": "leak"}}'),
-        (int, '{"status": 1}', '{"x": 1}'),  # it cannot be the input: a sample
+        (list[str], '["a", "b"]', '{"x": ["a", "b"]}'),
+        (list[Ticket], "[{'title': 'leak'}]", '{"x": [{"title": "leak"}]}'),
+        # what cannot be the input: a sample
+        (int, '{"status": 1}', '{"x": 1}'),
+        (list[str], "[1]", '{"x": ["..."]}'),
+        (list[str], '["a"', '{"x": ["..."]}'),
     ],
 )
 def test_json_of_another_shape_is_a_fault_that_shows_the_call_to_copy(

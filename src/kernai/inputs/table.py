@@ -223,14 +223,24 @@ class InputTable:
         """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
         notes = list(self._notes(params))
         usage = ""
-        if type(params) is dict or (isinstance(params, ReadParams) and not params.is_text):
-            for meant, note in self._corrections(params, faults):
-                usage = self._call_of(meant)
-                if len(usage) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
-                    notes.append(f"Note: {note}")
-                    break
-                usage = ""
+        is_text = isinstance(params, ReadParams) and params.is_text
+        for meant, note in self._named_list(params) if is_text else self._corrections(params, faults):
+            usage = self._call_of(meant)
+            if len(usage) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
+                notes.append(f"Note: {note}")
+                break
+            usage = ""
         return input_error(faults, "parameters", notes, usage or self.usage())
+
+    def _named_list(self, params: Mapping[str, object]) -> Iterator[tuple[dict[str, object], str]]:
+        """A list under the name of the only input, if the text of the call is one."""
+        text = params.get(self._fields[0].name) if len(self._fields) == 1 else None
+        if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
+            with suppress(ValueError):
+                name = self._fields[0].name
+                yield {name: read_json(text, repair=True)[0]}, (
+                    f"the list names no input; this call gives it as {quoted(name)}"
+                )
 
     def _corrections(
         self, params: Mapping[str, object], faults: Sequence[Fault]
