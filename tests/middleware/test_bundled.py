@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -270,6 +271,16 @@ def test_what_is_redacted_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised: 
     assert result.stop_reason == reason
     everything = str([list(store.load("r")), result.to_dict(), result.error, result.pending])
     assert (SECRET in everything, "[redacted]" in everything) == (False, True)
+
+
+def test_a_pause_that_is_redacted_still_ends_at_its_time() -> None:
+    def wait() -> str:
+        raise Pause(SECRET, until=datetime(2026, 11, 20, tzinfo=UTC))
+
+    store = MemoryStore()
+    agent = agent_with(Script(command("wait"), FINAL), redact(SECRET), skills=[Skill("wait", execute=wait)])
+    kernai.execute(agent, "go", store=store, run_id="r")
+    assert [info.run_id for info in store.runs(due=True)] == ["r"]
 
 
 def test_a_providers_error_stays_one() -> None:

@@ -173,7 +173,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
             ended.args = (stop.reason, ended.message)
             raise ended from None
         except Pause as pause:
-            raise Pause(clean(pause.reason), clean(jsonable(pause.metadata))) from None
+            raise Pause(clean(pause.reason), clean(jsonable(pause.metadata)), until=pause.until) from None
         except Exception as error:
             text = clean(error_text(error))
             if text == error_text(error):
