@@ -47,6 +47,13 @@ DEV_COMMAND = re.compile(r"\bdev\.py +([\w-]+)")
 SCRIPT = re.compile(r"\bpython3? +([\w./-]+\.py)\b")
 
 
+#: pages whose code leaves files: what somebody has copied is run again, beside them
+RUN_TWICE = {
+    "README.md", "tutorial.md", "durable.md", "skills.md", "recording.md", "chats.md", "sqlite.md",
+    "from-openai-agents.md", "from-pydantic-ai.md",
+}
+
+
 @dataclass(frozen=True)
 class CodeBlock:
     """A fenced block; `line` is the line of its first line of code, counted from 1."""
@@ -158,7 +165,7 @@ def _empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_the_python_of_a_page_runs(page: Path) -> None:
     run_page(page)
-    if page.name in ("README.md", "tutorial.md", "durable.md", "skills.md"):  # what somebody has copied is run again, beside the files it left
+    if page.name in RUN_TWICE:
         run_page(page)
 
 
