@@ -92,7 +92,7 @@ class Agent(Generic[Output_co]):
       See docs/middleware.md.
     - `approve`: a function that is asked before each call of a skill, agent or protocol, with a `PendingCall`. It
       gives True, False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a
-      store).
+      store). A sub-agent does not take it from its caller.
     - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
       provider that takes no grammar is a `ValueError` then.
     - `calls`: how a model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format; a run with a
