@@ -277,6 +277,8 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Media, "/etc/passwd", "x", "the id of a media", 'string "/etc/passwd"'),
     (Media, "https://example.org/a.png", "x", "the id of a media", "string"),
     (Media, 5, "x", "media id", "integer 5"),
+    (set, [1, [2]], "x[1]", "a value that a set can hold", "list of 1 item"),
+    (frozenset[Any] | None, [{}], "x[0]", "a value that a set can hold", "empty object"),
 ]
 
 
@@ -630,7 +632,7 @@ def test_a_union_of_recursive_types_is_tried_in_time_linear_in_the_depth() -> No
 
 ATOMS = st.sampled_from(
     [str, int, float, bool, None, Any, date, datetime, time, Decimal, uuid.UUID, Level, Colour, Ticket, Options, Node,
-     Literal["a", 1], dict, list]
+     Literal["a", 1], dict, list, set]
 )
 TYPES = st.recursive(
     ATOMS,

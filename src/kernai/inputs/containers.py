@@ -39,6 +39,8 @@ class ListType(InputType):
             if validation.faults:
                 return None
             self._refuse_duplicates(made, value, validation)
+            if validation.faults:
+                return None
         return self._build(made)
 
     @staticmethod
@@ -50,8 +52,9 @@ class ListType(InputType):
                     message = f"expected distinct items, received {shown(value[at])} twice"
                     validation.faults.append(Fault((at,), message))
                 found.add(one)
-            except TypeError:  # the author's class has no hash after all
-                validation.refuse("a value that a set can hold", one, (str(at),))
+            except TypeError:  # a list for `set[Any]`, or the author's class has no hash after all
+                fault = f"expected a value that a set can hold, received {shown(value[at])}"
+                validation.faults.append(Fault((at,), fault))
 
     @cached_property
     def schema(self) -> Schema:
