@@ -207,6 +207,23 @@ def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, lim
     assert hint == f"hint: {limit.partition('=')[0]} allows more"
 
 
+BUSY = """
+from kernai import Agent, MockProvider, Skill
+
+look = Skill("look", execute=lambda: "nothing")
+calls = '<command name="look"></command>' * 100
+agent = Agent(instructions="", skills=[look], provider=MockProvider(calls, chunk_size=9999))
+"""
+
+
+def test_without_a_limit_a_run_may_make_as_many_calls_as_in_a_program(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", BUSY)
+    done = here("run", "agent.py", "x", "-q", cwd=tmp_path)
+    error, hint = error_lines(done.stderr)
+    assert (done.returncode, hint) == (1, "hint: --max-calls allows more")
+    assert "the 500 calls of one input are used up" in error
+
+
 def test_a_vendors_model_answers_in_place_of_the_agents(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     with vendor(OLLAMA.answer("<final>Many ", "lamps.</final>")) as (server, env):

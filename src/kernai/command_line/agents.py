@@ -115,10 +115,9 @@ def prepared(options: Namespace, name: str) -> Iterator[tuple[Agent[Any], Limits
                 f"--max-cost needs the price of model {agent.model.id!r}",
                 "give --model with --price IN,OUT (dollars per million tokens), or Model(..., cost=...) in its file",
             )
-        yield agent, Limits(
-            max_tokens=options.max_tokens, max_cost=options.max_cost, max_calls=options.max_calls,
-            timeout=options.timeout,
-        )
+        given = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
+        # None is not the same as not given: without max_calls, each input may make 500
+        yield agent, Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 @contextmanager
