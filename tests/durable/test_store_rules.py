@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernai import Media, MemoryStore, RunInfo, RunStore, SqliteStore, Store
+import kernai
+from kernai import Agent, Media, MemoryStore, MockProvider, RunInfo, RunStore, SqliteStore, Store
 from kernai.durable.sqlite_store import Durability
 from kernai.durable.store import Entry
 from kernai.testing import RunStoreRules, StoreRules
@@ -34,6 +37,37 @@ class Plain:
 
     def delete(self, run_id: str) -> None:
         self._kept.delete(run_id)
+
+
+@pytest.mark.parametrize("filters, error, message", [
+    ({"status": "waitin"}, ValueError, "no run can have the status 'waitin'; did you mean 'waiting'"),
+    ({"status": "interrupt"}, ValueError, "did you mean 'waiting'"),
+    ({"status": 5}, ValueError, "no run can have the status 5; there are running, "),
+    ({"updated_before": "last week"}, ValueError, "a time as text must be a date, or like 2026-"),
+    ({"updated_before": "90d"}, ValueError, "got '90d'"),
+    ({"updated_before": "2026-11-20T10:00:00+02:00"}, ValueError, "or like 2026-11-20T10:00:00.000Z"),
+    ({"updated_before": timedelta(days=90)}, TypeError, "a time must be a datetime with its zone"),
+    ({"agent": Agent(instructions="")}, TypeError, "agent must be a name"),
+    ({"waiting": True}, TypeError, "waiting must be a name"),
+    ({"tags": ["order"]}, TypeError, "tags must be a mapping"),
+])  # fmt: skip
+def test_a_filter_that_can_match_no_run_is_an_error(
+    filters: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """Text is compared with the times of runs: before "last week" are all."""
+    store = MemoryStore()
+    kernai.execute(Agent(instructions="", provider=MockProvider("hi")), "go", store=store, run_id="r")
+    with pytest.raises(error, match=re.escape(message)):
+        store.runs(**filters)
+    if filters.keys() <= {"status", "updated_before"}:
+        with pytest.raises(error, match=re.escape(message)):
+            store.delete(**filters)
+    assert [info.run_id for info in store.runs(updated_before="2999", status="final")] == ["r"]
+
+
+def test_a_page_begins_after_a_run_and_not_after_an_id() -> None:
+    with pytest.raises(TypeError, match="after must be the last RunInfo of the previous page, got 'r'"):
+        MemoryStore().runs().page(5, after="r")  # type: ignore[arg-type]  # the point
 
 
 class TestPlainStore(StoreRules):

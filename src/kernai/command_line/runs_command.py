@@ -14,16 +14,12 @@ from kernai.command_line.output import OK, CommandError
 from kernai.command_line.program import Command, number
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
-from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunFilter
+from kernai.durable.store import STATUSES, UNFINISHED, RunFilter
 from kernai.errors import KernaiError
 from kernai.events import RunStartRow, row_of
 from kernai.terminal_text import one_line
 from kernai.values.result import StopReason
 
-#: of runs that have not ended
-UNFINISHED = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED)
-#: a run whose stop reason is `interrupt` waits, and has not ended
-STATUSES = (*UNFINISHED, *(one.value for one in StopReason if one is not StopReason.INTERRUPT))
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))

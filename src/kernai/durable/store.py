@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from kernai._util.api import Value, is_async
+from kernai._util.api import Value, is_async, likely
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import (
     KINDS,
@@ -45,6 +45,9 @@ Entry = dict[str, Any]
 #: statuses of a run that has not ended: a worker holds it, its worker is gone, no worker has started it, it waits for a
 #: decision on a call, a person must say what happened to a call or remove an obstacle
 RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED = "running", "abandoned", "queued", "waiting", "blocked"
+UNFINISHED = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED)
+#: all statuses that a run can have; one that waits for a decision is not listed as ``interrupt``
+STATUSES = (*UNFINISHED, *(one.value for one in StopReason if one is not StopReason.INTERRUPT))
 #: how many runs iterating over a `RunPage` fetches at once
 PAGE = 500
 
@@ -89,10 +92,20 @@ def check_run_id(run_id: str, what: str = "run_id") -> None:
         )
 
 
+#: a time as entries have it, or its beginning
+_TIME = re.compile(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}(T[0-9:.]+Z)?)?)?")
+
+
 def utc(at: datetime | str) -> str:
-    """Formats a time the way entries do; text is returned unchanged. `ValueError` for a time without a zone."""
+    """Formats a time the way entries do; text is returned unchanged. `ValueError` for a time without a zone, and for
+    text that is not a time in UTC.
+    """
     if isinstance(at, str):
+        if not _TIME.fullmatch(at):  # it would be compared all the same, and delete too much
+            raise ValueError(f"a time as text must be a date, or like 2026-11-20T10:00:00.000Z, got {at!r}")
         return at
+    if not isinstance(at, datetime):
+        raise TypeError(f"a time must be a datetime with its zone, got {at!r}")
     if at.tzinfo is None:
         raise ValueError(f"a time needs its zone, such as datetime.now(timezone.utc), got {at!r}")
     with suppress(OverflowError):  # too close to datetime.min or datetime.max to convert
@@ -236,6 +249,19 @@ class RunFilter:
     updated_before: str | None = None
     due: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` or `TypeError` for a filter that no run can match."""
+        if self.status is not None and self.status not in STATUSES:
+            meant = likely(str(self.status), STATUSES, "there are")
+            if self.status == StopReason.INTERRUPT:
+                meant = f"; did you mean {WAITING!r}?"
+            raise ValueError(f"no run can have the status {self.status!r}{meant}")
+        for name in ("agent", "waiting", "parent"):
+            if not isinstance(getattr(self, name), str | None):
+                raise TypeError(f"{name} must be a name or an id, got {getattr(self, name)!r}")
+        if not isinstance(self.tags, Mapping):
+            raise TypeError(f"tags must be a mapping of names to values, got {self.tags!r}")
+
     def matches(self, info: RunInfo) -> bool:
         """Whether the run passes all filters."""
         return (
@@ -277,6 +303,8 @@ class RunPage:
         """
         if not isinstance(limit, int) or limit < 1:
             raise ValueError(f"limit must be a whole number of at least 1, got {limit!r}")
+        if after is not None and not (hasattr(after, "run_id") and hasattr(after, "updated_at")):
+            raise TypeError(f"after must be the last RunInfo of the previous page, got {after!r}")
         return self._find(self.wanted, limit, after)
 
 

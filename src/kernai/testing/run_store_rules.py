@@ -271,16 +271,18 @@ class RunStoreRules:
     def test_runs_are_found_by_what_is_asked(self) -> None:
         store = self.make()
         odd, common = {"customer": "7", "\0": "\udfff"}, {"customer": "7"}
-        store.append("a", 0, [started("\ud800 clerk", tags=odd, at="1"), ended(at="1")], [])
-        store.append("b", 0, [started(tags=common, at="2"), asked(), ended("interrupt", at="2")], [])
-        store.append("c", 0, [started(None, forked_from={"run_id": "a"}, at="3"), ended("error", at="3")], [])
-        store.append("d", 0, [started(at="4")], [], claim=("first", AN_HOUR))
+        store.append("a", 0, [started("\ud800 clerk", tags=odd, at="2026-11-01"), ended(at="2026-11-01")], [])
+        second = "2026-11-02"
+        store.append("b", 0, [started(tags=common, at=second), asked(), ended("interrupt", at=second)], [])
+        third = "2026-11-03"
+        store.append("c", 0, [started(None, forked_from={"run_id": "a"}, at=third), ended("error", at=third)], [])
+        store.append("d", 0, [started(at="2026-11-04")], [], claim=("first", AN_HOUR))
         cases: list[tuple[dict[str, Any], str]] = [
             ({}, "dcba"), ({"status": "final"}, "a"), ({"status": "waiting"}, "b"), ({"status": "running"}, "d"),
             ({"status": "abandoned"}, ""), ({"agent": "clerk"}, "db"), ({"agent": "\ud800 clerk"}, "a"),
             ({"tags": common}, "ba"), ({"tags": odd}, "a"), ({"tags": {"customer": "8"}}, ""),
             ({"waiting": "pay"}, "b"), ({"waiting": "buy"}, ""), ({"parent": "a"}, "c"),
-            ({"updated_before": "3"}, "ba"), ({"agent": "clerk", "status": "waiting"}, "b"),
+            ({"updated_before": third}, "ba"), ({"agent": "clerk", "status": "waiting"}, "b"),
         ]
         for asked_for, expected in cases:
             found = "".join(info.run_id for info in self.reopen(store).runs(**asked_for))
@@ -430,11 +432,12 @@ class RunStoreRules:
 
     def test_runs_are_deleted_by_age_and_status(self) -> None:
         store = self.make()
-        for run_id, reason, at in (("a", "final", "1"), ("b", "error", "1"), ("c", "final", "3"), ("d", "error", "3")):
+        old, new = "2024-11-20", "2026-11-20"
+        for run_id, reason, at in (("a", "final", old), ("b", "error", old), ("c", "final", new), ("d", "error", new)):
             store.append(run_id, 0, [started(at=at), ended(reason, at=at)], [_media(run_id)])
         _raises(TypeError, store.delete, "to delete without saying what")
         _raises(TypeError, lambda: store.delete("a", status="error"), "to delete one run, and those of a status")
-        _same(store.delete(updated_before="2", status="final"), 1, "how many were deleted")
+        _same(store.delete(updated_before="2025", status="final"), 1, "how many were deleted")
         _same([info.run_id for info in store.runs()], ["c", "d", "b"], "those that are left")
         _same(self.reopen(store).delete(status="error"), 2, "how many were deleted")
         _same([info.run_id for info in store.runs()], ["c"], "those that are left")
