@@ -53,6 +53,22 @@ def test_a_child_lies_one_deeper_and_has_no_plan_of_its_own() -> None:
     assert [task.id for task in parent.tasks] == ["a"]
 
 
+@pytest.mark.parametrize("name", ["depth", "is_root", "media_store", "plan", "task_id", "task_results", "tasks", "trusted"])
+def test_a_subclass_cannot_have_an_attribute_of_its_own_that_runs_set(name: str) -> None:
+    """A customer's `plan` would be replaced by the workflow, and a list named `trusted` would allow values."""
+    for fields in ({name: "gold"}, {"__annotations__": {name: "str"}}):
+        with pytest.raises(TypeError, match=f"Shop.{name}: runs set an attribute of this name, so take another one"):
+            type("Shop", (Context,), fields)
+
+
+@pytest.mark.parametrize("name, value", [("plan", "gold"), ("depth", None), ("trusted", ["mail"])])
+def test_a_run_refuses_a_context_whose_own_attributes_are_somebody_elses(name: str, value: object) -> None:
+    context = AppContext("ada")
+    setattr(context, name, value)
+    with pytest.raises(TypeError, match=rf"context: runs set AppContext.{name}, so keep .* under another name"):
+        execute(Agent(instructions=""), "go", context=context, provider=MockProvider("hi"))
+
+
 def test_a_child_of_a_subclass_keeps_its_state_without_running_init() -> None:
     parent = AppContext("ada")
     child = parent.child("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kernai.blocks.plan import Plan, Task
+
+
+#: what a run keeps on its context, where a subclass must not keep anything else
+_OF_THE_RUN = frozenset({
+    "depth", "is_root", "media_store", "plan", "task_id", "task_results", "tasks", "trusted",
+})
 
 
 class Context:
@@ -25,6 +32,9 @@ class Context:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        with suppress(NameError):  # an annotation that cannot be evaluated yet
+            for name in {*vars(cls), *getattr(cls, "__annotations__", ())} & _OF_THE_RUN:
+                raise TypeError(f"{cls.__name__}.{name}: runs set an attribute of this name, so take another one")
         if isinstance(cls.own, str):
             raise TypeError(f"{cls.__name__}.own must be a tuple of names, such as ({cls.own!r},)")
         for name in ("child", "restore", "save"):
