@@ -228,6 +228,34 @@ def test_it(recorded_run):
     assert "the agent decides" in report
 
 
+def test_a_recording_is_of_one_run_and_one_input(tests: pytest.Pytester) -> None:
+    code = """
+class TestOne:
+    def test_it(self, recorded_run):
+        assert recorded_run(agent(), ["Go.", kernai.outside("mail")], provider=MockProvider("<final>1</final>")).text == "1"
+
+class TestOther:
+    def test_it(self, recorded_run):
+        assert recorded_run(agent(), "Go on.", provider=MockProvider("<final>2</final>"), name="NAME").text == "2"
+
+def test_twice(recorded_run):
+    mock = MockProvider("<final>3</final>", "<final>4</final>")
+    assert recorded_run(agent(), "INPUT", provider=mock).text == "3"
+    assert recorded_run(agent(), "Stop.", provider=mock, name="SECOND").text == "4"
+"""
+    unnamed = code.replace("NAME", "").replace("SECOND", "")
+    report = outcome(tests, unnamed, "--kernai-record", passed=1, failed=2)
+    assert "test_it.py::TestOne::test_it uses " in report
+    assert "test_it.py::test_twice uses " in report
+    assert "give this run a name, recorded_run(..., name='second')" in report
+    named = code.replace("NAME", "other").replace("SECOND", "second")
+    outcome(tests, named, "--kernai-record", passed=3)
+    outcome(tests, named, passed=3)
+    report = outcome(tests, named.replace("INPUT", "Begin."), passed=2, failed=1)
+    assert "the input is ['Begin.'], and in " in report
+    assert "it was ['INPUT']: pytest --kernai-record" in report
+
+
 def test_an_assert_shows_which_message_of_a_conversation_differs(tests: pytest.Pytester) -> None:
     report = outcome(tests, """
 def test_it():

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from kernai.agents.agent import Agent
+from kernai.events import RunStartRow
+from kernai.loop.run_state import input_summary
 from kernai.recording.recorder import JsonlSink, Recorder
 from kernai.runs.running import execute
 from kernai.testing.contracts import assert_replays
 from kernai.testing.mock_provider import MockProvider
-from kernai.values.message import Message
+from kernai.values.message import INPUT_PARTS, Message, as_parts
 from kernai.values.result import Result
 
 LONGEST_SHOWN = 100
 _FAILED = pytest.StashKey[bool]()
+#: by recording, the test that uses it
+_USED_BY = pytest.StashKey[dict[Path, str]]()
 
 
 class RecordedRun(Protocol):
@@ -74,8 +79,10 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
     The recording is ``recordings/MODULE.TEST.jsonl`` in the folder of the test; a second run of one test needs a
     `name`. With ``pytest --kernai-record`` the run is made for real, with the options of `execute`, and recorded.
     Without it nothing is called, and `assert_replays` compares the agent with the recording; `accept` and `strict` are
-    its options.
+    its options. A test fails if the text of its input is another one than in the recording.
     """
+    own: set[Path] = set()
+    used_by = request.config.stash.setdefault(_USED_BY, {})
 
     def run(
         agent: Agent[Any], input: Any, /, *, name: str = "", accept: Iterable[str] = (), strict: bool = False,
@@ -84,6 +91,11 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
         __tracebackhide__ = True
         test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
         path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
+        user = used_by.setdefault(path, request.node.nodeid)
+        if path in own or user != request.node.nodeid:
+            advice = "give this run a name, recorded_run(..., name='second')"
+            pytest.fail(f"{user} uses {path} too: {advice}", pytrace=False)
+        own.add(path)
         if request.config.getoption("--kernai-record"):
             path.parent.mkdir(exist_ok=True)
             path.unlink(missing_ok=True)
@@ -91,6 +103,11 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
                 return execute(agent, input, recorder=Recorder(sink), **options)
         if not path.exists():
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
+        texts, recorded = _texts(input_summary(as_parts(input, "input", INPUT_PARTS))), _texts(_recorded_input(path))
+        if texts != recorded:
+            pytest.fail(
+                f"the input is {texts!r}, and in {path} it was {recorded!r}: pytest --kernai-record", pytrace=False
+            )
         replayed = {key: value for key, value in options.items() if key in ("model", "context")}
         result = assert_replays(agent, path, accept=accept, strict=strict, **replayed)
         if result is None:
@@ -98,6 +115,18 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
         return result
 
     return run
+
+
+def _recorded_input(path: Path) -> Any:
+    entries = JsonlSink.read(path)
+    return next((one["data"]["input"] for one in entries if one["event"] == RunStartRow.type), None)
+
+
+def _texts(given: str | Sequence[Any]) -> list[str]:
+    """The texts of a recorded input; the id of a media may depend on where its file is."""
+    parts = [given] if isinstance(given, str) else given
+    texts = (one.get("outside") if isinstance(one, Mapping) else one for one in parts)
+    return [one for one in texts if isinstance(one, str)]
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
