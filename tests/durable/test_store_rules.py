@@ -65,6 +65,15 @@ def test_a_filter_that_can_match_no_run_is_an_error(
     assert [info.run_id for info in store.runs(updated_before="2999", status="final")] == ["r"]
 
 
+def test_a_tag_is_found_by_the_value_that_the_run_was_given() -> None:
+    """A run's tags are kept as texts."""
+    store = MemoryStore()
+    tagged = {"tags": {"order": 43}}
+    kernai.execute(Agent(instructions=""), "go", store=store, run_id="r", metadata=tagged, provider=MockProvider("hi"))
+    for value in (43, "43"):
+        assert [info.run_id for info in store.runs(tags={"order": value})] == ["r"]  # type: ignore[dict-item]  # the point
+
+
 def test_a_page_begins_after_a_run_and_not_after_an_id() -> None:
     with pytest.raises(TypeError, match="after must be the last RunInfo of the previous page, got 'r'"):
         MemoryStore().runs().page(5, after="r")  # type: ignore[arg-type]  # the point

@@ -231,10 +231,14 @@ def _from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     tags, fork = metadata.get("tags"), metadata.get("forked_from")
     found: dict[str, Any] = {}
     if isinstance(tags, Mapping):
-        found["tags"] = {str(name): str(value) for name, value in tags.items()}
+        found["tags"] = _as_texts(tags)
     if isinstance(fork, Mapping):
         found["parent"] = fork.get("run_id")
     return found
+
+
+def _as_texts(tags: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in tags.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,7 @@ class RunFilter:
                 raise TypeError(f"{name} must be a name or an id, got {getattr(self, name)!r}")
         if not isinstance(self.tags, Mapping):
             raise TypeError(f"tags must be a mapping of names to values, got {self.tags!r}")
+        object.__setattr__(self, "tags", _as_texts(self.tags))
 
     def matches(self, info: RunInfo) -> bool:
         """Whether the run passes all filters."""
