@@ -226,7 +226,8 @@ class Stop(Control):
     """Raised by a skill, a protocol's handler, instructions or a middleware to end the run in which it is raised.
 
     The run's `Result` has `reason` as its stop reason, for example ``"guardrail"``, and a `LimitReachedError` with
-    `message` as its error. `ValueError` for an unknown reason. If a sub-run is stopped, its caller continues.
+    `message` as its error: a `Stop` travels inside a run, and that error is what the caller gets. `ValueError` for an
+    unknown reason. If a sub-run is stopped, its caller continues.
 
     ``Stop("final", text)``, raised from a call (a skill, a hook, a middleware), finishes the run with the answer
     `text`, which is checked like an answer from the model.

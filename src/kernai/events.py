@@ -830,7 +830,7 @@ class ProgressRow(Row):
     group = "call"
     role = "aside"
     stored_first = False
-    open_fields = ("data_",)
+    open_fields = ("data_",)  # recorded as "data", so in the data of the event: ``event.data["data"]``
 
     def __init__(self, call_id: str, data_: Any) -> None:
         self.call_id, self.data_ = call_id, data_

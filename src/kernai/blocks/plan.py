@@ -89,7 +89,7 @@ def _data(raw: object) -> Mapping[str, Any]:
         except ValueError:
             raise _Rejected("invalid_json") from None
     if not isinstance(raw, Mapping):
-        raise _Rejected("not_a_hash")
+        raise _Rejected("not_a_hash")  # as the Ruby gem records it: Ruby calls an object a hash
     return raw
 
 

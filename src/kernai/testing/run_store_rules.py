@@ -60,7 +60,10 @@ def asked(call_id: str = "0.0", skill: str = "pay", **more: Any) -> Entry:
 
 
 class RunStoreRules:
-    """Subclass it and write `make`."""
+    """The rules for what a `RunStore` has besides: leases, decisions, filters. Test such a store with `StoreRules` too.
+
+    Subclass it and write `make`.
+    """
 
     #: whether `reopen` gives a store that another process can use
     processes = False

@@ -54,7 +54,7 @@ def entry(
 
 
 class StoreRules:
-    """Subclass it and write `make`."""
+    """The rules for every `Store`, leases or not. Subclass it and write `make`."""
 
     def make(self) -> Store:
         """Returns a new store without runs."""
