@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import kernai as package
+from kernai._util.redaction import shown_url
 from kernai.command_line import main, setup_command
-from kernai.command_line.setup_command import EXTRAS, check_programs, shown_url
+from kernai.command_line.setup_command import EXTRAS, check_programs
 from tests.command_line.conftest import Here
 from tests.command_line.support import SRC, as_json, environment, kernai, write
 from wire_server import Reply, WireServer, plain

@@ -1,4 +1,4 @@
-"""`Redactor`: hides secrets in text, however the text was encoded.
+"""`Redactor`: hides secrets in text, however the text was encoded; `shown_url` leaves those of a URL out.
 
 A secret that somebody repeats is seldom written as it is. A dictionary is printed with `repr`, a request as JSON, an
 address is percent-encoded, a page is HTML, a header is in base64, and one of these may be inside another. So a pattern
@@ -76,6 +76,14 @@ class Redactor:
             pattern = re.compile("|".join(f"({_spellings(one)})" for one in secrets), re.IGNORECASE)
             self._compiled = pattern, [self._marks[one] for one in secrets]
             return self._compiled
+
+
+def shown_url(url: str) -> str:
+    """The URL without user name, password, query and fragment. `ValueError` for one that is none."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _spellings(secret: str) -> str:

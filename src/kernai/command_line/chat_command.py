@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernai._util.private_file import write_private
@@ -140,10 +141,7 @@ Ctrl-C             cancel the turn that is running; what its calls have done sta
 
 
 class KeptConversation:
-    """A conversation that is a run in a store: each turn after the first continues it.
-
-    `words` are those of the command line that describe the agent.
-    """
+    """A conversation that is a run in a store: each turn continues it. `words` describe the agent, as `same_agent`."""
 
     def __init__(self, store: stores.RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
         self.run_id = stores.new_run_id() if run_id is None else run_id
@@ -153,7 +151,6 @@ class KeptConversation:
 
     @property
     def again(self) -> str:
-        """The command line that continues it."""
         return stores.command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
 
     @property
@@ -211,38 +208,23 @@ def questions(
     return {what: answers if what == "approvals" else lambda call: answers[call.call_id]}
 
 
+@dataclass(slots=True)
 class ChatSession:
     """The conversation so far. `take` is one line of it."""
 
-    def __init__(
-        self,
-        agent: Agent[Any],
-        *,
-        limits: Limits,
-        store: MediaStore,
-        recorder: Recorder | None = None,
-        kept: KeptConversation | None = None,
-        verbose: bool = False,
-        quiet: bool = False,
-    ) -> None:
-        self.agent = agent
-        #: whether Ctrl-C has ended a turn
-        self.was_interrupted = False
-        self._limits = limits
-        self._store = store
-        self._recorder = recorder
-        self._kept = kept
-        self._verbose, self._quiet = verbose, quiet
-        self._questions: Generator[None, str, dict[str, Any]] | None = None
-        self._history: tuple[Message, ...] = ()
-        self._attached: list[Media] = []
-        self._saved: set[str] = set()
-        self._commands: dict[str, Callable[[str], object]] = {
-            "/help": lambda _: output.note(HELP, None),
-            "/reset": self._reset,
-            "/save": self._save,
-            "/attach": self._attach,
-        }
+    agent: Agent[Any]
+    limits: Limits
+    store: MediaStore
+    recorder: Recorder | None = None
+    kept: KeptConversation | None = None
+    verbose: bool = False
+    quiet: bool = False
+    #: whether Ctrl-C has ended a turn
+    was_interrupted: bool = False
+    _questions: Generator[None, str, dict[str, Any]] | None = None
+    _history: tuple[Message, ...] = ()
+    _attached: list[Media] = field(default_factory=list)
+    _saved: set[str] = field(default_factory=set)
 
     @property
     def asks(self) -> bool:
@@ -251,12 +233,12 @@ class ChatSession:
 
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, and finishes its interrupted turn."""
-        status = None if self._kept is None else self._kept.status
+        status = None if self.kept is None else self.kept.status
         if status in (RUNNING, ABANDONED, BLOCKED, WAITING):
             output.note("(continuing the interrupted turn)")
             self._turn(None)
-        elif self._kept is not None and status is not None:
-            self._history = self._kept.messages(self.agent, self._store)
+        elif self.kept is not None and status is not None:
+            self._history = self.kept.messages(self.agent, self.store)
             output.note(f"(the conversation continues; {len(self._history)} messages so far)")
 
     def take(self, line: str) -> bool:
@@ -283,23 +265,33 @@ class ChatSession:
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
-        if name in ("/quit", "/exit"):
-            return False
-        if name not in self._commands:
-            raise CommandError(f"there is no {name}", "/help lists the commands; // sends a line that begins with /")
-        self._commands[name](os.path.expanduser(argument.strip()))  # no shell has done it
+        argument = os.path.expanduser(argument.strip())  # no shell has done it
+        match name:
+            case "/quit" | "/exit":
+                return False
+            case "/help":
+                output.note(HELP, None)
+            case "/reset":
+                self._reset()
+            case "/save":
+                self._save(argument)
+            case "/attach":
+                self._attach(argument)
+            case _:
+                hint = "/help lists the commands; // sends a line that begins with /"
+                raise CommandError(f"there is no {name}", hint)
         return True
 
-    def _reset(self, _: str) -> None:
+    def _reset(self) -> None:
         self._history = ()
         self._attached.clear()
         self._questions = None
-        if self._kept is None:
+        if self.kept is None:
             output.note("(the conversation is forgotten)")
             return
-        before = self._kept.again
-        self._kept.run_id = stores.new_run_id()
-        output.note(f"(a new conversation, run {self._kept.run_id}; the one before: {before})")
+        before = self.kept.again
+        self.kept.run_id = stores.new_run_id()
+        output.note(f"(a new conversation, run {self.kept.run_id}; the one before: {before})")
 
     def _attach(self, given: str) -> None:
         if not given:
@@ -327,18 +319,18 @@ class ChatSession:
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """A turn of the conversation; without content, what continues one that was interrupted or waited."""
         started = time.monotonic()
-        more |= {"context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder}
+        more |= {"context": Context(media_store=self.store), "limits": self.limits, "recorder": self.recorder}
         try:
-            if self._kept is None:
+            if self.kept is None:
                 events = stream(self.agent, content, history=self._history, **more)
             else:
-                events = self._kept.begin(self.agent, content, more)
+                events = self.kept.begin(self.agent, content, more)
         except InFlightError as error:
             self._ask("in_flight", error.calls)
             return
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         with output.stdout_is_stderr() as out:  # it is for what the model says, not for what its skills print
-            view = kind(out, verbose=self._verbose, quiet=self._quiet)
+            view = kind(out, verbose=self.verbose, quiet=self.quiet)
             failure = self._show(events, view)
             if isinstance(failure, BrokenPipeError):
                 raise failure
@@ -346,7 +338,7 @@ class ChatSession:
         result = _result(events)
         if result is not None:
             self._remember(result)
-            if self._verbose:
+            if self.verbose:
                 output.note(summary(result, time.monotonic() - started))
         if isinstance(failure, StoreNeededError):
             how = "with `kernai chat --store STORE` you are asked here"
@@ -374,7 +366,7 @@ class ChatSession:
 
     def _remember(self, result: Result[Any]) -> None:
         new = result.messages[len(self._history):]
-        if self._kept is not None or result.ok or any(message.role == "assistant" for message in new):
+        if self.kept is not None or result.ok or any(message.role == "assistant" for message in new):
             self._history = result.messages
             self._attached.clear()
 
@@ -382,7 +374,7 @@ class ChatSession:
         if result is not None and result.pending:
             self._ask("approvals", result.pending)
         elif result is None or result.stop_reason is StopReason.CANCELLED:
-            kept = self._kept is not None or (result is not None and result.messages == self._history)
+            kept = self.kept is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:
             raise failure_of(result) from result.error

@@ -1,7 +1,4 @@
-"""What a person sees of a run: while it happens, and how it ended.
-
-The model's words go to stdout, a line for each other event to stderr.
-"""
+"""What a person sees of a run: the model's words on stdout, other events on stderr, and how it ended."""
 
 from __future__ import annotations
 
@@ -104,7 +101,6 @@ class Narrator:
         self._out = sys.stdout if out is None else out
 
     def __call__(self, event: events.Event) -> None:
-        """Shows one event."""
         row = event.row
         if not event.scope:
             self._show(row)
@@ -274,10 +270,7 @@ _LIMITS = {
 
 
 def failure_of(result: Result[Any], recording: Recording | None = None, again: str | None = None) -> CommandError:
-    """The error for a run that gave no answer; its message includes a faulty recording.
-
-    `again` is the command line that continues the run, if it is kept.
-    """
+    """The error for a run that gave no answer, or a faulty recording. `again` is what continues the run, if kept."""
     error = result.error
     message = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
     if recording is not None and recording.failure is not None:

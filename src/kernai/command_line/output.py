@@ -198,13 +198,11 @@ def read_text(source: str) -> str:
     name = "stdin" if source == "-" else source
     try:
         with failing(f"cannot read {name}", A_TEXT):
-            return (_stdin_bytes() if source == "-" else _file_bytes(source)).decode("utf-8")
+            if source != "-":
+                return _file_bytes(source).decode("utf-8")
+            return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
-
-
-def _stdin_bytes() -> bytes:
-    return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 
 def _file_bytes(path: str) -> bytes:

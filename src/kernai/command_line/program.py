@@ -22,18 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from kernai._util.api import closest
 from kernai.command_line import output
-from kernai.command_line.output import (
-    DEBUG_HINT,
-    INTERRUPTED,
-    NO,
-    OK,
-    PIPE_CLOSED,
-    STATUSES,
-    TERMINATED,
-    USAGE,
-    CommandError,
-    described,
-)
+from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, described
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
 from kernai.interrupts import INTERRUPTS
 
@@ -74,11 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:
         output.discard(sys.stdout, sys.stderr)
-        return PIPE_CLOSED
+        return output.PIPE_CLOSED
     except KeyboardInterrupt as error:
-        return _report(error, CommandError("interrupted", status=INTERRUPTED), debug=debug)
+        return _report(error, CommandError("interrupted", status=output.INTERRUPTED), debug=debug)
     except _Terminated as error:
-        return _report(error, CommandError("terminated", status=TERMINATED), debug=debug)
+        return _report(error, CommandError("terminated", status=output.TERMINATED), debug=debug)
     except Exception as error:  # noqa: BLE001 - a user gets one line, whatever it was
         return _report(error, _explained(error), debug=debug)
 
@@ -149,7 +138,6 @@ def command_of(name: str) -> tuple[Command, Parser]:
 
 
 def _explained(error: Exception) -> CommandError:
-    """What the user reads about an exception."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, StoreNeededError):
@@ -186,7 +174,7 @@ def _report(error: BaseException, explained: CommandError, *, debug: bool) -> in
 
 def _help() -> str:
     commands = "\n".join(f"  {name:<12}{what}" for name, what in SUMMARIES.items())
-    statuses = "\n".join(f"  {status:<12}{meaning}" for status, meaning in STATUSES.items())
+    statuses = "\n".join(f"  {status:<12}{meaning}" for status, meaning in output.STATUSES.items())
     return f"""\
 usage: kernai COMMAND ... [--debug]
 

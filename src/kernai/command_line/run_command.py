@@ -275,7 +275,6 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
 
 
 def _differences(found: Replay[Any] | ReplayDivergenceError) -> dict[str, Any]:
-    """What is found, for JSON."""
     data: dict[str, Any] = {"divergence": None, "loosened": {}, "changes": []}
     if isinstance(found, Replay):
         data["changes"] = list(found.changes)

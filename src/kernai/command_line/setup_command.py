@@ -1,7 +1,4 @@
-"""Setting up a machine: `kernai doctor` shows what it can do; `kernai completion` prints a script for its shell.
-
-That script is written from the parsers of all commands. Whatever it does not know is completed as a file name.
-"""
+"""Setting up a machine: `kernai doctor` shows what it can do; `kernai completion` prints a script for its shell."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from kernai import __version__
+from kernai._util.redaction import shown_url
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
 from kernai.command_line.program import SUMMARIES, Command, command_of
@@ -153,12 +150,6 @@ def check_proxies() -> Iterator[Finding]:
                 break
 
 
-def shown_url(url: str) -> str:
-    """A URL without user, password, query and fragment."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 def check_programs() -> Iterator[Finding]:
     """Programs that MCP servers need; kernai itself needs none."""
     for name, what in PROGRAMS.items():
@@ -261,6 +252,7 @@ def models_of(server: Server) -> list[str] | None:
 
 
 # ------------------------------------------------------------------------------------------------------- completion
+# written from the parsers of all commands; whatever a script does not know is completed as a file name
 
 
 class _Argument(NamedTuple):

@@ -41,7 +41,6 @@ class Records:
         self._sent: dict[str, dict[str, list[Any]]] = {}  # by run and scope
 
     def record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The record of the next entry."""
         kind = entry.get("event")
         run = _name(entry.get("run_id"))
         if kind == RunStartRow.type and not entry.get("scope"):
