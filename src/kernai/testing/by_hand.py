@@ -13,21 +13,8 @@ from typing import Any
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import Driver
 from kernai.events import Event, Row
+from kernai.loop import effects
 from kernai.loop.builtin_commands import run_builtin
-from kernai.loop.effects import (
-    CallBuiltin,
-    CallModel,
-    CallProtocol,
-    CallSkill,
-    Completion,
-    Effect,
-    Join,
-    Raise,
-    Sleep,
-    Spawn,
-    SubRun,
-    Work,
-)
 from kernai.loop.kernel import root_work, work_of
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
@@ -71,7 +58,7 @@ class ByHand:
         order: Order = first_spawned, skills: SkillRegistry = SKILLS, protocols: ProtocolRegistry = PROTOCOLS,
     ) -> None:
         self.events: list[Event] = []
-        self.effects: list[Effect] = []
+        self.effects: list[effects.Effect] = []
         self.warnings: list[tuple[str, dict[str, Any]]] = []
         self.listening = listening
         self._order = order
@@ -98,7 +85,7 @@ class ByHand:
         for message in history:
             self.state.conversation.append(message)
 
-    def work(self, *content: str | Media) -> Work:
+    def work(self, *content: str | Media) -> effects.Work:
         """The loop itself, for a test that sends the outcomes itself."""
         return root_work(self.state, content)
 
@@ -126,8 +113,8 @@ class ByHand:
     def recorded(self) -> list[Event]:
         return [event for event in self.events if event.row.role != "live"]
 
-    def _drive(self, work: Work, outbox: Outbox) -> Any:
-        spawned: dict[Any, Spawn] = {}
+    def _drive(self, work: effects.Work, outbox: Outbox) -> Any:
+        spawned: dict[Any, effects.Spawn] = {}
         outcome: Any = None
         error: BaseException | None = None
         while True:
@@ -144,29 +131,29 @@ class ByHand:
             except BaseException as raised:  # noqa: BLE001 - the loop decides what it means
                 error = self._driver.outcome_error(raised, effect, beside=True)
 
-    def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
-        if isinstance(effect, CallModel):
+    def _perform(self, effect: effects.Effect, spawned: dict[Any, effects.Spawn]) -> Any:
+        if isinstance(effect, effects.CallModel):
             return self._driver.ask(effect)
-        if isinstance(effect, (CallSkill, CallProtocol)):
+        if isinstance(effect, (effects.CallSkill, effects.CallProtocol)):
             function, given, named, _ = self._driver.call_of(effect)
             return _awaited(function(*given, **named))
-        if isinstance(effect, SubRun):
+        if isinstance(effect, effects.SubRun):
             return self._drive(*work_of(self.root, effect))
-        if isinstance(effect, Sleep):
+        if isinstance(effect, effects.Sleep):
             return self.root.cancellation.check()
-        if isinstance(effect, Raise):
+        if isinstance(effect, effects.Raise):
             raise effect.error
-        if isinstance(effect, Spawn):
+        if isinstance(effect, effects.Spawn):
             spawned[effect.key] = effect
             return None
-        if isinstance(effect, CallBuiltin):
+        if isinstance(effect, effects.CallBuiltin):
             return run_builtin(self.root.runs[effect.scope], effect.command)
-        assert isinstance(effect, Join)
+        assert isinstance(effect, effects.Join)
         ending = spawned.pop(self._order(list(spawned)))
         try:
-            return Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
+            return effects.Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
         except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
-            return Completion(ending.key, error=error)
+            return effects.Completion(ending.key, error=error)
 
 
 class _Asked:

@@ -8,19 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kernai import events
 from kernai.agents.agent import Agent
 from kernai.errors import ReplayDivergenceError, error_text
-from kernai.events import (
-    Event,
-    FinalRow,
-    LlmResponseRow,
-    MessagesSentRow,
-    ModelRestartedRow,
-    ProgressRow,
-    ResultRow,
-    Row,
-    RunStartRow,
-)
 from kernai.recording.recorder import Recorder, Sink
 from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
@@ -45,7 +35,7 @@ _OPTIONS = GenerationOptions(temperature=0.5, max_tokens=100)
 
 def assert_replays(
     agent: Agent,
-    recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]],
+    recording: str | os.PathLike[str] | Iterable[events.Event | Mapping[str, Any]],
     run_id: str | None = None,
     *,
     model: Model | None = None,
@@ -171,8 +161,9 @@ def _check_runs(checks: _Checks, make: Callable[[], Provider], model: Model) -> 
             else:
                 result = asyncio.run(aexecute(agent(), "Say something.", recorder=recorder))
             holds(str(result.stop_reason) in ("final", "max_steps"), f"{way}: {result.stop_reason}: {result.error}")
-            holds(not recorder.for_event(ModelRestartedRow.type), f"{way}: what it streamed is not what it answered")
-            metadata.append([type(event.data["metadata"]) for event in recorder.for_event(LlmResponseRow.type)])
+            restarted = recorder.for_event(events.ModelRestartedRow.type)
+            holds(not restarted, f"{way}: what it streamed is not what it answered")
+            metadata.append([type(event.data["metadata"]) for event in recorder.for_event(events.LlmResponseRow.type)])
         holds(metadata[0] == metadata[1], "`call` and `acall` differ")
     with checks.that(f"{_THREADS} threads at once") as holds:
         shared, results = make(), list[Any]()
@@ -216,8 +207,8 @@ def check_sink(
     kept, as `Event.to_dict` gives it; with it the check also proves that nothing is lost or changed.
     """
     checks = _Checks("sink", make)
-    events = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]
-    for what, given in {"a run": _a_run("only"), "odd data, several runs, a reused id": events}.items():
+    several = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]
+    for what, given in {"a run": _a_run("only"), "odd data, several runs, a reused id": several}.items():
         with checks.that(what) as holds:
             sink = make()
             for event in given:
@@ -239,33 +230,33 @@ def check_sink(
 
 def _record_steps(sink: Sink, number: int) -> None:
     for step in range(_EVENTS_EACH):
-        sink.record(_event(FinalRow("x" * 200), step, str(number)))
+        sink.record(_event(events.FinalRow("x" * 200), step, str(number)))
 
 
-def _a_run(run_id: str) -> list[Event]:
+def _a_run(run_id: str) -> list[events.Event]:
     system, user = {"role": "system", "content": "Work."}, {"role": "user", "content": "Go."}
     sent = [system, user]
     more = [system, user, {"role": "assistant", "content": "…"}, {"role": "user", "content": "result"}]
-    rows: list[tuple[Row, str]] = [
-        (RunStartRow(run_id, "Go.", [], "m", None, {}), ""),
-        (MessagesSentRow(sent), ""),
-        (LlmResponseRow("…", 1, None, None, None, "stop", {}), ""),
-        (RunStartRow(run_id, "x", [], "m", "helper", {}), "0.0"),
-        (MessagesSentRow(sent), "0.0"),
-        (ResultRow("helped", "final", 1, {}, None), "0.0"),
-        (MessagesSentRow(more), ""),
-        (FinalRow("done"), ""),
-        (ResultRow("done", "final", 2, {}, None), ""),
+    rows: list[tuple[events.Row, str]] = [
+        (events.RunStartRow(run_id, "Go.", [], "m", None, {}), ""),
+        (events.MessagesSentRow(sent), ""),
+        (events.LlmResponseRow("…", 1, None, None, None, "stop", {}), ""),
+        (events.RunStartRow(run_id, "x", [], "m", "helper", {}), "0.0"),
+        (events.MessagesSentRow(sent), "0.0"),
+        (events.ResultRow("helped", "final", 1, {}, None), "0.0"),
+        (events.MessagesSentRow(more), ""),
+        (events.FinalRow("done"), ""),
+        (events.ResultRow("done", "final", 2, {}, None), ""),
     ]
     return [_event(row, step, run_id, scope) for step, (row, scope) in enumerate(rows)]
 
 
-def _event(row: Row, step: int, run_id: str, scope: str = "") -> Event:
+def _event(row: events.Row, step: int, run_id: str, scope: str = "") -> events.Event:
     row.place, row.at = (step, int(bool(scope)), None, scope, run_id, None), 1.0
-    return Event.of(row)
+    return events.Event.of(row)
 
 
-def _odd_events() -> list[Event]:
+def _odd_events() -> list[events.Event]:
     deep: list[Any] = []
     for _ in range(150):
         deep = [deep]
@@ -273,4 +264,4 @@ def _odd_events() -> list[Event]:
         None, "", "é\ud800\n\u2028\x00", {"nan": float("nan"), "long": 10**30, 1: {"a", "b"}}, deep, b"bytes",
         {"text": "x" * 100_000}, object, ValueError("an exception"),
     ]
-    return [_event(ProgressRow("0.0", data), 0, "odd") for data in odd]
+    return [_event(events.ProgressRow("0.0", data), 0, "odd") for data in odd]

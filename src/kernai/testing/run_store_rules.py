@@ -1,13 +1,4 @@
-"""`RunStoreRules`: what every `RunStore` is held to besides `StoreRules`, as a class of tests to be subclassed.
-
-::
-
-    class TestMyStore(RunStoreRules):
-        def make(self) -> RunStore:
-            return MyStore(...)
-
-A store that several processes can open gives `reopen` too, and sets `processes`: then some rules fork.
-"""
+"""`RunStoreRules`: what a `RunStore` is held to besides the rules of `store_rules`, which says how they are used."""
 
 from __future__ import annotations
 
@@ -19,18 +10,10 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
+from kernai import events
 from kernai.durable.lease import Lease, new_worker
 from kernai.durable.store import Entry, RunInfo, RunStore
 from kernai.errors import KernaiError, RunBusyError, RunConflictError
-from kernai.events import (
-    ApprovalGivenRow,
-    ApprovalRequestedRow,
-    LlmResponseRow,
-    MessagesSentRow,
-    ResultRow,
-    RunResumedRow,
-    RunStartRow,
-)
 from kernai.testing.store_rules import _media, _raises, _same, entry
 from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import Usage
@@ -44,28 +27,28 @@ USED = {"cost": 0.5, "model_calls": 2}
 def started(agent: str | None = "clerk", *, at: str = "2026-11-20T10:00:00.000Z", **metadata: Any) -> Entry:
     """The first entry of a run."""
     data: Entry = {"run_id": "r", "input": "go", "history": [], "model": "m", "agent": agent, "metadata": metadata}
-    return entry(RunStartRow.type, {**data, "format": 2}, at=at)
+    return entry(events.RunStartRow.type, {**data, "format": 2}, at=at)
 
 
 def ended(reason: str = "final", *, at: str = "2026-11-20T10:00:00.000Z") -> Entry:
     """The last entry of a run."""
     data = {"text": None, "stop_reason": reason, "steps": 1, "usage": USED, "error": None}
-    return entry(ResultRow.type, data, at=at)
+    return entry(events.ResultRow.type, data, at=at)
 
 
 def asked(call_id: str = "0.0", skill: str = "pay", **more: Any) -> Entry:
     """A call that waits for a decision."""
     data = {"call_id": call_id, "skill": skill, "params": {"amount": 3}, "reason": "much", "metadata": {}, **more}
-    return entry(ApprovalRequestedRow.type, data)
+    return entry(events.ApprovalRequestedRow.type, data)
 
 
 class RunStoreRules:
     """The rules for what a `RunStore` has besides: leases, decisions, filters. Test such a store with `StoreRules` too.
 
-    Subclass it and write `make`.
+    Subclass it and write `make`. For a store that several processes can open, write `reopen` too and set `processes`.
     """
 
-    #: whether `reopen` gives a store that another process can use
+    #: whether `reopen` gives a store that another process can use: then some rules fork
     processes = False
 
     def make(self) -> RunStore:
@@ -308,8 +291,9 @@ class RunStoreRules:
 
     def test_what_is_listed_of_a_run_follows_its_entries(self) -> None:
         store = self.make()
-        answer = entry(LlmResponseRow.type, LlmResponseRow("x", 1, 10, 1, 11, None, {}, cost=0.25).fields(), at="3")
-        sent = {**entry(MessagesSentRow.type, {"messages": []}, at="2"), "step": 1}
+        used = events.LlmResponseRow("x", 1, 10, 1, 11, None, {}, cost=0.25)
+        answer = entry(used.type, used.fields(), at="3")
+        sent = {**entry(events.MessagesSentRow.type, {"messages": []}, at="2"), "step": 1}
         store.append("r", 0, [started(at="1", tags={"a": "b"}), sent, answer], [])
         info = self.reopen(store).info("r")
         assert info is not None
@@ -322,8 +306,8 @@ class RunStoreRules:
         _same([call.call_id for call in _info(store).pending], ["1.0", "1.1"], "the calls that wait")
         waits = PendingCall("1.0", "pay", {"amount": 3}, "much", {}, "2026-11-21", (doubt,))
         _same(_info(self.reopen(store)).pending[0], waits, "the first of them")
-        given = entry(ApprovalGivenRow.type, {"call_id": "1.0", "decision": "too much", "by": "ann"})
-        store.append("r", 6, [entry(RunResumedRow.type, {}), given, ended()], [])
+        given = entry(events.ApprovalGivenRow.type, {"call_id": "1.0", "decision": "too much", "by": "ann"})
+        store.append("r", 6, [entry(events.RunResumedRow.type, {}), given, ended()], [])
         info = _info(store)
         left = [call.call_id for call in info.pending]
         _same((info.status, info.steps, info.usage.model_calls, left), ("final", 1, 2, ["1.1"]), "the end")
@@ -355,9 +339,9 @@ class RunStoreRules:
         store.decide("r", "0.0", "too much")
         kept = {"0.0": {"decision": "too much", "by": None}}
         _same(dict(_info(self.reopen(store)).decisions), kept, "the decisions")
-        lease = store.append("r", 3, [entry(RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
+        lease = store.append("r", 3, [entry(events.RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
         _same(dict(_info(store).decisions), kept, "the decisions once the run is resumed")
-        given = entry(ApprovalGivenRow.type, {"call_id": "0.0", "decision": "too much", "by": None})
+        given = entry(events.ApprovalGivenRow.type, {"call_id": "0.0", "decision": "too much", "by": None})
         store.append("r", 4, [given, asked(), ended("interrupt")], [], lease=lease, release=True)
         _same(dict(_info(self.reopen(store)).decisions), {}, "the decisions when the same call waits again")
 
@@ -393,7 +377,7 @@ class RunStoreRules:
         _same((info.status, info.why), ("blocked", "the call was under way"), "the run")
         _same([(call.call_id, call.reason) for call in info.pending], [("0.0", "the call was under way")], "its calls")
         store.decide("r", "0.0", "too much")
-        store.append("r", 1, [entry(RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
+        store.append("r", 1, [entry(events.RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
         info = _info(store)
         _same((info.status, info.why, info.pending), ("running", None, ()), "the run when it was resumed")
 

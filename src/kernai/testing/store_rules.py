@@ -12,12 +12,12 @@ store that outlives its process, `reopen` too.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 from kernai.durable.store import Entry, Store
 from kernai.errors import KernaiError, RunConflictError
@@ -190,8 +190,8 @@ class StoreRules:
 
     def test_a_file_is_kept_as_it_was_when_it_came(self) -> None:
         store = self.make()
-        with _folder() as folder:
-            path = folder / "a.png"
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "a.png")
             path.write_bytes(b"then")
             given = Media.from_file(path, metadata={"page": "1"})
             store.append("r", 0, [entry()], [given])
@@ -203,13 +203,14 @@ class StoreRules:
 
     def test_a_file_that_cannot_be_read_stays_a_reference(self) -> None:
         store = self.make()
-        with _folder() as folder:
-            given = Media.from_file(folder / "none.png")
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "none.png")
+            given = Media.from_file(path)
             store.append("r", 0, [entry()], [given])
             found = self.reopen(store).load_media("r")
             _same(_fields(found), _fields([given]), "the media")
             _raises(KernaiError, found[0].read_bytes, "the bytes of a file that was never there")
-            (folder / "none.png").write_bytes(b"late")
+            path.write_bytes(b"late")
             store.append("r", 1, [entry()], [given])
         _same([one.read_bytes() for one in self.reopen(store).load_media("r")], [b"late"], "the file, there at last")
 
@@ -299,12 +300,6 @@ def _at_once(work: Callable[[int], None]) -> None:
         raise failures[0]
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
-
-
 class _BrokenError(Exception):
     """Raised by an entry that cannot be read."""
 
@@ -318,11 +313,7 @@ class _Broken(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         if index >= len(self._entries) - 1:
