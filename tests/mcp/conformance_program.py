@@ -112,7 +112,6 @@ def main(url: str) -> None:
     entry = {"url": url, "timeout": 20}
     with setup({"servers": {"it": entry}}, register=False, elicitation=accept, auth=auth) as adapter:
         ask(adapter, "tools/list")
-        assert adapter._connections is not None
         tools = adapter._connections["it"].catalogue.tools
         for name, tool in tools.items():
             arguments = example(tool.input_schema, {})

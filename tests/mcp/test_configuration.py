@@ -15,8 +15,9 @@ from mcp.server.mcpserver import MCPServer
 
 import kernai
 from kernai import Agent, MockProvider, execute
+from kernai._util.redaction import shown_url
 from kernai.mcp import Adapter, McpConfigError, load, setup
-from kernai.mcp.configuration import expanded, read_servers, redactor_of, shown_url
+from kernai.mcp.configuration import expanded, read_servers, redactor_of
 
 STDIO = {"command": "true"}
 
@@ -95,6 +96,7 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "env": {"A": "\0"}}}}, "key 'env.A': contains a NUL character"),
     ({"servers": {"it": {"url": "ftp://h"}}}, "key 'url': must begin with http:// or https:// and name a host"),
     ({"servers": {"it": {"url": "http://"}}}, "key 'url': must begin with http:// or https:// and name a host"),
+    ({"servers": {"it": {"url": "http://[::1"}}}, "key 'url': must begin with http:// or https:// and name a host"),
     ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is not a valid name for an HTTP header"),
     ({"servers": {"it": {"url": "http://h", "headers": {"A": "b\nc"}}}}, "key 'headers.A': must be printable ASCII on one line"),
     ({"servers": {"it": {**STDIO, "timeout": 0}}}, "key 'timeout': must be more than 0 seconds and finite, got 0"),
@@ -171,7 +173,7 @@ def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: 
     Path(tmp_path, name).write_text(FILES[name], encoding="utf-8")
     with load(tmp_path / name) as adapter:
         assert adapter.servers == ("files",)
-        assert adapter._servers["files"].command == "npx"
+        assert adapter._connections["files"].config.command == "npx"
         assert kernai.protocols.find("mcp") is adapter.protocol
 
 
@@ -215,7 +217,7 @@ def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
         "x: &env {A: b}\ncommon: &it {command: npx, env: *env}\nmcpServers:\n  one: {<<: *it, command: uvx}\n  two: *it\n"
     )
     with load(file, register=False) as adapter:
-        assert [(one.command, dict(one.env)) for one in adapter._servers.values()] == [("uvx", {"A": "b"}), ("npx", {"A": "b"})]
+        assert [(one.config.command, dict(one.config.env)) for one in adapter._connections.values()] == [("uvx", {"A": "b"}), ("npx", {"A": "b"})]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_the_keys_in_an_address_are_hidden_even_on_their_own() -> None:
 
 def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none() -> None:
     with setup({"servers": {"it": {"timeout": 3}}}, {"it": lambda: None}, register=False) as adapter:
-        assert adapter._servers["it"].timeout == 3
+        assert adapter._connections["it"].config.timeout == 3
     with pytest.raises(McpConfigError, match="server 'it', key 'command': this server is handed in by client="):
         setup({"servers": {"it": {"command": "true"}}}, {"it": lambda: None})
 

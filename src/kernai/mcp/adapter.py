@@ -67,7 +67,6 @@ class Adapter:
         elicitation: Callback | Literal["pause"] | None = None,
         auth: Mapping[str, httpx2.Auth] | None = None,
     ) -> None:
-        self._servers = dict(servers)
         self._sources = dict(sources)
         self._auth = dict(auth or {})
         self._pauses = elicitation == "pause"
@@ -75,18 +74,17 @@ class Adapter:
         callbacks = {"sampling_callback": sampling, "elicitation_callback": asks}
         self._callbacks = {name: _as_async(one) for name, one in callbacks.items() if one is not None}
         self._background = Background(self.shutdown)
-        self._connections: dict[str, Connection] | None = None
+        self._connections = {name: Connection(config, self._maker(config)) for name, config in servers.items()}
         #: the skill of each tool, by server and name, that the protocol may not call
         self._guarded: dict[tuple[str, str], str] = {}
-        self._connecting = threading.Lock()
-        self.protocol = Protocol(name, self._handle, documentation(name, self._servers), by_name=True)
+        self.protocol = Protocol(name, self._handle, documentation(name, servers), by_name=True)
         with _ADAPTERS_LOCK:
             _ADAPTERS.append(self)
 
     @property
     def servers(self) -> tuple[str, ...]:
         """The names of the configured servers."""
-        return tuple(self._servers)
+        return tuple(self._connections)
 
     def skills(
         self,
@@ -109,8 +107,8 @@ class Adapter:
         have; another `McpError` if the server cannot be asked. It waits: in async code, call it with
         `asyncio.to_thread`.
         """
-        if server not in self._servers:
-            raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._servers)}")
+        if server not in self._connections:
+            raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._connections)}")
         if not isinstance(prefix, str):
             raise TypeError(f"prefix must be text, got {prefix!r}")
         if trusted is not None and not isinstance(trusted, Mapping):
@@ -155,31 +153,27 @@ class Adapter:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"Adapter(servers={list(self._servers)})"
+        return f"Adapter(servers={list(self._connections)})"
 
     def _handle(self, block: Block, context: SkillContext[Any]) -> Returned:
         return self._turn(context).answer(block.content)
 
     def _turn(self, context: SkillContext[Any]) -> Turn:
-        async def connect(_: object) -> dict[str, Connection]:
-            """On the event loop to which connections belong; this opens none of them."""
-            return {name: Connection(config, self._maker(config)) for name, config in self._servers.items()}
-
         self._background.check()
-        with self._connecting:
-            if self._connections is None:
-                self._connections = self._background.run(connect)
-        return Turn(self._connections, self._background, context, self._guarded, pauses=self._pauses)
+        return Turn(self._connections, self._background, context, self._guarded, self._pauses)
 
     async def _close_all(self) -> None:
-        connections = (self._connections or {}).values()
-        await asyncio.gather(*(one.close() for one in connections), return_exceptions=True)
+        await asyncio.gather(*(one.close() for one in self._connections.values()), return_exceptions=True)
 
     def _maker(self, config: ServerConfig) -> Callable[[Session], Client]:
         source = self._sources.get(config.name)
         options: dict[str, Any] = {**self._callbacks, "extensions": (TasksExtension(),)}
         if config.roots:
-            options["list_roots_callback"] = _roots(config)
+            async def list_roots(_: Any) -> mcp_types.ListRootsResult:
+                roots = [{"uri": uri, "name": name} for uri, name in config.roots]
+                return mcp_types.ListRootsResult.model_validate({"roots": roots})
+
+            options["list_roots_callback"] = list_roots
 
         def make(session: Session) -> Client:
             given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
@@ -334,12 +328,3 @@ def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
 def _decline(_: Any, __: Any) -> mcp_types.ElicitResult:
     """A server of an older revision waits for the answer in the middle of its call, and a person may take days."""
     return mcp_types.ElicitResult(action="decline")
-
-
-def _roots(config: ServerConfig) -> Callable[[Any], Awaitable[mcp_types.ListRootsResult]]:
-    roots = [{"uri": uri, "name": name} for uri, name in config.roots]
-
-    async def list_roots(_: Any) -> mcp_types.ListRootsResult:
-        return mcp_types.ListRootsResult.model_validate({"roots": roots})
-
-    return list_roots

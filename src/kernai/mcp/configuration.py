@@ -11,14 +11,15 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kernai._util.api import likely
-from kernai._util.redaction import Redactor
+from kernai._util.redaction import Redactor, shown_url
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpConfigError
 
@@ -95,16 +96,10 @@ def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()
 
 
 class _FaultError(Exception):
-    """What is wrong with the value of a key; shows no value that may be secret."""
-
-    def __init__(self, key: str, complaint: str) -> None:
-        super().__init__(key, complaint)
-        self.key = key
-        self.complaint = complaint
+    """A key, and what is wrong with its value; shows no value that may be secret."""
 
 
 def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfig:
-    """One server's entry. Every error names the server, the key and the fix."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise McpConfigError(
             f"a server's name must be letters, digits, '.', '_' and '-', beginning with one of the first two, "
@@ -124,7 +119,8 @@ def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfi
         read = {key: _READERS[key](key, value) for key, value in found.items() if key in _READERS}
         return ServerConfig(name, **{**read, "transport": _transport(read, given=given)})
     except _FaultError as fault:
-        raise McpConfigError(f"server {name!r}, key {fault.key!r}: {fault.complaint}") from None
+        key, complaint = fault.args
+        raise McpConfigError(f"server {name!r}, key {key!r}: {complaint}") from None
 
 
 def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
@@ -188,9 +184,10 @@ def _pairs(key: str, value: Any) -> dict[str, str]:
 
 
 def _url(key: str, value: Any) -> str:
-    if not re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE):
-        raise _FaultError(key, "must begin with http:// or https:// and name a host")
-    return str(value)
+    with suppress(ValueError):  # a bracket without the other one
+        if re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE) and urlsplit(value):
+            return str(value)
+    raise _FaultError(key, "must begin with http:// or https:// and name a host")
 
 
 def _headers(key: str, value: Any) -> dict[str, str]:
@@ -269,12 +266,6 @@ def _secrets_of(config: ServerConfig) -> Iterator[tuple[str, str]]:
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
         # a key alone is written in place of the user's name
         yield (unquote(password), "[url password]") if password else (unquote(user), "[url user]")
-
-
-def shown_url(url: str) -> str:
-    """The URL without user name, password, query and fragment."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 # --------------------------------------------------------------------------------------------- references and files

@@ -52,9 +52,11 @@ class Catalogue:
         self._config = config
         #: whether the listing is up to date, as far as is known
         self.is_fresh = False
-        self.listing: Listing = Listing()
-        self._tools: dict[str, Tool] = {}
-        self._only_tasks: frozenset[str] = frozenset()
+        self.is_cut = False
+        #: all tools of the server, by name
+        self.listed: dict[str, Tool] = {}
+        #: those that may be called
+        self.tools: dict[str, Tool] = {}
         self._first: dict[str, dict[str, Any]] = {}
 
     def expire(self) -> None:
@@ -62,40 +64,26 @@ class Catalogue:
 
     def update(self, listing: Listing, revision: str) -> None:
         """A new listing. The tasks of revision 2025-11-25 cannot be awaited, so tools that need one are left out."""
-        listed = {tool.name: tool for tool in listing}
-        for name, tool in listed.items():
+        tools = {tool.name: tool for tool in listing}
+        for name, tool in tools.items():
             self._first.setdefault(name, _definition(tool))
-        self.listing, self._tools = listing, listed
-        self._only_tasks = frozenset() if revision in MODERN_PROTOCOL_VERSIONS else frozenset(
-            name for name, tool in listed.items()
-            if tool.execution is not None and tool.execution.task_support == "required"
-        )
-        missing = sorted((self._config.tools or frozenset()) - listed.keys())
+        only_tasks = () if revision in MODERN_PROTOCOL_VERSIONS else [
+            name for name, tool in tools.items() if tool.execution and tool.execution.task_support == "required"
+        ]
+        self.listed, self.is_cut = tools, listing.is_cut
+        self.tools = {
+            name: tool for name, tool in tools.items() if self._config.allows(name) and name not in only_tasks
+        }
+        missing = sorted((self._config.tools or frozenset()) - tools.keys())
         if missing:
             _LOG.warning("server %r has no tools %s, which its configuration allows", self._config.name, missing)
 
-    @property
-    def tools(self) -> dict[str, Tool]:
-        """Those that may be called, by name."""
-        return {
-            name: tool for name, tool in self._tools.items()
-            if self._config.allows(name) and name not in self._only_tasks
-        }
-
-    def needs_task(self, name: str) -> bool:
-        """Whether the tool is left out because it can only be called as a task."""
-        return name in self._only_tasks
-
-    def has(self, name: str) -> bool:
-        """Whether the server has the tool at all, allowed or not."""
-        return name in self._tools
-
     def change(self, name: str) -> dict[str, Any] | None:
         """The event for a tool whose definition has changed since it was first listed."""
-        tool, before = self._tools.get(name), self._first.get(name)
-        if tool is None or before is None:
+        tool = self.listed.get(name)
+        if tool is None:
             return None
-        after = _definition(tool)
+        before, after = self._first[name], _definition(tool)
         changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
         if not changed:
             return None
@@ -174,10 +162,6 @@ class Connection:
             return {"name": self.name, "open": False}
         return {"name": self.name, "open": True, **session.about}
 
-    def offers(self, kind: str) -> bool:
-        """Whether the server, open, says that it has tools, resources or prompts."""
-        return kind in self.about().get("offers", ())
-
     def remember(self, failure: McpUnavailableError | None) -> None:
         """Notes that the server could not be listed, or could."""
         self._failure = None if failure is None else (time.monotonic() + RETRY_SECONDS, failure)
@@ -212,7 +196,7 @@ class Connection:
             what = f"listing its {kind.replace('_', ' ')}"
             return await self.use(exchange, lambda client, _: every_page(client, kind), what=what, repeatable=True)
         await self.refresh(exchange, force=True)
-        return Listing(self.catalogue.tools.values(), is_cut=self.catalogue.listing.is_cut)
+        return Listing(self.catalogue.tools.values(), is_cut=self.catalogue.is_cut)
 
     async def refresh(self, exchange: Exchange, *, force: bool) -> None:
         """Lists the tools, unless the catalogue is up to date. Concurrent callers share one listing."""
@@ -238,7 +222,6 @@ class Connection:
             raise
 
     async def close(self) -> None:
-        """Ends the server, and waits for it."""
         self._closed = True
         for session in self._sessions:
             self._end(session)
@@ -246,10 +229,7 @@ class Connection:
             await asyncio.wait([session.task for session in self._sessions], timeout=CLOSING_SECONDS)
 
     async def _open(self) -> Session:
-        """The session, which may have died since it was opened; a new one if there is none.
-
-        Concurrent callers share one session.
-        """
+        """The session, which may have died since; a new one if there is none. Concurrent callers share it."""
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session
@@ -265,7 +245,7 @@ class Connection:
         except TimeoutError:
             reason = f"it did not answer within {self.config.timeout:g} s"
         except Exception as error:  # noqa: BLE001 - whatever a transport raises is explained
-            await session.wait_for_end(REASON_SECONDS)
+            await asyncio.wait([session.task], timeout=REASON_SECONDS)
             reason = reason_of(error, self.redactor.text)
         else:
             return session
@@ -303,7 +283,7 @@ class Connection:
 
     async def _bury(self, session: Session) -> str:
         """Ends what is left of a session; why it ended, as far as that is known."""
-        await session.wait_for_end(REASON_SECONDS)
+        await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
         reasons = [reason_of(session.failure, self.redactor.text)] if session.failure is not None else []
         return "; ".join([*reasons, *session.health.details()]) or "it closed the connection"
@@ -323,10 +303,7 @@ class Connection:
 
 
 async def every_page(client: Client, kind: str) -> Listing:
-    """All pages of a listing, none if the server does not offer that kind.
-
-    A server whose pages never end is cut off, with a warning in the log.
-    """
+    """All pages of a listing, none if it is not offered. One that never ends is cut off, with a warning in the log."""
     if getattr(client.server_capabilities, "resources" if kind == "resource_templates" else kind) is None:
         return Listing()
     found: list[Any] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,9 +31,10 @@ MAX_NAMES = 1000
 Answer = TypeVar("Answer")
 Failures = dict[Connection, McpError]
 #: sends a request, with the options that carry the answers to what the server has asked for
-Send = Callable[[Client, Attempt, dict[str, Any]], Awaitable[Any]]
+Send = Callable[..., Awaitable[Any]]
 
 
+@dataclass(slots=True)
 class Turn:
     """What the model reads for a block. A `McpError` becomes the error block.
 
@@ -40,32 +42,23 @@ class Turn:
     has the tools that can be called only as skills, by server and name, and those skills' names.
     """
 
-    def __init__(
-        self,
-        servers: Mapping[str, Connection],
-        background: Background,
-        context: SkillContext[Any],
-        guarded: Mapping[tuple[str, str], str],
-        *,
-        pauses: bool = False,
-    ) -> None:
-        self._servers = servers
-        self._background = background
-        self._context = context
-        self._guarded = guarded
-        self._pauses = pauses
-        #: the server that the request names; it is asked even if it has failed lately
-        self._named: object = None
-        self._restarted: set[str] = set()
+    servers: Mapping[str, Connection]
+    background: Background
+    context: SkillContext[Any]
+    guarded: Mapping[tuple[str, str], str]
+    pauses: bool
+    #: the server that the request names; it is asked even if it has failed lately
+    named: object = None
+    restarted: set[str] = field(default_factory=set)
 
     # ---------------------------------------------------------------------------------------------------- answering
 
     def answer(self, text: str) -> Returned:
         request = read_request(text)
-        self._named = request.params.get("server")
+        self.named = request.params.get("server")
         match request.method:
             case "servers/list":
-                return json.dumps([one.about() for one in self._servers.values()], ensure_ascii=False)
+                return json.dumps([one.about() for one in self.servers.values()], ensure_ascii=False)
             case "tools/describe":
                 connection, tool = self._tool(request)
                 self._emit_changes(connection, [tool.name])
@@ -82,8 +75,8 @@ class Turn:
 
     def tools_of(self, server: str) -> dict[str, Tool]:
         """The tools of a configured server that may be called, by name; `McpError` if it cannot be asked."""
-        self._named = server
-        connection = self._servers[server]
+        self.named = server
+        connection = self.servers[server]
         failures = self._list_tools([connection])
         if failures:
             raise failures[connection]
@@ -94,7 +87,7 @@ class Turn:
         tool = self.tools_of(server).get(name)
         if tool is None:
             raise McpError(f"server {server!r} has no tool {name!r} any more")
-        return self._perform(self._servers[server], tool, arguments)
+        return self._perform(self.servers[server], tool, arguments)
 
     def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
         """What each server has, or why that is not known."""
@@ -123,7 +116,7 @@ class Turn:
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
         self._emit_changes(connection, [tool.name])
 
-        async def send(client: Client, attempt: Attempt, options: dict[str, Any]) -> Any:
+        async def send(client: Client, attempt: Attempt, **options: Any) -> Any:
             async def on_progress(progress: float, total: float | None, message: str | None) -> None:
                 attempt.emit({
                     "mcp": "progress", "server": connection.name, "tool": tool.name, "progress": progress,
@@ -161,7 +154,7 @@ class Turn:
         uri = str(request.params["uri"])
         connection = self._server_of_resource(request, uri)
 
-        async def send(client: Client, _: Attempt, options: dict[str, Any]) -> Any:
+        async def send(client: Client, _: Attempt, **options: Any) -> Any:
             if client.server_capabilities.resources is None:
                 raise McpError(f"server {connection.name!r} has no resources")
             return await client.session.read_resource(uri, **options)
@@ -181,7 +174,7 @@ class Turn:
             right = written("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
             raise McpError(f"the prompt {prompt.name!r} needs {', '.join(lacking)}. Write: {right}")
 
-        async def send(client: Client, _: Attempt, options: dict[str, Any]) -> Any:
+        async def send(client: Client, _: Attempt, **options: Any) -> Any:
             return await client.session.get_prompt(prompt.name, arguments, **options)
 
         what = f"prompts/get of {prompt.name!r}"
@@ -191,13 +184,9 @@ class Turn:
 
     def _result(self, connection: Connection, what: str, send: Send, *, repeatable: bool) -> Any:
         """The server's final result, after it has been given what it needs for it; `McpError` if there is none."""
-        interaction = Interaction(connection, what, pauses=self._pauses, approval=self._context.approval)
+        interaction = Interaction(connection, what, pauses=self.pauses, approval=self.context.approval)
 
-        async def ask(client: Client, attempt: Attempt) -> Any:
-            return await interaction.result(client, attempt, lambda responses, state: send(client, attempt, {
-                "input_responses": responses, "request_state": state, "allow_input_required": True,
-            }))
-
+        ask = partial(interaction.result, send)
         return self._run(lambda exchange: connection.use(exchange, ask, what=what, repeatable=repeatable))
 
     def _lists(self, servers: Sequence[Connection], kind: str) -> tuple[dict[Connection, Listing], Failures]:
@@ -217,7 +206,7 @@ class Turn:
         for name in tools:
             change = connection.catalogue.change(name)
             if change is not None:
-                self._context.emit(connection.redactor.data(change))
+                self.context.emit(connection.redactor.data(change))
 
     def _each(
         self, servers: Sequence[Connection], ask: Callable[[Connection, Exchange], Awaitable[Answer]]
@@ -230,7 +219,7 @@ class Turn:
         failures: Failures = {}
 
         async def one(connection: Connection, exchange: Exchange) -> None:
-            is_meant = connection.name == self._named or len(self._servers) == 1
+            is_meant = connection.name == self.named or len(self.servers) == 1
             failure = None if is_meant else connection.recent_failure()
             try:
                 if failure is not None:
@@ -251,30 +240,30 @@ class Turn:
 
     def _run(self, work: Callable[[Exchange], Awaitable[Answer]]) -> Answer:
         async def run(emit: Emit) -> Answer:
-            return await work(Exchange(emit, self._restarted))
+            return await work(Exchange(emit, self.restarted))
 
-        return self._background.run(run, self._context.emit, lambda: self._context.cancelled)
+        return self.background.run(run, self.context.emit, lambda: self.context.cancelled)
 
     # ------------------------------------------------------------------------------------------------------ finding
 
     def _meant(self, request: Request) -> list[Connection]:
         """The one server that is named, or all that there are."""
-        if not self._servers:
+        if not self.servers:
             raise McpError("no servers are configured")
-        name = request.server
+        name = request.params.get("server")
         if name is None:
-            return list(self._servers.values())
-        if name in self._servers:
-            return [self._servers[name]]
-        close = close_matches(name, self._servers)
+            return list(self.servers.values())
+        if name in self.servers:
+            return [self.servers[name]]
+        close = close_matches(name, self.servers)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self._servers)}.{hint}")
+        raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self.servers)}.{hint}")
 
     def _tool(self, request: Request) -> tuple[Connection, Tool]:
         """The tool that is meant; `McpError` if there is none, or more than one."""
         servers = self._meant(request)
         failures = self._list_tools(servers)
-        if not any(one.catalogue.has(request.name) for one in servers):  # not every server reports a new tool
+        if not any(request.name in one.catalogue.listed for one in servers):  # not every server reports a new tool
             self._list_tools([one for one in servers if one.is_open], again=True)
         if not any(request.name in one.catalogue.tools for one in servers):
             asked = [one for one in servers if one not in failures]
@@ -285,7 +274,7 @@ class Turn:
         return connection, tool
 
     def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
-        """The prompt that is meant; `McpError` if there is none, or more than one."""
+        """Likewise the prompt."""
         found, failures = self._lists(self._meant(request), "prompts")
         known = {one: {prompt.name: prompt for prompt in prompts} for one, prompts in found.items()}
         if not any(request.name in prompts for prompts in known.values()):
@@ -300,7 +289,7 @@ class Turn:
             return servers[0]
         found, failures = self._lists(servers, "resources")
         having = [one for one, resources in found.items() if any(resource.uri == uri for resource in resources)]
-        able = having or [one for one in found if one.offers("resources")]
+        able = having or [one for one in found if "resources" in one.about().get("offers", ())]
         if len(able) == 1:
             return able[0]
         where = f"servers {_names(able)} could have it" if able else "no server has resources"
@@ -325,7 +314,7 @@ class Turn:
         return McpError(f"{known}{hint} A tool is called with {general}")
 
     def _refuse_guarded(self, connection: Connection, tool: Tool) -> None:
-        skill = self._guarded.get((connection.name, tool.name))
+        skill = self.guarded.get((connection.name, tool.name))
         if skill is not None:
             raise McpError(
                 f"the tool {tool.name!r} of server {connection.name!r} cannot be called this way: use the skill "
@@ -334,8 +323,8 @@ class Turn:
 
     def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
         """The tool whose name was written as the method, alone or after its server's name."""
-        method, named = request.method, self._servers.get(str(request.params.get("server")))
-        servers = list(self._servers.values()) if named is None else [named]
+        method, named = request.method, self.servers.get(str(request.params.get("server")))
+        servers = list(self.servers.values()) if named is None else [named]
         self._list_tools(servers)
         for connection in servers:
             for name, tool in connection.catalogue.tools.items():
@@ -347,16 +336,16 @@ class Turn:
     def _no_tool(self, request: Request, servers: Sequence[Connection]) -> McpError:
         """Why none of these servers has the tool."""
         name = request.name
-        barred = next((one for one in servers if one.catalogue.has(name)), None)
+        barred = next((one for one in servers if name in one.catalogue.listed), None)
         if barred is not None:
             allowed = ", ".join(barred.catalogue.tools) or "none"
-            if barred.catalogue.needs_task(name):
+            if barred.config.allows(name):
                 return McpError(
                     f"the tool {name!r} of server {barred.name!r} runs only as a task, in a form of tasks that is not "
                     f"supported here; others are: {allowed}"
                 )
             return McpError(f"the tool {name!r} of server {barred.name!r} is not allowed; allowed are: {allowed}")
-        others = [one for one in self._servers.values() if one not in servers]
+        others = [one for one in self.servers.values() if one not in servers]
         self._list_tools(others)
         elsewhere = [one for one in others if name in one.catalogue.tools]
         if elsewhere:
@@ -366,7 +355,7 @@ class Turn:
             )
         cut = [
             McpError(f"(the listing of server {one.name!r} was cut off, so it may have more)")
-            for one in servers if one.catalogue.listing.is_cut
+            for one in servers if one.catalogue.is_cut
         ]
         return _joined([_no_such(request, "tool", {one: one.catalogue.tools for one in servers}), *cut])
 

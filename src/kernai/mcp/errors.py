@@ -1,13 +1,4 @@
-"""What `kernai.mcp` raises.
-
-::
-
-    KernaiError
-    ├── McpConfigError   a wrong configuration; also a ValueError, raised where it is loaded
-    └── McpError         a request that failed; the model reads its text and can correct it
-        ├── McpClosedError       the adapter has been shut down, or belongs to another process
-        └── McpUnavailableError  the server cannot be reached, has died, or says nothing
-"""
+"""What `kernai.mcp` raises: a wrong configuration where it is loaded, all else where a server is asked."""
 
 from __future__ import annotations
 

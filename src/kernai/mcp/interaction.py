@@ -12,24 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
-from mcp import Client, MCPError
+from mcp import Client, MCPError, types
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolResult,
-    ElicitRequest,
-    ElicitResult,
-    ErrorData,
-    InputRequests,
-    InputRequiredResult,
-    InputResponses,
-    Request,
-    RequestParams,
-    Result,
-)
 
 from kernai.errors import Pause
 from kernai.mcp.connection import Attempt, Connection
@@ -44,8 +32,6 @@ RETRY_SECONDS = 0.2
 POLL_SECONDS, LEAST_POLL_SECONDS = 1.0, 0.02
 #: for the request that cancels a task
 CANCEL_SECONDS = 2.0
-#: sends the request, with answers and state of earlier rounds
-Send = Callable[[InputResponses | None, str | None], Awaitable[Any]]
 
 
 class Interaction:
@@ -63,10 +49,11 @@ class Interaction:
         self._asked = asked if is_resumed else {}
         self._answer = approval.answer if is_resumed else None
 
-    async def result(self, client: Client, attempt: Attempt, send: Send) -> Any:
-        """The request's result, or that of the task that it became."""
+    async def result(self, request: Callable[..., Awaitable[Any]], client: Client, attempt: Attempt) -> Any:
+        """What `request` results in, or the task that it became; it takes the answers and state of earlier rounds."""
+        send = partial(request, client, attempt, allow_input_required=True)
         shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
-        requests = InputRequiredResult.model_validate(shown).input_requests or {}
+        requests = types.InputRequiredResult.model_validate(shown).input_requests or {}
         state, task, answer = self._asked.get("state"), self._asked.get("task"), self._answer
         is_resumed = state is not None
         for _ in range(MAX_ROUNDS):
@@ -76,19 +63,19 @@ class Interaction:
             if task is not None:
                 return await self._of_task(client, attempt, str(task), responses)
             try:
-                found = await send(responses, state)
+                found = await send(input_responses=responses, request_state=state)
             except MCPError as error:
-                if not is_resumed or error.code != INVALID_PARAMS:
+                if not is_resumed or error.code != types.INVALID_PARAMS:
                     raise
                 # a server that was restarted may not know its own state any more: it is asked from the start
-                found = await send(None, None)
-                again = found.input_requests if isinstance(found, InputRequiredResult) else None
+                found = await send()
+                again = found.input_requests if isinstance(found, types.InputRequiredResult) else None
                 if again and self._shown(again) == self._asked["requests"]:
                     answer = self._answer
             is_resumed = False
             if isinstance(found, TaskResult):
                 return await self._of_task(client, attempt, found.task_id, None)
-            if not isinstance(found, InputRequiredResult):
+            if not isinstance(found, types.InputRequiredResult):
                 return found
             requests, state = found.input_requests or {}, found.request_state
             if not requests:
@@ -97,44 +84,40 @@ class Interaction:
         raise McpError(f"server {self._connection.name!r} asked for input more than {MAX_ROUNDS} times; it got no more")
 
     async def _responses(
-        self, client: Client, attempt: Attempt, requests: InputRequests, place: Mapping[str, Any], answer: Any
-    ) -> InputResponses | None:
+        self, client: Client, attempt: Attempt, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
+    ) -> types.InputResponses | None:
         """The answers to what a server asks for. The time that they take is not the server's."""
         if not requests:
             return None
-        elicited = {key: one for key, one in requests.items() if isinstance(one, ElicitRequest)}
-        responses: InputResponses = {}
-        if self._pauses and elicited:
-            responses |= self._answers(requests, elicited, place, answer)
+        responses = self._answers(requests, place, answer) if self._pauses else {}
         attempt.suspend()
         for key, request in requests.items():
             if key not in responses:
                 meta = request.params.meta if request.params else None
                 context = ClientRequestContext(session=client.session, request_id=key, meta=meta)
                 response = await client.session.dispatch_input_request(context, request)
-                if isinstance(response, ErrorData):
+                if isinstance(response, types.ErrorData):
                     raise MCPError.from_error_data(response)
                 responses[key] = response
         attempt.extend()
         return responses
 
-    def _answers(
-        self, requests: InputRequests, elicited: Mapping[str, ElicitRequest], place: Mapping[str, Any], answer: Any
-    ) -> InputResponses:
+    def _answers(self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any) -> types.InputResponses:
         """A person's answers; `Pause` if there are none yet, or if they are not what the server asks for."""
+        elicited = {key: one for key, one in requests.items() if isinstance(one, types.ElicitRequest)}
         wrong: list[str] = []
-        responses: InputResponses = {}
+        responses: types.InputResponses = {}
         for key, request in elicited.items() if answer is not None else ():
             schema = getattr(request.params, "requested_schema", None)
             if schema is None:  # it sends the person to a URL, and nothing comes back this way
-                responses[key] = ElicitResult(action="accept")
+                responses[key] = types.ElicitResult(action="accept")
                 continue
             given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
             defaults = {name: one["default"] for name, one in schema.get("properties", {}).items() if "default" in one}
             content = {**defaults, **(given if isinstance(given, Mapping) else {})}
             wrong += [one.replace("arguments", key, 1) for one in faults(schema, content)]
-            responses[key] = ElicitResult.model_construct(action="accept", content=content)
-        if responses and not wrong:
+            responses[key] = types.ElicitResult.model_construct(action="accept", content=content)
+        if not elicited or (responses and not wrong):
             return responses
         name = self._connection.name
         asked = [one.params for one in elicited.values()]
@@ -144,7 +127,7 @@ class Interaction:
         metadata = {**self._about, "requests": self._shown(requests), **place}
         raise Pause(self._connection.redactor.text(f"server {name!r} asks: {' '.join(texts)}"), metadata)
 
-    def _shown(self, requests: InputRequests) -> Any:
+    def _shown(self, requests: types.InputRequests) -> Any:
         """What a person sees of the requests, without the secrets of the configuration."""
         return self._connection.redactor.data({
             key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in requests.items()
@@ -153,8 +136,8 @@ class Interaction:
     # ------------------------------------------------------------------------------------------------------- tasks
 
     async def _of_task(
-        self, client: Client, attempt: Attempt, task_id: str, responses: InputResponses | None
-    ) -> CallToolResult:
+        self, client: Client, attempt: Attempt, task_id: str, responses: types.InputResponses | None
+    ) -> types.CallToolResult:
         answered: set[str] = set()
         params = TaskParams(task_id=task_id)
         try:
@@ -162,7 +145,7 @@ class Interaction:
                 if responses:
                     answered |= responses.keys()
                     update = TaskParams(task_id=task_id, input_responses=responses)
-                    await client.session.send_request(TaskRequest(method="tasks/update", params=update), Result)
+                    await client.session.send_request(TaskRequest(method="tasks/update", params=update), types.Result)
                 task = await client.session.send_request(TaskRequest(method="tasks/get", params=params), TaskState)
                 if task.status in ("completed", "failed", "cancelled"):
                     return self._ended(task)
@@ -179,47 +162,47 @@ class Interaction:
                 attempt.extend()
         except asyncio.CancelledError:
             with suppress(Exception):  # a server that cannot be asked has nothing to cancel any more
-                cancel = client.session.send_request(TaskRequest(method="tasks/cancel", params=params), Result)
+                cancel = client.session.send_request(TaskRequest(method="tasks/cancel", params=params), types.Result)
                 await asyncio.shield(asyncio.wait_for(cancel, CANCEL_SECONDS))
             raise
 
-    def _ended(self, task: TaskState) -> CallToolResult:
+    def _ended(self, task: TaskState) -> types.CallToolResult:
         if task.status == "completed":
-            return CallToolResult.model_validate(task.result, by_name=False)
+            return types.CallToolResult.model_validate(task.result, by_name=False)
         if task.status == "failed" and task.error is not None:
-            raise MCPError.from_error_data(ErrorData.model_validate(task.error))
+            raise MCPError.from_error_data(types.ErrorData.model_validate(task.error))
         reason = f": {task.status_message}" if task.status_message else ""
         raise McpError(self._connection.redactor.text(
             f"server {self._connection.name!r} ended the task as {task.status}{reason}"
         ))
 
 
-class TaskResult(Result):
+class TaskResult(types.Result):
     """What a tool returns instead of its result."""
 
     result_type: Literal["task"] = "task"
     task_id: str
 
 
-class TaskState(Result):
+class TaskState(types.Result):
     """The answer to ``tasks/get``."""
 
     status: str
     status_message: str | None = None
     poll_interval_ms: int | None = None
-    input_requests: InputRequests | None = None
+    input_requests: types.InputRequests | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
 
-class TaskParams(RequestParams):
+class TaskParams(types.RequestParams):
     """Which task, and for ``tasks/update`` the answers to what it asks for."""
 
     task_id: str
-    input_responses: InputResponses | None = None
+    input_responses: types.InputResponses | None = None
 
 
-class TaskRequest(Request[TaskParams, str]):
+class TaskRequest(types.Request[TaskParams, str]):
     """``tasks/get``, ``tasks/update`` or ``tasks/cancel``."""
 
     name_param = "taskId"
@@ -231,7 +214,7 @@ class TasksExtension(ClientExtension):
     identifier = "io.modelcontextprotocol/tasks"
 
     def claims(self) -> list[ResultClaim[Any]]:
-        async def unused(_: TaskResult, __: ClaimContext) -> CallToolResult:
+        async def unused(_: TaskResult, __: ClaimContext) -> types.CallToolResult:
             raise NotImplementedError("`Interaction` takes the task itself")
 
         return [ResultClaim(result_type="task", model=TaskResult, resolve=unused)]

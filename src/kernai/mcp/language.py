@@ -16,22 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    EmbeddedResource,
-    GetPromptResult,
-    ImageContent,
-    Prompt,
-    ReadResourceResult,
-    Resource,
-    ResourceLink,
-    ResourceTemplate,
-    TextContent,
-    TextResourceContents,
-    Tool,
-)
+from mcp import types
 
 from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
@@ -88,10 +73,6 @@ class Request:
     params: Mapping[str, Any]
 
     @property
-    def server(self) -> str | None:
-        return self.params.get("server")
-
-    @property
     def name(self) -> str:
         return str(self.params["name"])
 
@@ -137,7 +118,7 @@ def written(method: str, params: Mapping[str, Any]) -> str:
     return _json({"method": method, "params": dict(params)})
 
 
-def tool_call(server: str, tool: Tool, arguments: Mapping[str, Any]) -> str:
+def tool_call(server: str, tool: types.Tool, arguments: Mapping[str, Any]) -> str:
     """The request that calls a tool."""
     return written("tools/call", {"server": server, "name": tool.name, "arguments": arguments})
 
@@ -244,7 +225,7 @@ def section(server: str, what: str, lines: Iterable[str], *, is_cut: bool = Fals
     return "\n".join([head, *found, *(["(the server has more: its listing was cut off)"] if is_cut else [])])
 
 
-def tool_line(tool: Tool) -> str:
+def tool_line(tool: types.Tool) -> str:
     """``- name(path: string, tail?: number): what it does``."""
     known, required = tool.input_schema.get("properties"), missing(tool.input_schema, {})
     signature = [
@@ -254,7 +235,7 @@ def tool_line(tool: Tool) -> str:
     return f"- {one_line(tool.name)}({', '.join(signature)}){_about(tool.description or tool.title)}"
 
 
-def tool_in_full(server: str, tool: Tool) -> str:
+def tool_in_full(server: str, tool: types.Tool) -> str:
     """Everything about one tool: description, arguments, hints, and how it is called."""
     lines = [f"tool {one_line(tool.name)} of server {server}"]
     if tool.title:
@@ -270,25 +251,17 @@ def tool_in_full(server: str, tool: Tool) -> str:
     return "\n".join(lines)
 
 
-def resource_line(resource: Resource) -> str:
+def resource_line(what: types.Resource | types.ResourceTemplate) -> str:
     """``- uri (type): name: what it is``."""
-    return f"- {one_line(resource.uri, MAX_URI)}{_named(resource)}"
+    uri = what.uri if isinstance(what, types.Resource) else what.uri_template
+    mime = f" ({one_line(what.mime_type)})" if what.mime_type else ""
+    return f"- {one_line(uri, MAX_URI)}{mime}: {one_line(what.name)}{_about(what.description)}"
 
 
-def template_line(template: ResourceTemplate) -> str:
-    """The same for a pattern of resources."""
-    return f"- {one_line(template.uri_template, MAX_URI)}{_named(template)}"
-
-
-def prompt_line(prompt: Prompt) -> str:
+def prompt_line(prompt: types.Prompt) -> str:
     """``- name(argument, optional?): what it is for``."""
     names = [f"{one_line(one.name)}{'' if one.required else '?'}" for one in prompt.arguments or []]
     return f"- {one_line(prompt.name)}({', '.join(names)}){_about(prompt.description or prompt.title)}"
-
-
-def _named(what: Resource | ResourceTemplate) -> str:
-    mime = f" ({one_line(what.mime_type)})" if what.mime_type else ""
-    return f"{mime}: {one_line(what.name)}{_about(what.description)}"
 
 
 def _about(text: str | None) -> str:
@@ -300,7 +273,7 @@ def _about(text: str | None) -> str:
 LISTINGS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "tools/list": ("tools", "tool", tool_line),
     "resources/list": ("resources", "resource", resource_line),
-    "resources/templates/list": ("resource_templates", "resource template", template_line),
+    "resources/templates/list": ("resource_templates", "resource template", resource_line),
     "prompts/list": ("prompts", "prompt", prompt_line),
 }
 
@@ -308,12 +281,12 @@ LISTINGS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
 # ----------------------------------------------------------------------------------------------------------- answers
 
 
-def tool_answer(result: CallToolResult) -> Returned:
+def tool_answer(result: types.CallToolResult) -> Returned:
     """The content, and the structured content unless a text already says the same."""
     return _joined(_tool_parts(result), "(the tool returned nothing)")
 
 
-def error_text(result: CallToolResult) -> str:
+def error_text(result: types.CallToolResult) -> str:
     """What a tool says about its failure; media in it are named."""
     return "\n".join(
         part if isinstance(part, str) else f"[{part.kind}, {part.mime_type}, cannot be shown in an error]"
@@ -321,7 +294,7 @@ def error_text(result: CallToolResult) -> str:
     ) or "(the tool failed without a text)"
 
 
-def resource_answer(result: ReadResourceResult) -> Returned:
+def resource_answer(result: types.ReadResourceResult) -> Returned:
     """What was read; of several pieces each under its URI."""
     parts: list[Part] = []
     for one in result.contents:
@@ -331,7 +304,7 @@ def resource_answer(result: ReadResourceResult) -> Returned:
     return _joined(parts, "(the resource is empty)")
 
 
-def prompt_answer(result: GetPromptResult) -> Returned:
+def prompt_answer(result: types.GetPromptResult) -> Returned:
     """The messages of a prompt, each under its role."""
     parts: list[Part] = [result.description] if result.description else []
     for message in result.messages:
@@ -339,7 +312,7 @@ def prompt_answer(result: GetPromptResult) -> Returned:
     return _joined(parts, "(the prompt is empty)")
 
 
-def _tool_parts(result: CallToolResult) -> list[Part]:
+def _tool_parts(result: types.CallToolResult) -> list[Part]:
     parts = [_content_part(one) for one in result.content]
     structured = result.structured_content
     is_given = structured is not None or ("structured_content" in result.model_fields_set and not parts)
@@ -360,22 +333,22 @@ def _joined(parts: Iterable[Part], otherwise: str) -> Returned:
 
 
 def _content_part(content: Any) -> Part:
-    if isinstance(content, TextContent):
+    if isinstance(content, types.TextContent):
         return content.text
-    if isinstance(content, (ImageContent, AudioContent)):
+    if isinstance(content, (types.ImageContent, types.AudioContent)):
         return _media(content.data, content.mime_type, content.type)
-    if isinstance(content, ResourceLink):
+    if isinstance(content, types.ResourceLink):
         about = ", ".join(filter(None, (content.name, content.mime_type, content.description)))
         return f"[link to the resource {content.uri}: {about}; resources/read reads it]"
-    if isinstance(content, EmbeddedResource):
+    if isinstance(content, types.EmbeddedResource):
         resource = content.resource
         shown = _resource_part(resource)
-        return f"[resource {resource.uri}]\n{shown}" if isinstance(resource, TextResourceContents) else shown
+        return f"[resource {resource.uri}]\n{shown}" if isinstance(resource, types.TextResourceContents) else shown
     return f"[content of type {getattr(content, 'type', type(content).__name__)!r}, which cannot be shown]"
 
 
-def _resource_part(resource: TextResourceContents | BlobResourceContents) -> Part:
-    if isinstance(resource, TextResourceContents):
+def _resource_part(resource: types.TextResourceContents | types.BlobResourceContents) -> Part:
+    if isinstance(resource, types.TextResourceContents):
         return resource.text
     mime = resource.mime_type or FALLBACK_MIME
     if mime.startswith("text/"):
@@ -399,7 +372,7 @@ def _says(content: Iterable[Any], structured: Any) -> bool:
 
     Where the data must be an object, SDKs wrap everything else: ``{"result": "text"}`` beside the text itself.
     """
-    texts = [one.text for one in content if isinstance(one, TextContent)]
+    texts = [one.text for one in content if isinstance(one, types.TextContent)]
     values = [_parsed(text) for text in texts]
     meant = [structured]
     if isinstance(structured, dict) and len(structured) == 1:

@@ -58,7 +58,7 @@ def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> lis
             if len(unique) == MAX_FAULTS:
                 break
         return list(unique)
-    except (Exception, RecursionError):  # noqa: BLE001 - the server may judge a schema that nobody can read
+    except Exception:  # noqa: BLE001 - the server may judge a schema that nobody can read
         return []
 
 
@@ -94,7 +94,8 @@ def _explained(error: ValidationError) -> Iterator[Found]:
             yield place, f"expected {type_of(error.schema)}, received {shown(instance)}"
     elif error.validator in ("enum", "const"):
         allowed = rule if isinstance(rule, list) and error.validator == "enum" else [rule]
-        yield place, f"must be one of {_short(', '.join(map(_json, allowed)))}, received {shown(instance)}"
+        listed = ", ".join(json.dumps(one, ensure_ascii=False, default=str) for one in allowed)
+        yield place, f"must be one of {_short(listed)}, received {shown(instance)}"
     else:
         yield place, _short(error.message)
 
@@ -105,10 +106,6 @@ def _unknown(place: tuple[str | int, ...], given: Mapping[str, Any], known: Coll
             close = " or ".join(map(repr, close_matches(name, known, 3)))
             others = f"there are {_short(', '.join(known))}" if known else "it takes none"
             yield (*place, name), f"there is no such argument; {f'did you mean {close}?' if close else others}"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _short(text: str, most: int = MAX_TEXT) -> str:
@@ -180,7 +177,7 @@ def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
     """The first error, in one line; None if there is none or it cannot be determined."""
     try:
         error = next(errors_of(schema, instance), None)
-    except (Exception, RecursionError):  # noqa: BLE001 - nothing can be said about such a schema
+    except Exception:  # noqa: BLE001 - nothing can be said about such a schema
         return None
     return None if error is None else " ".join(error.message.split())
 
@@ -204,7 +201,7 @@ def _checker(written: str) -> Any:
         if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
             return None
         return _made(kind, schema)
-    except (Exception, RecursionError):  # noqa: BLE001 - nothing can be checked against such a schema
+    except Exception:  # noqa: BLE001 - nothing can be checked against such a schema
         return None
 
 
@@ -247,13 +244,8 @@ def _count(steps: int) -> None:
 
 
 def _nodes(value: Any) -> int:
-    """How many values there are in a value."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + sum(map(_nodes, inner))
-
-
-def _ignored(*_: Any) -> Iterator[Any]:
-    yield from ()
 
 
 def _required(_: Any, __: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -301,5 +293,5 @@ _OURS: dict[str, _Keyword] = {
     "multipleOf": _multiple_of,
     "uniqueItems": _unique_items,
     "required": _required,
-    **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"), _ignored),
+    **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"), lambda *_: None),
 }

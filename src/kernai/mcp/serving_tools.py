@@ -22,6 +22,7 @@ from base64 import b64decode
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeGuard
 
@@ -236,28 +237,25 @@ class Calls:
             await asyncio.wait(self._tasks, timeout=seconds)
 
 
+@dataclass(slots=True)
 class _Call:
-    def __init__(
-        self, served: ServedSkill, pool: WorkerPool, emit: Callable[[Any], object], only_objects: bool
-    ) -> None:
-        self.cancellation = threading.Event()
-        self._served = served
-        self._pool = pool
-        self._emit = emit
-        self._only_objects = only_objects
-        self._run_id = os.urandom(12).hex()
-        self._context: SkillContext[Any] | None = None
+    served: ServedSkill
+    pool: WorkerPool
+    emit: Callable[[Any], object]
+    only_objects: bool
+    context: SkillContext[Any] | None = None
+    cancellation: threading.Event = field(default_factory=threading.Event)
+    run_id: str = field(default_factory=lambda: os.urandom(12).hex())
 
     async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
-        """The result, or the failure as a tool error."""
         try:
             run_context = new_context()
-            if self._served.skill.wants_context:
-                self._context = SkillContext(
-                    self._served.skill, run_context, call_id="0.0", run_id=self._run_id, emit=self._emit,
+            if self.served.skill.wants_context:
+                self.context = SkillContext(
+                    self.served.skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
                     cancelled=self.cancellation.is_set,
                 )
-            bound = self._served.table.bind(arguments, run_context.media_store, repair=False)
+            bound = self.served.table.bind(arguments, run_context.media_store, repair=False)
             return await self._performed(bound, run_context)
         except asyncio.CancelledError as error:
             if self.cancellation.is_set():
@@ -272,23 +270,23 @@ class _Call:
         return failure(str(self._scrubbed(text)))
 
     async def _performed(self, bound: dict[str, Any], run_context: Context) -> types.CallToolResult:
-        skill = self._served.skill
-        invoke = partial(skill.invoke, bound, self._context)
+        skill = self.served.skill
+        invoke = partial(skill.invoke, bound, self.context)
         value: Any
         if isinstance(skill, AgentSkill):
             value = await arun(
                 skill.agent, str(bound["input"]), context=run_context, cancel=self.cancellation,
-                on_event=self._on_event, run_id=self._run_id,
+                on_event=self._on_event, run_id=self.run_id,
             )
         else:
-            value = invoke() if skill.is_async else await in_worker(self._pool, partial(self._in_worker, invoke))
+            value = invoke() if skill.is_async else await in_worker(self.pool, partial(self._in_worker, invoke))
         if hasattr(value, "__await__"):
             value = await value
         if isinstance(value, types.CallToolResult):
             return value
         result, data = self._result_of(value)
         # writing media reads files
-        return await in_worker(self._pool, lambda: written(result, data)) if result.media else written(result, data)
+        return await in_worker(self.pool, lambda: written(result, data)) if result.media else written(result, data)
 
     def _in_worker(self, invoke: Callable[[], Any]) -> Any:
         """The whole result of a sync skill; an awaitable is for the event loop."""
@@ -301,7 +299,7 @@ class _Call:
         """A skill's value, and its structured content if it is data. `KernaiError` for what has no text, like bytes."""
         value = self._scrubbed(value)
         data = self._scrubbed(plain(value)) if is_data(value) else None
-        if self._only_objects and data is not None and not isinstance(data, dict):
+        if self.only_objects and data is not None and not isinstance(data, dict):
             data = {"result": data}
         return self._scrubbed(SkillResult.of(value)), data
 
@@ -311,20 +309,20 @@ class _Call:
         """
         row = event.row
         if isinstance(row, ProgressRow):
-            self._emit(as_message(row.data_))  # its numbers belong to one skill, not to the run
+            self.emit(as_message(row.data_))  # its numbers belong to one skill, not to the run
         elif isinstance(row, SkillExecuteRow):
-            self._emit(f"step {event.step}: {row.skill}")
+            self.emit(f"step {event.step}: {row.skill}")
 
     def _for_clients(self, error: SkillInputError) -> str:
         """The faults, and right arguments instead of the block that a model in kernai would write."""
-        table = self._served.table
+        table = self.served.table
         faults, _, usage = str(error).rpartition("\nUsage: ")
         if usage == table.usage():
             return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
         return faults or usage  # of another skill that this one called: its inputs mean nothing to the client
 
     def _scrubbed(self, value: Any) -> Any:
-        return value if self._context is None else self._context.scrub(value)
+        return value if self.context is None else self.context.scrub(value)
 
 
 def written(result: SkillResult, data: Any) -> types.CallToolResult:
@@ -350,15 +348,12 @@ def _content(part: Part) -> types.ContentBlock:
         return types.ImageContent(data=part.to_base64(), mime_type=part.mime_type)
     if part.kind == "audio":
         return types.AudioContent(data=part.to_base64(), mime_type=part.mime_type)
-    return types.EmbeddedResource(resource=_resource(part))
-
-
-def _resource(media: Media) -> types.TextResourceContents | types.BlobResourceContents:
-    uri = f"kernai://media/{media.id}"
-    if media.mime_type.startswith("text/"):
+    about: dict[str, Any] = {"uri": f"kernai://media/{part.id}", "mime_type": part.mime_type}
+    if part.mime_type.startswith("text/"):
         with suppress(UnicodeDecodeError):
-            return types.TextResourceContents(uri=uri, mime_type=media.mime_type, text=media.read_bytes().decode())
-    return types.BlobResourceContents(uri=uri, mime_type=media.mime_type, blob=media.to_base64())
+            text = part.read_bytes().decode()
+            return types.EmbeddedResource(resource=types.TextResourceContents(**about, text=text))
+    return types.EmbeddedResource(resource=types.BlobResourceContents(**about, blob=part.to_base64()))
 
 
 class Progress:

@@ -136,10 +136,7 @@ async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
 
 
 class _Client:
-    """What the SDK takes for two `anyio.AsyncFile`: the lines of a client, and what is written to it.
-
-    Sets `ended` when the client has left.
-    """
+    """What the SDK takes for two `anyio.AsyncFile`: a client's input and output. Sets `ended` when it has left."""
 
     def __init__(self, pool: WorkerPool, source: _Input, target: FileIO, ended: asyncio.Event) -> None:
         self._pool = pool

@@ -59,8 +59,21 @@ class Background:
 
         An interrupt of the caller or a cancelled run cancels the work. `McpClosedError` after `close`.
         """
+        self.check()
+        if self._loop.serves_here():
+            raise McpError(
+                "an MCP request on the thread that serves MCP would wait for itself forever; "
+                "in a sampling or elicitation callback use 'def' in place of 'async def', or await arun(...)"
+            )
+        if not self._begun:
+            self._begun = True
+            atexit.register(self._at_exit)
         inbox: SimpleQueue[Any] = SimpleQueue()
-        future = self._submit(lambda: work(inbox.put))
+        try:
+            future: Future[Answer] = self._loop.submit(lambda: work(inbox.put))
+        except KernaiError:
+            self.check()
+            raise
         future.add_done_callback(lambda _: inbox.put(_DONE))
         try:
             while (event := _next(inbox)) is not _DONE:
@@ -92,22 +105,6 @@ class Background:
         atexit.unregister(self._at_exit)
         if not self.is_of_parent:
             self._loop.close(seconds, last)
-
-    def _submit(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:
-        self.check()
-        if self._loop.serves_here():
-            raise McpError(
-                "an MCP request on the thread that serves MCP would wait for itself forever; "
-                "in a sampling or elicitation callback use 'def' in place of 'async def', or await arun(...)"
-            )
-        if not self._begun:
-            self._begun = True
-            atexit.register(self._at_exit)
-        try:
-            return self._loop.submit(work)
-        except KernaiError:
-            self.check()
-            raise
 
 
 def _next(inbox: SimpleQueue[Any]) -> Any:
@@ -168,9 +165,6 @@ class Session:
         self._closing.set()
         if self.client is None:
             self._scope.cancel()  # still opening, so nobody looks at the event
-
-    async def wait_for_end(self, seconds: float) -> None:
-        await asyncio.wait([self.task], timeout=seconds)
 
     async def _run(self, make_client: MakeClient) -> None:
         refusals.set(self.health.statuses)

@@ -224,13 +224,12 @@ class ToolSkill(Skill):
 
     def __init__(self, name: str, tool: Tool, table: SchemaTable, perform: Perform, *, acts: bool) -> None:
         def call(**arguments: Any) -> Returned:
-            return perform(tool.name, arguments, SkillContext(self))
+            return self.invoke(arguments)
 
         call.__name__ = call.__qualname__ = name
-        description = plain_line(tool.description or tool.title or "")
-        idempotent = is_repeatable(tool)
         super().__init__(
-            name, execute=call, description=description, inputs=table.inputs, idempotent=idempotent, acts=acts
+            name, execute=call, description=plain_line(tool.description or tool.title or ""), inputs=table.inputs,
+            idempotent=is_repeatable(tool), acts=acts,
         )
         self.table = table
         self._perform = perform

@@ -49,10 +49,7 @@ hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=N
 
 
 class Health:
-    """What is known about the server of a connection so far. Lives on the event loop.
-
-    `on_end` is called when nothing more will come from the server. `redactor` knows the server's secrets.
-    """
+    """What is known about a server. `on_end` is called when nothing more will come from it. On the event loop."""
 
     def __init__(self, on_end: Callable[[], object], redactor: Redactor) -> None:
         self._on_end = on_end
@@ -118,13 +115,9 @@ class _Watched:
     async def receive(self) -> Any:
         return await self._watched(self._stream.receive())
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    @property
-    def last_context(self) -> Any:
-        """The context that a message was sent from, if the transport knows it."""
-        return getattr(self._stream, "last_context", None)
+    def __getattr__(self, name: str) -> Any:
+        """What the SDK finds at a stream besides, such as `last_context`."""
+        return getattr(self._stream, name)
 
     async def _watched(self, coming: Awaitable[Any]) -> Any:
         try:
@@ -176,7 +169,6 @@ class StderrTail:
         return os.fdopen(write_end, "w", encoding="utf-8")
 
     def drain(self) -> None:
-        """Takes what is there."""
         while self._read_end is not None:
             try:
                 data = os.read(self._read_end, 65536)
