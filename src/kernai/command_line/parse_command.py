@@ -14,18 +14,8 @@ from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
 from kernai.command_line.program import Command
+from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
-from kernai.loop.decision import (
-    FORGED,
-    INFORMATIONAL,
-    NESTED,
-    Answer,
-    Calls,
-    Correction,
-    Decision,
-    ParsedResponse,
-    decide,
-)
 from kernai.terminal_text import one_line
 from kernai.values.limits import MODEL_MAX_TASKS
 
@@ -120,40 +110,41 @@ def judge(
 ) -> Verdict:
     """What the loop would do with the response, for an agent that has something to call."""
     parsed = parse(text)
-    response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
-    decision = decide(response, protocols, may_plan, on_prose, can_call=True, checks_close=on_prose != "accept")
+    response = loop.ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
+    decision = loop.decide(response, protocols, may_plan, on_prose, can_call=True, checks_close=on_prose != "accept")
     remarks = list(_remarks(decision, response, protocols))
-    plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else NESTED
+    plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
              for block in response.blocks if block.type == "plan"]
     answer: str | None = None
-    if isinstance(decision, Answer):
+    if isinstance(decision, loop.Answer):
         rule, answer = "prose" if decision.final is None else "final", decision.text
-    elif isinstance(decision, Correction):
+    elif isinstance(decision, loop.Correction):
         rule = decision.kind
     else:
         rule = type(decision).__name__.lower()
-    return Verdict(rule, plans, remarks, answer, bool(remarks) or isinstance(decision, Correction))
+    return Verdict(rule, plans, remarks, answer, bool(remarks) or isinstance(decision, loop.Correction))
 
 
-def _remarks(decision: Decision, response: ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
+def _remarks(decision: loop.Decision, response: loop.ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
     """What else the model would read, or what would not be done."""
     for kind in dict.fromkeys(block.type for block in response.blocks):
-        if kind in FORGED:
+        if kind in loop.FORGED:
             yield f"the {kind} block is forged: only the runtime writes those, and the model is informed"
-        elif kind not in {"command", "final", *INFORMATIONAL, *protocols}:
+        elif kind not in {"command", "final", *loop.INFORMATIONAL, *protocols}:
             yield f"a block of type {kind!r} runs nothing, unless a protocol of that name is registered (--protocol)"
-    if isinstance(decision, Calls):
+    if isinstance(decision, loop.Calls):
         if any(block.type == "command" and not (block.name or "").strip(ASCII_SPACE) for block in decision.blocks):
             yield "a command without a name is an error: Command block missing skill name"
         if len(decision.blocks) > MAX_CALLS:
             yield f"only the first {MAX_CALLS} calls are run"
         if decision.final is not None:
             yield "the final is set aside, because the model has not seen the results"
-    elif not isinstance(decision, (Answer, Correction)) and decision.beside:
+    elif not isinstance(decision, (loop.Answer, loop.Correction)) and decision.beside:
         yield "blocks beside the plan are not run, and the model is informed"
     if decision.extras.uncertain:
         yield "the blocks after a JSON value that did not end are not run, and the model is informed"
-    if response.incomplete is not None and not (isinstance(decision, Correction) and decision.kind == "incomplete"):
+    is_corrected = isinstance(decision, loop.Correction) and decision.kind == "incomplete"
+    if response.incomplete is not None and not is_corrected:
         yield f"the block of type {response.incomplete.type!r} is not closed and is dropped"
 
 

@@ -213,7 +213,7 @@ def _check(path: str) -> None:
     """`CommandError` where no recording may be written."""
     if not path.endswith((".json", ".jsonl")):
         raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
-    cause: Exception | None = None
+    message = f"--record: {path} exists and is not a recording, so it is left unchanged"
     try:
         with failing(f"--record: cannot write {path}", WRITABLE):
             if not os.path.exists(path):
@@ -221,12 +221,10 @@ def _check(path: str) -> None:
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-            if not found.st_size or _is_recording(path):
-                return
+            if found.st_size and not _is_recording(path):
+                raise CommandError(message, "name another file")
     except (KernaiError, ValueError, RecursionError) as error:
-        cause = error
-    message = f"--record: {path} exists and is not a recording, so it is left unchanged"
-    raise CommandError(message, "name another file") from cause
+        raise CommandError(message, "name another file") from error
 
 
 def _is_recording(path: str) -> bool:
