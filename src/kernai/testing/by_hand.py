@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from kernai.agents.agent import Agent
@@ -65,7 +66,7 @@ class ByHand:
         ticks = count()
         clock = Clock(wall=lambda: 0.0, monotonic=monotonic or (lambda: float(next(ticks))))
         limits = limits or Limits()
-        cancellation = Cancellation(clock, None if cancelled is None else _Asked(cancelled))
+        cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)
         self.root = Root(
             "run-1", Budget(limits), clock, cancellation, wrap=wrap, skills=skills, protocols=protocols,
@@ -154,11 +155,6 @@ class ByHand:
             return effects.Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
         except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
             return effects.Completion(ending.key, error=error)
-
-
-class _Asked:
-    def __init__(self, cancelled: Callable[[], bool]) -> None:
-        self.is_set = cancelled
 
 
 def _awaited(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai import events
@@ -217,7 +216,12 @@ def check_sink(
                 holds(entries(sink) == [event.to_dict() for event in given], "what was kept is not what was recorded")
     with checks.that(f"{_THREADS} threads at once") as holds:
         sink = make()
-        failures = at_once(partial(_record_steps, sink), _THREADS)
+
+        def record(number: int) -> None:
+            for step in range(_EVENTS_EACH):
+                sink.record(_event(events.FinalRow("x" * 200), step, str(number)))
+
+        failures = at_once(record, _THREADS)
         holds(not failures, f"record raised {failures[:1]}")
         if entries is not None:
             kept = entries(sink)
@@ -226,11 +230,6 @@ def check_sink(
                 wanted = list(range(_EVENTS_EACH))
                 holds(steps == wanted, f"of one thread's {_EVENTS_EACH} events these were kept: {steps}")
     checks.done()
-
-
-def _record_steps(sink: Sink, number: int) -> None:
-    for step in range(_EVENTS_EACH):
-        sink.record(_event(events.FinalRow("x" * 200), step, str(number)))
 
 
 def _a_run(run_id: str) -> list[events.Event]:

@@ -53,24 +53,18 @@ class Tail:
         self.waiting = None
         with file:
             about = os.fstat(file.fileno())
-            self._notice_change((about.st_dev, about.st_ino), about.st_size, file)
+            self._notice_change((about.st_dev, about.st_ino), file)
             if about.st_size == self._read:
                 return []
             file.seek(self._read)
             return self._entries(file.read(about.st_size - self._read))
 
-    def _notice_change(self, identity: tuple[int, int], size: int, file: BinaryIO) -> None:
-        known = self._file is None or (
-            identity == self._file and size >= self._read and self._still_there(file)
-        )
-        if not known:
+    def _notice_change(self, identity: tuple[int, int], file: BinaryIO) -> None:
+        file.seek(self._read - len(self._last))
+        if self._file not in (None, identity) or file.read(len(self._last)) != self._last:
             self.generation += 1
             self._begin()
         self._file = identity
-
-    def _still_there(self, file: BinaryIO) -> bool:
-        file.seek(self._read - len(self._last))
-        return file.read(len(self._last)) == self._last
 
     def _entries(self, new: bytes) -> list[dict[str, Any]]:
         self._read += len(new)
