@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import dataclasses
 import logging
 import os
@@ -22,7 +23,7 @@ from kernai._util.api import is_async
 from kernai.blocks.block import Block
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection
-from kernai.mcp.dispatch import Turn
+from kernai.mcp.dispatch import Dispatch
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.language import Returned, documentation
@@ -59,27 +60,22 @@ class Adapter:
     protocol: Protocol
 
     def __init__(
-        self,
-        servers: Mapping[str, ServerConfig],
-        sources: Mapping[str, Source],
-        name: str = NAME,
-        sampling: Callback | None = None,
-        elicitation: Callback | Literal["pause"] | None = None,
-        auth: Mapping[str, httpx2.Auth] | None = None,
+        self, servers: Mapping[str, ServerConfig], sources: Mapping[str, Source], name: str,
+        sampling: Callback | None, elicitation: Callback | Literal["pause"] | None, auth: Mapping[str, httpx2.Auth],
     ) -> None:
-        self._sources = dict(sources)
-        self._auth = dict(auth or {})
         self._pauses = elicitation == "pause"
         asks = _decline if isinstance(elicitation, str) else elicitation
-        callbacks = {"sampling_callback": sampling, "elicitation_callback": asks}
-        self._callbacks = {name: _as_async(one) for name, one in callbacks.items() if one is not None}
-        self._background = Background(self.shutdown)
-        self._connections = {name: Connection(config, self._maker(config)) for name, config in servers.items()}
+        asked = {"sampling_callback": sampling, "elicitation_callback": asks}
+        callbacks = {name: _as_async(one) for name, one in asked.items() if one is not None}
+        self._background = Background()
+        self._connections = {
+            one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
+            for one, config in servers.items()
+        }
         #: the skill of each tool, by server and name, that the protocol may not call
         self._guarded: dict[tuple[str, str], str] = {}
         self.protocol = Protocol(name, self._handle, documentation(name, servers), by_name=True)
-        with _ADAPTERS_LOCK:
-            _ADAPTERS.append(self)
+        _ADAPTERS[self] = None
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -116,7 +112,7 @@ class Adapter:
                             "write trusted={'TOOL': ['INPUT']}")
         marked = {name: _names(f"trusted[{name!r}]", inputs) for name, inputs in (trusted or {}).items()}
         acting = _names("acts", acts)
-        tools = self._turn(SkillContext(None)).tools_of(server)
+        tools = self._dispatch(SkillContext(None)).tools_of(server)
         wanted = list(tools) if only is None else _names("only", only)
         for name in (*wanted, *marked, *acting):
             if name not in tools:
@@ -125,7 +121,7 @@ class Adapter:
                 raise McpConfigError(f"the tool {name!r} is marked by trusted= or acts=, but only= leaves it out")
 
         def perform(name: str, arguments: Mapping[str, Any], context: SkillContext[Any]) -> Returned:
-            return self._turn(context).call(server, name, arguments)
+            return self._dispatch(context).call(server, name, arguments)
 
         made = {
             name: tool_skill(server, tools[name], perform, prefix, marked.get(name, ()), acts=name in acting)
@@ -139,9 +135,7 @@ class Adapter:
 
         Also called at the interpreter's exit. Later requests are an `McpClosedError`.
         """
-        with _ADAPTERS_LOCK:
-            if self in _ADAPTERS:
-                _ADAPTERS.remove(self)
+        _ADAPTERS.pop(self, None)
         if REGISTRY.find(self.protocol.name) is self.protocol:
             REGISTRY.unregister(self.protocol.name)
         self._background.close(self._close_all, CLOSING_SECONDS + 2)
@@ -156,37 +150,14 @@ class Adapter:
         return f"Adapter(servers={list(self._connections)})"
 
     def _handle(self, block: Block, context: SkillContext[Any]) -> Returned:
-        return self._turn(context).answer(block.content)
+        return self._dispatch(context).answer(block.content)
 
-    def _turn(self, context: SkillContext[Any]) -> Turn:
+    def _dispatch(self, context: SkillContext[Any]) -> Dispatch:
         self._background.check()
-        return Turn(self._connections, self._background, context, self._guarded, self._pauses)
+        return Dispatch(self._connections, self._background, context, self._guarded, self._pauses)
 
     async def _close_all(self) -> None:
         await asyncio.gather(*(one.close() for one in self._connections.values()), return_exceptions=True)
-
-    def _maker(self, config: ServerConfig) -> Callable[[Session], Client]:
-        source = self._sources.get(config.name)
-        options: dict[str, Any] = {**self._callbacks, "extensions": (TasksExtension(),)}
-        if config.roots:
-            async def list_roots(_: Any) -> mcp_types.ListRootsResult:
-                roots = [{"uri": uri, "name": name} for uri, name in config.roots]
-                return mcp_types.ListRootsResult.model_validate({"roots": roots})
-
-            options["list_roots_callback"] = list_roots
-
-        def make(session: Session) -> Client:
-            given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
-            if source is None:
-                return _client(transport_of(config, session.health, self._auth.get(config.name)), given)
-            found = source if isinstance(source, (Server, MCPServer, Client)) else source()
-            if isinstance(found, Client):  # a client can be entered once, and so can each copy
-                kept = {name: value for name, value in given.items() if getattr(found, name) is None}
-                return dataclasses.replace(found, **kept)
-            is_transport = not isinstance(found, (Server, MCPServer))
-            return _client(watched(found, session.health) if is_transport else found, given)
-
-        return make
 
 
 class Options(TypedDict, total=False):
@@ -255,21 +226,21 @@ def load(
 
 def shutdown() -> None:
     """Shuts down every adapter that is still open."""
-    with _ADAPTERS_LOCK:
-        adapters = list(_ADAPTERS)
-    for adapter in adapters:
+    for adapter in list(_ADAPTERS):
         adapter.shutdown()
 
 
-_ADAPTERS: list[Adapter] = []
-_ADAPTERS_LOCK = threading.Lock()
+atexit.register(shutdown)
+
+# those that are open, in order; no lock, because each use is one operation on a dictionary
+_ADAPTERS: dict[Adapter, None] = {}
 _REGISTERING = threading.Lock()
 
 
 def _check_free(name: str) -> None:
     """`McpConfigError` if a protocol of this process, and not of the one that it was forked from, would be replaced."""
     taken = REGISTRY.find(name)
-    inherited = [one.protocol for one in _ADAPTERS if one._background.is_of_parent]  # noqa: SLF001 - of this module
+    inherited = [one.protocol for one in list(_ADAPTERS) if one._background.is_of_parent]  # noqa: SLF001 - of this module
     if taken is not None and taken not in inherited:
         raise McpConfigError(
             f"there is a protocol {name!r} already in kernai.protocols: shut that one down, give this one another name "
@@ -305,14 +276,36 @@ def _names(argument: str, given: Iterable[str]) -> list[str]:
     return list(given)
 
 
-def _client(server: Any, options: Mapping[str, Any]) -> Client:
-    return Client(
-        server,
-        client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
-        log_level="info",  # since 2026-07-28 a server logs only for clients that ask for it
-        cache=None,  # the catalogue knows what it may keep
-        **options,
-    )
+def _client_maker(
+    config: ServerConfig, source: Source | None, auth: httpx2.Auth | None, callbacks: Mapping[str, Any]
+) -> Callable[[Session], Client]:
+    options: dict[str, Any] = {**callbacks, "extensions": (TasksExtension(),)}
+    if config.roots:
+        async def list_roots(_: Any) -> mcp_types.ListRootsResult:
+            roots = [{"uri": uri, "name": name} for uri, name in config.roots]
+            return mcp_types.ListRootsResult.model_validate({"roots": roots})
+
+        options["list_roots_callback"] = list_roots
+
+    def make(session: Session) -> Client:
+        given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
+        found: Any = transport_of(config, session.health, auth) if source is None else source
+        if source is not None and not isinstance(source, (Server, MCPServer, Client)):
+            found = source()
+            if not isinstance(found, (Server, MCPServer, Client)):
+                found = watched(found, session.health)
+        if isinstance(found, Client):  # a client can be entered once, and so can each copy
+            kept = {name: value for name, value in given.items() if getattr(found, name) is None}
+            return dataclasses.replace(found, **kept)
+        return Client(
+            found,
+            client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
+            log_level="info",  # since 2026-07-28 a server logs only for clients that ask for it
+            cache=None,  # the catalogue knows what it may keep
+            **given,
+        )
+
+    return make
 
 
 def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ Answer = TypeVar("Answer")
 CLOSING_SECONDS = 8.0
 #: to learn why a session ended
 REASON_SECONDS = 1.0
-#: for how long a server that could not be listed is left alone, unless a request names it
+#: for how long the circuit breaker leaves a server alone
 RETRY_SECONDS = 30.0
 MAX_PAGES = 100
 _LOG = logging.getLogger("kernai.mcp")
@@ -162,15 +163,17 @@ class Connection:
             return {"name": self.name, "open": False}
         return {"name": self.name, "open": True, **session.about}
 
-    def remember(self, failure: McpUnavailableError | None) -> None:
-        """Notes that the server could not be listed, or could."""
-        self._failure = None if failure is None else (time.monotonic() + RETRY_SECONDS, failure)
-
-    def recent_failure(self) -> McpError | None:
-        """Why listing it again would only cost time; None if that has not failed lately."""
-        if self._failure is None or time.monotonic() >= self._failure[0]:
-            return None
-        return McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
+    @contextmanager
+    def circuit_breaker(self, *, is_named: bool) -> Iterator[None]:
+        """Around a listing: unless named, a server that failed is left alone for a while, as it may hang."""
+        if not is_named and self._failure is not None and time.monotonic() < self._failure[0]:
+            raise McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
+        try:
+            yield
+        except McpUnavailableError as error:
+            self._failure = time.monotonic() + RETRY_SECONDS, error
+            raise
+        self._failure = None
 
     async def use(self, exchange: Exchange, ask: Ask[Answer], *, what: str, repeatable: bool) -> Answer:
         """What `ask` gets from the server; `McpError` says why it got nothing.
@@ -183,7 +186,7 @@ class Connection:
             try:
                 return await self._ask(session, ask, exchange, what, repeatable)
             except Gone as gone:
-                reason = await self._bury(session)
+                reason = await self._end_lost(session)
                 in_doubt = gone.sent and not repeatable
                 if in_doubt or self.name in exchange.restarted:
                     raise self._died(exchange, what, reason, in_doubt=in_doubt) from None
@@ -202,16 +205,10 @@ class Connection:
         """Lists the tools, unless the catalogue is up to date. Concurrent callers share one listing."""
         if not force and self.is_open and self.catalogue.is_fresh:
             return
-        listing = self._listing
-        if listing is None:
-            listing = asyncio.create_task(self.use(exchange, self._list, what="tools/list", repeatable=True))
-            listing.add_done_callback(self._listed)
-            self._listing = listing
-        await asyncio.shield(listing)
-
-    def _listed(self, listing: asyncio.Task[None]) -> None:
-        self._listing = None
-        retrieve(listing)
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.create_task(self.use(exchange, self._list, what="tools/list", repeatable=True))
+            self._listing.add_done_callback(retrieve)
+        await asyncio.shield(self._listing)
 
     async def _list(self, client: Client, _: Attempt) -> None:
         self.catalogue.is_fresh = True  # before it is asked: a change that is reported meanwhile must not be lost
@@ -281,7 +278,7 @@ class Connection:
             reason = reason_of(error, self.redactor.text)
             raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
 
-    async def _bury(self, session: Session) -> str:
+    async def _end_lost(self, session: Session) -> str:
         """Ends what is left of a session; why it ended, as far as that is known."""
         await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)

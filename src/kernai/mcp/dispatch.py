@@ -1,4 +1,4 @@
-"""`Turn`: answers one block, method by method.
+"""`Dispatch`: answers one block, method by method.
 
 It runs in the thread of the protocol's handler; the servers live on the event loop. Every `McpError` about a name
 contains the request that was probably meant, so that a small model can correct its own in one turn.
@@ -19,9 +19,9 @@ from mcp_types import HEADER_MISMATCH, Prompt, Tool
 from kernai._util.api import close_matches
 from kernai.mcp import language
 from kernai.mcp.connection import Attempt, Connection, Exchange, Listing, every_page
-from kernai.mcp.errors import McpError, McpUnavailableError
+from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
-from kernai.mcp.language import METHODS, Request, Returned, one_line, read_request, written
+from kernai.mcp.language import METHODS, Request, Returned, one_line, read_request, request_text
 from kernai.mcp.schemas import example, faults, first_error
 from kernai.mcp.session import Background, Emit
 from kernai.registry.skill_context import SkillContext
@@ -35,7 +35,7 @@ Send = Callable[..., Awaitable[Any]]
 
 
 @dataclass(slots=True)
-class Turn:
+class Dispatch:
     """What the model reads for a block. A `McpError` becomes the error block.
 
     Events of the servers go to the call's `SkillContext`, and its cancellation cancels what they are asked. `guarded`
@@ -91,7 +91,7 @@ class Turn:
 
     def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
         """What each server has, or why that is not known."""
-        servers = self._meant(request)
+        servers = self._servers_for(request)
         found, failures = self._lists(servers, kind)
         for connection in found if kind == "tools" else ():
             self._emit_changes(connection, connection.catalogue.tools)
@@ -171,7 +171,7 @@ class Turn:
         lacking = [one.name for one in prompt.arguments or [] if one.required and one.name not in arguments]
         if lacking:
             full = {**request.arguments, **dict.fromkeys(lacking, "...")}
-            right = written("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
+            right = request_text("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
             raise McpError(f"the prompt {prompt.name!r} needs {', '.join(lacking)}. Write: {right}")
 
         async def send(client: Client, _: Attempt, **options: Any) -> Any:
@@ -211,25 +211,16 @@ class Turn:
     def _each(
         self, servers: Sequence[Connection], ask: Callable[[Connection, Exchange], Awaitable[Answer]]
     ) -> tuple[dict[Connection, Answer], Failures]:
-        """Asks several at once; one that fails does not cost the others' answers.
-
-        One that is not named and has failed lately is not asked again: it could hang until its timeout.
-        """
+        """Asks several at once; one that fails does not cost the others' answers. See `circuit_breaker`."""
         answers: dict[Connection, Answer] = {}
         failures: Failures = {}
 
         async def one(connection: Connection, exchange: Exchange) -> None:
-            is_meant = connection.name == self.named or len(self.servers) == 1
-            failure = None if is_meant else connection.recent_failure()
             try:
-                if failure is not None:
-                    raise failure
-                answers[connection] = await ask(connection, exchange)
-                connection.remember(None)
+                with connection.circuit_breaker(is_named=connection.name == self.named or len(self.servers) == 1):
+                    answers[connection] = await ask(connection, exchange)
             except McpError as error:
                 failures[connection] = error
-                if isinstance(error, McpUnavailableError):
-                    connection.remember(error)
 
         async def each(exchange: Exchange) -> None:
             await asyncio.gather(*(one(connection, exchange) for connection in servers))
@@ -246,7 +237,7 @@ class Turn:
 
     # ------------------------------------------------------------------------------------------------------ finding
 
-    def _meant(self, request: Request) -> list[Connection]:
+    def _servers_for(self, request: Request) -> list[Connection]:
         """The one server that is named, or all that there are."""
         if not self.servers:
             raise McpError("no servers are configured")
@@ -261,7 +252,7 @@ class Turn:
 
     def _tool(self, request: Request) -> tuple[Connection, Tool]:
         """The tool that is meant; `McpError` if there is none, or more than one."""
-        servers = self._meant(request)
+        servers = self._servers_for(request)
         failures = self._list_tools(servers)
         if not any(request.name in one.catalogue.listed for one in servers):  # not every server reports a new tool
             self._list_tools([one for one in servers if one.is_open], again=True)
@@ -275,7 +266,7 @@ class Turn:
 
     def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
         """Likewise the prompt."""
-        found, failures = self._lists(self._meant(request), "prompts")
+        found, failures = self._lists(self._servers_for(request), "prompts")
         known = {one: {prompt.name: prompt for prompt in prompts} for one, prompts in found.items()}
         if not any(request.name in prompts for prompts in known.values()):
             raise _joined([_no_such(request, "prompt", known), *failures.values()])
@@ -284,7 +275,7 @@ class Turn:
 
     def _server_of_resource(self, request: Request, uri: str) -> Connection:
         """The server that lists the resource, or the only one that has any."""
-        servers = self._meant(request)
+        servers = self._servers_for(request)
         if len(servers) == 1:
             return servers[0]
         found, failures = self._lists(servers, "resources")
@@ -293,7 +284,7 @@ class Turn:
         if len(able) == 1:
             return able[0]
         where = f"servers {_names(able)} could have it" if able else "no server has resources"
-        right = written("resources/read", {"server": able[0].name if able else "...", "uri": uri})
+        right = request_text("resources/read", {"server": able[0].name if able else "...", "uri": uri})
         error = McpError(f"say which server {uri!r} is to be read from: {where}. Write: {right}")
         raise _joined([error, *failures.values()])
 
@@ -302,7 +293,7 @@ class Turn:
         known = f"there is no method {request.method!r}. The methods are: {', '.join(METHODS)}."
         close = close_matches(request.method, METHODS)
         if close and _bare(close[0]) == _bare(request.method):
-            return McpError(f"{known} Write: {written(close[0], request.params)}")
+            return McpError(f"{known} Write: {request_text(close[0], request.params)}")
         found = self._tool_called(request)
         if found is not None:
             connection, tool = found
@@ -310,7 +301,7 @@ class Turn:
             right = language.tool_call(connection.name, tool, _arguments_of(request, tool))
             return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        general = written("tools/call", {"name": "TOOL", "arguments": {}})
+        general = request_text("tools/call", {"name": "TOOL", "arguments": {}})
         return McpError(f"{known}{hint} A tool is called with {general}")
 
     def _refuse_guarded(self, connection: Connection, tool: Tool) -> None:
@@ -336,15 +327,15 @@ class Turn:
     def _no_tool(self, request: Request, servers: Sequence[Connection]) -> McpError:
         """Why none of these servers has the tool."""
         name = request.name
-        barred = next((one for one in servers if name in one.catalogue.listed), None)
-        if barred is not None:
-            allowed = ", ".join(barred.catalogue.tools) or "none"
-            if barred.config.allows(name):
+        owner = next((one for one in servers if name in one.catalogue.listed), None)
+        if owner is not None:
+            allowed = ", ".join(owner.catalogue.tools) or "none"
+            if owner.config.allows(name):
                 return McpError(
-                    f"the tool {name!r} of server {barred.name!r} runs only as a task, in a form of tasks that is not "
+                    f"the tool {name!r} of server {owner.name!r} runs only as a task, in a form of tasks that is not "
                     f"supported here; others are: {allowed}"
                 )
-            return McpError(f"the tool {name!r} of server {barred.name!r} is not allowed; allowed are: {allowed}")
+            return McpError(f"the tool {name!r} of server {owner.name!r} is not allowed; allowed are: {allowed}")
         others = [one for one in self.servers.values() if one not in servers]
         self._list_tools(others)
         elsewhere = [one for one in others if name in one.catalogue.tools]

@@ -286,14 +286,14 @@ class _Call:
             return value
         result, data = self._result_of(value)
         # writing media reads files
-        return await in_worker(self.pool, lambda: written(result, data)) if result.media else written(result, data)
+        return await in_worker(self.pool, lambda: as_result(result, data)) if result.media else as_result(result, data)
 
     def _in_worker(self, invoke: Callable[[], Any]) -> Any:
         """The whole result of a sync skill; an awaitable is for the event loop."""
         if self.cancellation.is_set():  # while it waited for a thread
             raise RunCancelledError("the call was cancelled")
         value = invoke()
-        return value if hasattr(value, "__await__") else written(*self._result_of(value))
+        return value if hasattr(value, "__await__") else as_result(*self._result_of(value))
 
     def _result_of(self, value: object) -> tuple[SkillResult, Any]:
         """A skill's value, and its structured content if it is data. `KernaiError` for what has no text, like bytes."""
@@ -325,7 +325,7 @@ class _Call:
         return value if self.context is None else self.context.scrub(value)
 
 
-def written(result: SkillResult, data: Any) -> types.CallToolResult:
+def as_result(result: SkillResult, data: Any) -> types.CallToolResult:
     """A skill's result for MCP. `KernaiError` for a media file that cannot be read.
 
     An image or a sound has its own kind of content, other media are embedded resources (as text where they are text),

@@ -9,7 +9,6 @@ the interpreter's exit, neither thread nor loop is left. Nobody may wait for it 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import re
@@ -43,16 +42,12 @@ _DONE = object()
 class Background:
     """Starts its thread with the first call."""
 
-    def __init__(self, at_exit: Callable[[], object]) -> None:
-        self._at_exit = at_exit  # registered only while there is something to end
+    def __init__(self) -> None:
         self._loop = BackgroundLoop("kernai-mcp")
         self._process = os.getpid()
-        self._begun = False
 
     def run(
-        self,
-        work: Callable[[Emit], Coroutine[Any, Any, Answer]],
-        emit: Emit = lambda _: None,
+        self, work: Callable[[Emit], Coroutine[Any, Any, Answer]], emit: Emit = lambda _: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
         """Performs `work` on the loop and waits for it; `emit` gets its events, in the caller's thread.
@@ -65,9 +60,6 @@ class Background:
                 "an MCP request on the thread that serves MCP would wait for itself forever; "
                 "in a sampling or elicitation callback use 'def' in place of 'async def', or await arun(...)"
             )
-        if not self._begun:
-            self._begun = True
-            atexit.register(self._at_exit)
         inbox: SimpleQueue[Any] = SimpleQueue()
         try:
             future: Future[Answer] = self._loop.submit(lambda: work(inbox.put))
@@ -102,7 +94,6 @@ class Background:
 
     def close(self, last: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
         """Runs `last` on the loop, then ends loop and thread; waits for at most about `seconds`."""
-        atexit.unregister(self._at_exit)
         if not self.is_of_parent:
             self._loop.close(seconds, last)
 
@@ -155,7 +146,7 @@ class Session:
     @property
     def is_alive(self) -> bool:
         """Opening or open."""
-        return not (self.health.ended or self._closing.is_set() or self.task.done())
+        return not self._closing.is_set()
 
     @property
     def is_usable(self) -> bool:
@@ -207,9 +198,7 @@ class Session:
 
     def is_lost(self, error: Exception) -> bool:
         """Whether an error means that this session cannot be used any more."""
-        if self.health.ended or self.task.done():
-            return True
-        return isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED
+        return self.health.ended or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
 
     def is_forgotten(self, error: Exception, statuses: list[int]) -> bool:
         """Whether a restarted server does not know this session any more. Since 2026-07-28 there are no sessions."""

@@ -34,7 +34,7 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,)
 _SEVERAL = ("anyOf", "oneOf")
 
 
-class UnheldSchemaError(Exception):
+class UnfitSchemaError(ValueError):
     """Why a schema cannot be a skill's inputs."""
 
 
@@ -61,9 +61,9 @@ class SchemaTable(InputTable):
         properties = self._written_out.get("properties", {})
         for name in trusted:
             if name not in properties:
-                raise UnheldSchemaError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
+                raise UnfitSchemaError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
             if _is_closed(properties[name]):
-                raise UnheldSchemaError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
+                raise UnfitSchemaError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
             properties[name] = marked(properties[name])
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
         self._has_trusted = bool(trusted)
@@ -98,27 +98,27 @@ class SchemaTable(InputTable):
 
 
 def written_out(schema: Mapping[str, Any]) -> Schema:
-    """A schema of arguments with all references resolved; `UnheldSchemaError` where it lists no arguments."""
+    """A schema of arguments with all references resolved; `UnfitSchemaError` where it lists no arguments."""
     if not is_schema(schema):
-        raise UnheldSchemaError("it is not a valid JSON schema")
+        raise UnfitSchemaError("it is not a valid JSON schema")
     try:
         made = _Writer(schema).written(schema, ("#",))
     except RecursionError:
-        raise UnheldSchemaError("it nests too deeply") from None
+        raise UnfitSchemaError("it nests too deeply") from None
     if made.get("type", "object") != "object":
-        raise UnheldSchemaError(f"its arguments are not an object, but {label_of(made)}")
+        raise UnfitSchemaError(f"its arguments are not an object, but {label_of(made)}")
     free = made.get("patternProperties") or (not made.get("properties") and made.get("additionalProperties"))
     if free:
-        raise UnheldSchemaError("it takes arguments of any name, and an input must have a fixed name")
+        raise UnfitSchemaError("it takes arguments of any name, and an input must have a fixed name")
     if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
-        raise UnheldSchemaError("it does not list its arguments as properties")
+        raise UnfitSchemaError("it does not list its arguments as properties")
     listed = made.get("properties", {})
     unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
     if unlisted:  # required anyway, so there must be an input for it
         made["properties"] = listed = {**listed, **unlisted}
     for name in listed:
         if plain_line(name) != name or not name or "<" in name:
-            raise UnheldSchemaError(f"no input can have the name {name!r}")
+            raise UnfitSchemaError(f"no input can have the name {name!r}")
     return made
 
 
@@ -152,13 +152,13 @@ class _Writer:
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
         self._left -= 1
         if self._left < 0:
-            raise UnheldSchemaError(f"with its references written out it has more than {MAX_PARTS} parts")
+            raise UnfitSchemaError(f"with its references written out it has more than {MAX_PARTS} parts")
         if not isinstance(schema, Mapping):  # True is any value; False none, which the check reports
             return {}
         if "$ref" in schema:
             return self._referred(schema, inside)
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            raise UnheldSchemaError("it contains a dynamic reference")
+            raise UnfitSchemaError("it contains a dynamic reference")
         made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
         self._write_parts(made, inside)
         for one in made.pop("allOf", ()):
@@ -200,7 +200,7 @@ class _Writer:
             elif isinstance(found, Mapping) and key in found and steps[0] == "#":
                 found = found[key]
             else:
-                raise UnheldSchemaError(f"it refers to {reference!r}, which it does not contain")
+                raise UnfitSchemaError(f"it refers to {reference!r}, which it does not contain")
         return found
 
 
@@ -247,9 +247,9 @@ def tool_skill(
     name = prefix + tool.name
     try:
         if plain_line(name) != name:
-            raise UnheldSchemaError(f"no skill can have the name {name!r}")
+            raise UnfitSchemaError(f"no skill can have the name {name!r}")
         return ToolSkill(name, tool, SchemaTable(name, tool.input_schema, trusted), perform, acts=acts)
-    except (UnheldSchemaError, ValueError) as error:
+    except ValueError as error:
         raise McpConfigError(
             f"the tool {tool.name!r} of server {server!r} cannot be a skill: {error}. Name those that you want with "
             f"only=[...]; the protocol can call this one"
