@@ -17,7 +17,7 @@ from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
 from kernai.command_line.program import number
-from kernai.command_line.skills_command import add_capabilities_argument, fault_of, import_from_here, skills_in
+from kernai.command_line.skills_command import add_capabilities_option, fault_of, import_from_here, skills_in
 from kernai.errors import KernaiError, error_text
 from kernai.registry.configuration import config
 from kernai.values.limits import Limits
@@ -45,13 +45,13 @@ def add_agent_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def add_model_arguments(parser: ArgumentParser) -> None:
+def add_model_options(parser: ArgumentParser) -> None:
     """``--model`` and its details, ``--max-steps``, and the limits of `Limits`."""
     parser.add_argument("--model", metavar="VENDOR/NAME", help="use this model instead of the agent's own")
     parser.add_argument(
         "--base-url", metavar="URL", help="address of the --model's server, if it is not the vendor's own"
     )
-    add_capabilities_argument(parser, "capabilities of the --model, such as text,vision, if kernai does not know them")
+    add_capabilities_option(parser, "capabilities of the --model, such as text,vision, if kernai does not know them")
     parser.add_argument(
         "--price", type=_price, metavar="IN,OUT",
         help="prices of the --model in dollars per million tokens, for --max-cost",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
-from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, add_loudness_arguments, failure_of, summary
+from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, add_loudness_options, failure_of, summary
 from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, described, failing
 from kernai.command_line.program import Command
 from kernai.command_line.recording import recording_of
@@ -52,10 +52,10 @@ printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 
 def add_arguments(parser: ArgumentParser) -> None:
     agents.add_agent_arguments(parser)
-    agents.add_model_arguments(parser)
+    agents.add_model_options(parser)
     parser.add_argument("--record", metavar="FILE", help="write a recording of all turns: .json or .jsonl")
-    stores.add_store_arguments(parser)
-    add_loudness_arguments(parser)
+    stores.add_store_options(parser)
+    add_loudness_options(parser)
 
 
 def run(options: Namespace) -> int:
@@ -167,11 +167,9 @@ class KeptConversation:
 
     def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:
         """The next turn; without content, what continues an interrupted one."""
-        given = {**options, "run_id": self.run_id, "store": self._store.store}
-        if self.status is None:
-            return stream(agent, content, **given)
+        is_there = self.status is not None
         with self._continuing():
-            return stream(agent, content, resume=True, **given)
+            return stream(agent, content, resume=is_there, run_id=self.run_id, store=self._store.store, **options)
 
     def _continuing(self) -> Any:
         where = f"kernai replay AGENT {self._store.path} {self.run_id}"

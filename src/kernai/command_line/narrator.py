@@ -321,7 +321,7 @@ def carried_out(
     return output.WAITING
 
 
-def add_loudness_arguments(parser: ArgumentParser) -> None:
+def add_loudness_options(parser: ArgumentParser) -> None:
     """``--quiet`` and ``--verbose``."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--quiet", "-q", action="store_true", help="show only answers and errors")

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
-from kernai.command_line.narrator import Narrator, add_loudness_arguments, carried_out
+from kernai.command_line.narrator import Narrator, add_loudness_options, carried_out
 from kernai.command_line.output import NO, OK, CommandError
 from kernai.command_line.program import Command
 from kernai.command_line.recording import FORMS, Source, recording_of, source
@@ -30,7 +30,7 @@ from kernai.values.result import Result
 def _add_run_arguments(parser: ArgumentParser) -> None:
     agents.add_agent_arguments(parser)
     parser.add_argument("input", metavar="INPUT", nargs="?", help="the question or task; - reads stdin")
-    agents.add_model_arguments(parser)
+    agents.add_model_options(parser)
     parser.add_argument(
         "--media", metavar="FILE|URL", action="append", default=[], type=agents.media_at,
         help="an image or other media to send after the input; repeatable",
@@ -39,8 +39,8 @@ def _add_run_arguments(parser: ArgumentParser) -> None:
         "--record", metavar="FILE", help="write a recording: .json at the end, or .jsonl as the run goes"
     )
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
-    add_loudness_arguments(parser)
-    stores.add_store_arguments(parser)
+    add_loudness_options(parser)
+    stores.add_store_options(parser)
 
 
 def _run(options: Namespace) -> int:
@@ -121,15 +121,15 @@ def _add_resume_arguments(parser: ArgumentParser) -> None:
         "--refuse", metavar="CALL[=WHY]", action="append", default=[],
         help="refuse this call, and give the model the reason WHY; repeatable",
     )
-    stores.add_by_argument(group)
+    stores.add_by_option(group)
     parser.add_argument("--input", metavar="TEXT", help="the user's next message; - reads stdin")
     parser.add_argument(
         "--in-flight", choices=IN_FLIGHT, default="fail",
         help="what to do with calls that were interrupted (default: fail)",
     )
-    agents.add_model_arguments(parser)
+    agents.add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
-    add_loudness_arguments(parser)
+    add_loudness_options(parser)
 
 
 def _resume(options: Namespace) -> int:

@@ -120,7 +120,7 @@ def _add_approve_arguments(parser: ArgumentParser) -> None:
     stores.add_run_arguments(parser)
     parser.add_argument("call", metavar="CALL", help="the call's id")
     parser.add_argument("--no", metavar="REASON", help="refuse the call, and give the model this reason")
-    stores.add_by_argument(parser)
+    stores.add_by_option(parser)
 
 
 def _approve(options: Namespace) -> int:

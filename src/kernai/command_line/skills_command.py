@@ -131,14 +131,14 @@ def _capabilities(text: str) -> tuple[str, ...]:
     return words
 
 
-def add_capabilities_argument(parser: ArgumentParser, help: str) -> None:
+def add_capabilities_option(parser: ArgumentParser, help: str) -> None:
     """``--model-capabilities``."""
     parser.add_argument("--model-capabilities", type=_capabilities, metavar="LIST", help=help)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; the code is executed")
-    add_capabilities_argument(
+    add_capabilities_option(
         parser, "list the skills for a model with these, such as text,vision (default: every skill)"
     )
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")

@@ -189,7 +189,7 @@ def continuing(
 # -------------------------------------------------------------------------------------------------------- arguments
 
 
-def add_store_arguments(parser: ArgumentParser) -> None:
+def add_store_options(parser: ArgumentParser) -> None:
     """``--store`` and ``--run-id``, for a run that is kept."""
     parser.add_argument(
         "--store", metavar="STORE", help="save the run in this file, to resume it later; created if it does not exist"
@@ -208,7 +208,7 @@ def add_store_argument(parser: ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
 
 
-def add_by_argument(parser: argparse._ActionsContainer) -> None:
+def add_by_option(parser: argparse._ActionsContainer) -> None:
     """``--by``."""
     parser.add_argument(
         "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mcp import Client
 from mcp_types import Tool
@@ -35,12 +35,11 @@ _LOG = logging.getLogger("kernai.mcp")
 _DEFINING = ("title", "description", "inputSchema", "outputSchema", "annotations")
 
 
-class Listing(list[Any]):
+class Listing(NamedTuple):
     """What a server has of one kind; `is_cut` if it has more than was asked for."""
 
-    def __init__(self, found: Iterable[Any] = (), *, is_cut: bool = False) -> None:
-        super().__init__(found)
-        self.is_cut = is_cut
+    found: Sequence[Any] = ()
+    is_cut: bool = False
 
 
 class Catalogue:
@@ -65,7 +64,7 @@ class Catalogue:
 
     def update(self, listing: Listing, revision: str) -> None:
         """A new listing. The tasks of revision 2025-11-25 cannot be awaited, so tools that need one are left out."""
-        tools = {tool.name: tool for tool in listing}
+        tools = {tool.name: tool for tool in listing.found}
         for name, tool in tools.items():
             self._first.setdefault(name, _definition(tool))
         only_tasks = () if revision in MODERN_PROTOCOL_VERSIONS else [
@@ -199,7 +198,7 @@ class Connection:
             what = f"listing its {kind.replace('_', ' ')}"
             return await self.use(exchange, lambda client, _: every_page(client, kind), what=what, repeatable=True)
         await self.refresh(exchange, force=True)
-        return Listing(self.catalogue.tools.values(), is_cut=self.catalogue.is_cut)
+        return Listing(list(self.catalogue.tools.values()), self.catalogue.is_cut)
 
     async def refresh(self, exchange: Exchange, *, force: bool) -> None:
         """Lists the tools, unless the catalogue is up to date. Concurrent callers share one listing."""

@@ -96,7 +96,7 @@ class Dispatch:
         for connection in found if kind == "tools" else ():
             self._emit_changes(connection, connection.catalogue.tools)
         return "\n\n".join(
-            language.section(one.name, what, map(line, found[one]), is_cut=found[one].is_cut)
+            language.section(one.name, what, map(line, found[one].found), is_cut=found[one].is_cut)
             if one in found else str(failures[one]) for one in servers
         )
 
@@ -267,7 +267,7 @@ class Dispatch:
     def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
         """Likewise the prompt."""
         found, failures = self._lists(self._servers_for(request), "prompts")
-        known = {one: {prompt.name: prompt for prompt in prompts} for one, prompts in found.items()}
+        known = {one: {prompt.name: prompt for prompt in prompts.found} for one, prompts in found.items()}
         if not any(request.name in prompts for prompts in known.values()):
             raise _joined([_no_such(request, "prompt", known), *failures.values()])
         connection = _only(request, "prompt", known)
@@ -279,7 +279,7 @@ class Dispatch:
         if len(servers) == 1:
             return servers[0]
         found, failures = self._lists(servers, "resources")
-        having = [one for one, resources in found.items() if any(resource.uri == uri for resource in resources)]
+        having = [one for one, resources in found.items() if any(resource.uri == uri for resource in resources.found)]
         able = having or [one for one in found if "resources" in one.about().get("offers", ())]
         if len(able) == 1:
             return able[0]
