@@ -10,8 +10,8 @@ attribute of its class, so a new kind is one class here, written in one place:
 - `uncompared` names the fields that a replay does not compare. `open_fields` names those that may hold any object:
   `seal` copies them, `json` converts them. `usage` returns the usage of the model call that the row records.
 - `is_warning` says whether the log warns of the row, `is_note` whether it deserves a mark on a time line. `group` is
-  its category for a person, and its colour in the viewer. ``problem`` means that the model must be corrected, or that a
-  call of it failed.
+  its category for a person, and its colour in the viewer. ``problem`` means that the model must be corrected, or that
+  something failed.
 
 The fields are the parameters of `__init__`, except keyword-only ones. Fields without a default are always in the data;
 those with a default only if they are not None. Names that Python or this module already uses end in ``_``. Annotations
@@ -708,7 +708,7 @@ class ForgedBlockRow(_BlockRow):
 
 
 class DialectCallRow(Row):
-    """A call written in [another format](models.md#calls-in-another-format); it is made.
+    """A call written in [another format](models.md#calls-in-another-format); kernai makes it.
 
     Example: {"dialect": "hermes", "name": "search"}
     """

@@ -219,7 +219,7 @@ class RecordedRun:
         answer: list[Message] = []
         calls: list[CallEndedRow] = []  # after the last response: one of them may have ended the run with an answer
         finish_reason = None
-        #: the recorded inputs by their place in `sent`; who wrote a message is not recorded with it
+        #: the recorded inputs by their index in `sent`, since `messages_sent` does not say who wrote a message
         inputs: dict[int, str | Sequence[Any]] = {len(self.start.history): self.start.input}
         added: str | Sequence[Any] | None = None
         for _, row in self.scopes[""]:
@@ -325,10 +325,10 @@ def has_system(row: MessagesSentRow) -> bool:
 def _signature(
     sent: Mapping[str, Any], earlier: Mapping[str, Any] | None, given: str | Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Who wrote a message that was sent, and what is marked as from outside in it.
+    """Who wrote a sent message, and which of its parts are marked as from outside.
 
-    It may be an `earlier` one of the history, or be `given` by the user. Results show what they are; anything else
-    came from a tool.
+    `earlier` is the message in the history, if it comes from there; `given` is the user's input, if it is one. Messages
+    with results are recognised by their content; any other user message came from a tool.
     """
     if earlier is not None:
         return {name: earlier[name] for name in ("by", "outside") if name in earlier}
