@@ -1,4 +1,4 @@
-"""`Context`: a run's workflow, and the host's own state."""
+"""`Context`: the workflow of a run, and the host's own state."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Context:
     media_store: MediaStore
     plan: Plan | None = None
     task_results: dict[str, Any]
-    #: what `trust` has added since the run last looked
+    #: the values that `trust` has added, until the run collects them
     trusted: tuple[str, ...] = ()
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` calls no other."""
+        """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` does not call this class's."""
         made = super().__new__(cls)
-        # through `vars`, each context would keep a dict that the garbage collector looks at
+        # `vars` would create a dict for each context, which the garbage collector would have to visit
         object.__setattr__(made, "media_store", MediaStore())
         object.__setattr__(made, "task_results", {})
         return made
@@ -64,11 +64,11 @@ class Context:
             self.media_store = media_store
 
     def trust(self, *values: object) -> None:
-        """Allows these values in `Trusted` inputs from the model's next response on, as if the user had said them: an
-        account number that your database has for the user, say. docs/security.md explains when to do this. It counts in
-        the run under way, or else in the next one with this context, and when that is resumed.
+        """Allows these values in `Trusted` inputs, as if the user had said them.
 
-        Texts, numbers, dates. `TypeError` for anything else.
+        An example is an account number that your database has for the user; docs/security.md explains when to do this.
+        The values count from the model's next response on, in the current run, or else in the next run with this
+        context, and when that run is resumed. They are texts, numbers or dates; raises `TypeError` for anything else.
         """
         for one in values:
             if not isinstance(one, (str, int, float)) and type(one).__module__ not in ("datetime", "decimal", "uuid"):
@@ -85,10 +85,11 @@ class Context:
         return self.plan.tasks if self.plan is not None else ()
 
     def save(self) -> Any:
-        """The host's state that a resumed run needs, as JSON data. By default none: override it with `restore`.
+        """The host's state that a resumed run needs, as JSON data. By default none: override this, and `restore` too.
 
-        Anything else is a `TypeError` from the run. Called after each outcome, and recorded (`context_saved`) if it has
-        changed. If a sub-run shares objects with its parent, the parent's is called, in the sub-run's thread.
+        The run raises `TypeError` for anything else. It calls this after each outcome, and records the result
+        (`context_saved`) if it has changed. If a sub-run shares objects with its parent, it calls the parent's `save`,
+        in the sub-run's thread.
         """
         return None
 
@@ -98,8 +99,8 @@ class Context:
     def child(self, task_id: str | None) -> Self:
         """The context of a sub-run: a shallow copy one level deeper, without a plan of its own.
 
-        `__init__` is not called, so sub-runs share the host's attributes by reference. If a sub-run needs other ones,
-        override this: call `super().child(task_id)` and replace them.
+        `__init__` is not called, so sub-runs share the host's attributes by reference. If a sub-run needs attributes of
+        its own, override this: call `super().child(task_id)` and replace them.
         """
         child = copy(self)
         for name in self.own:

@@ -1,4 +1,4 @@
-"""`Limits` of a run; `Budget`: what the run and its sub-runs have used of them, time aside; `UsageMeter`."""
+"""`Limits` of a run; `Budget`: how much a run and its sub-runs have used of them, except time; `UsageMeter`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_TOO_DEEP = 10
 CALLS_PER_INPUT = 500
 #: how many tasks a plan may have, and how many a model may plan unless its agent says otherwise
 MAX_TASKS, MODEL_MAX_TASKS = 1000, 50
-#: `Limits.max_calls` if nothing is given. A text, so that it survives copying and pickling
+#: the default of `Limits.max_calls`. A text, so that it survives copying and pickling
 PER_INPUT: Literal["500 per input"] = "500 per input"
 
 
@@ -32,10 +32,10 @@ PER_INPUT: Literal["500 per input"] = "500 per input"
 class Limits(Value):
     """One budget for a root run and its sub-runs. None means no limit.
 
-    `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`), `max_calls` counts
-    model, skill and protocol calls: by default each input of a run, the first one and that of each `resume`, may make
-    500; a number is for the whole run. `timeout` is in seconds from the run's start, `max_depth` bounds how deep agents
-    may call agents, `repeated_calls` stops a run that makes the same call that many times in a row.
+    `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`). `max_calls` counts
+    model, skill and protocol calls. By default, each input of a run (the first one, and that of each `resume`) may make
+    500; a number applies to the whole run. `timeout` is in seconds from the run's start. `max_depth` limits how deep
+    agents may call agents. `repeated_calls` stops a run that makes the same call that many times in a row.
     """
 
     max_tokens: int | None = None
@@ -61,7 +61,7 @@ class Limits(Value):
                 raise ValueError(f"{one.name} is larger than a float can be; for no limit, pass None")
 
     def check_model(self, model: Model) -> None:
-        """`ValueError` if `max_cost` is set and the model's price is unknown: no price is guessed."""
+        """Raises `ValueError` if `max_cost` is set and the model's price is unknown: no price is guessed."""
         if self.max_cost is not None and model.cost is None:
             raise ValueError(
                 f"limits.max_cost needs the price of model {model.id!r}: "
@@ -70,9 +70,9 @@ class Limits(Value):
 
 
 class Budget:
-    """What a root run has used, sub-runs included. Thread-safe, since parallel sub-runs share it."""
+    """What a root run and its sub-runs have used. Thread-safe, since parallel sub-runs share it."""
 
-    #: shared by all runs: it is held for a few instructions, and a lock per run would be one more object
+    #: shared by all runs: it is held only for a few instructions, and a lock per run would be one more object
     _lock = threading.Lock()
 
     __slots__ = (
@@ -94,23 +94,23 @@ class Budget:
     def _set_most(self, most: int | None) -> None:
         self._most_calls = most
         self._is_refused = False
-        #: a call of a lower number needs no look at the limits
+        #: for calls with a lower number, the limits need not be checked
         self.unchecked = 0 if self.needs_tokens or self._too_deep else maxsize if most is None else most
 
     def begin_input(self, *, is_plan: bool = False) -> None:
-        """An input of the run begins. Without a limit of its own it may make 500 calls; a host's plan any number."""
+        """Begins an input of the run. If no limit was given, it may make 500 calls; a plan of the host, any number."""
         if self.limits.max_calls == PER_INPUT:
             self.calls = count()
             self._set_most(None if is_plan else CALLS_PER_INPUT)
 
     def spend_call(self) -> None:
-        """Before a model, skill or protocol call: counts it. `LimitReachedError` if a limit is used up."""
+        """Counts a model, skill or protocol call before it is made. Raises `LimitReachedError` at a limit."""
         number = next(self.calls)
         if number >= self.unchecked:
             self.check_call(number)
 
     def check_call(self, number: int) -> None:
-        """Before the call of that number, which has been counted: `LimitReachedError` if a limit is used up."""
+        """Raises `LimitReachedError` if a limit forbids the call with this number, which has been counted already."""
         with self._lock:
             self._check(number)
 
@@ -138,10 +138,10 @@ class Budget:
             raise LimitReachedError(f"{held} used up: allow more with Limits(max_calls=...)", StopReason.MAX_CALLS)
 
     def check_depth(self, depth: int) -> None:
-        """`LimitReachedError` for a sub-run deeper than `max_depth`.
+        """Raises `LimitReachedError` for a sub-run deeper than `max_depth`.
 
-        The call fails, and its agent may do something else. Agents that keep calling each other could make `max_steps`
-        to the power of `max_depth` calls, so after `MAX_TOO_DEEP` such failures the whole run stops.
+        The call then fails, and its agent may do something else. Agents that keep calling each other could make
+        `max_steps` to the power of `max_depth` calls, so after `MAX_TOO_DEEP` such failures the whole run stops.
         """
         if depth > self.limits.max_depth:
             with self._lock:
@@ -154,9 +154,9 @@ class Budget:
             f"max_depth={self.limits.max_depth} is reached: agents call agents too deeply", StopReason.MAX_DEPTH)
 
     def spend_tokens(self, tokens: int | None, cost: float | None, model: Model, estimate: int) -> bool:
-        """After a model call. If the vendor reported no total, `estimate` counts, at the highest price.
+        """Adds the tokens and the cost of a model call. If the vendor reported no total, `estimate` counts.
 
-        Returns True the first time that this happens in the run, so that the caller warns once.
+        Returns True the first time that an estimate counts in a run, so that the caller warns once.
         """
         if cost is None and model.rates is not None:
             # the highest price: an estimate must not let a run overspend
@@ -169,14 +169,14 @@ class Budget:
         return first
 
     def spend_usage(self, used: Usage) -> None:
-        """After a failed model call, whose usage the vendor may have reported."""
+        """Adds the usage of a failed model call, as far as the vendor reported it."""
         with self._lock:
             self._tokens += (used.prompt_tokens or 0) + (used.completion_tokens or 0)
             self._cost += used.cost or 0.0
 
 
 def _renew_lock() -> None:
-    """In a forked child: the thread that may have held the lock does not exist there."""
+    """Replaces the lock in a forked child: a thread that held it there does not exist."""
     Budget._lock = threading.Lock()  # noqa: SLF001 - of this module
 
 
@@ -185,9 +185,9 @@ if hasattr(os, "register_at_fork"):  # not on every system
 
 
 class UsageMeter:
-    """Sums up the usage of one run or sub-run. What no call reported is None."""
+    """Sums up the usage of one run or sub-run. A number that no call reported is None."""
 
-    # not a sum of `Usage`s, each of which costs as much as all of this
+    # numbers, not a `Usage`: making a new one for each call would cost as much as all of this
     __slots__ = ("_cached", "_calls", "_completion", "_cost", "_prompt", "_total", "_written")
 
     def __init__(self) -> None:

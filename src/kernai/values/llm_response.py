@@ -33,9 +33,9 @@ class LlmResponse(Value):
     is in dollars, if it is known better than by the price of the run's model. `model` is the id of the model that
     answered, if it was not the run's.
 
-    Of a native call `blocks` are the calls, in order, and `content` is the prose with their
-    markup (`written` makes it), which is not parsed again; None means that `content` is to be parsed. If `content` is
-    replaced, the blocks no longer count. `ends_turn` says whether the model ended its turn: then prose is the answer.
+    After native calls, `blocks` are the calls in order, and `content` is the prose and their markup (see `written`),
+    which is not parsed again. If `blocks` is None, `content` is parsed. If `content` is replaced, the blocks no longer
+    count. `ends_turn` says whether the model ended its turn; if so, the prose is the answer.
     """
 
     content: str
@@ -56,7 +56,7 @@ class LlmResponse(Value):
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
         prompt, completion, total = self.prompt_tokens, self.completion_tokens, self.total_tokens
-        if (  # written out, since every step runs this
+        if (  # without a loop, since every step runs this
             (prompt is not None and (type(prompt) is not int or prompt < 0))
             or (completion is not None and (type(completion) is not int or completion < 0))
             or (total is not None and (type(total) is not int or total < 0))
@@ -91,7 +91,7 @@ class LlmResponse(Value):
 
     @property
     def prose(self) -> str | None:
-        """What `content` holds beside the native calls; None if there are none, or if `content` was replaced."""
+        """The part of `content` before the native calls; None if there are none, or if `content` was replaced."""
         if self.blocks is None:
             return None
         calls = written("", self.blocks)
@@ -112,5 +112,5 @@ class LlmResponse(Value):
 
 
 def written(prose: str, blocks: Sequence[Block]) -> str:
-    """The content of a response with native calls."""
+    """The content of a response with native calls: the prose, then the markup of each call."""
     return "\n".join(filter(None, [prose, *map(str, blocks)]))

@@ -42,10 +42,10 @@ _MIME = rf"{_WORD}/{_WORD}"
 class Media(Value):
     """One piece of media. Build it with `from_file`, `from_url` or `from_bytes`.
 
-    `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes. Equal
-    data has an equal `id`; for a file that is its path, for a URL the URL, not the contents. `payload` is what the file
-    of a ``path`` held when a store read it: `read_bytes` returns that, even if the file has changed since. It counts
-    neither for the id nor for equality.
+    `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes. Media
+    with equal `data` have an equal `id`; for a file or a URL the contents do not matter. `payload` is the contents of a
+    ``path`` at the time when a store read the file: `read_bytes` returns these, even if the file has changed since. It
+    affects neither the id nor equality.
     """
 
     kind: Kind
@@ -75,9 +75,9 @@ class Media(Value):
         cls, path: str | os.PathLike[str], *, kind: str | None = None, mime_type: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
-        """Media in a regular file, read when needed. The MIME type comes from the file's ending.
+        """Media in a regular file, which is read when needed. The MIME type comes from the file's extension.
 
-        A directory, a device or a pipe is a `ValueError` here; `read_bytes` reports a missing file.
+        Raises `ValueError` for a directory, a device or a pipe. A missing file is reported by `read_bytes`.
         """
         text = os.fspath(path)
         if not isinstance(text, str):
@@ -119,7 +119,7 @@ class Media(Value):
         return self.source == "bytes"
 
     def read_bytes(self) -> bytes:
-        """The payload. `KernaiError` for a URL (fetch it yourself) and for a file that cannot be read."""
+        """The payload. Raises `KernaiError` for a URL (fetch it yourself) and for a file that cannot be read."""
         if isinstance(self.data, bytes):
             return self.data
         if self.source == "url":
@@ -133,15 +133,15 @@ class Media(Value):
             raise KernaiError(f"cannot read media file {self.data!r}: {error.strerror or error}") from error
 
     def to_base64(self) -> str:
-        """The payload as base64 text; fails as `read_bytes` does."""
+        """The payload as base64 text. Raises what `read_bytes` raises."""
         from base64 import b64encode
 
         return b64encode(self.read_bytes()).decode("ascii")
 
     def to_dict(self, *, inline: bool = False) -> dict[str, object]:
-        """A reference, ready for JSON, without payload or a URL's query.
+        """A reference as JSON data, without the payload or a URL's query.
 
-        With `inline` the media itself too: ``"base64"`` for bytes and files, ``"url"`` for the whole URL.
+        With `inline`, it contains the media itself: ``"base64"`` for bytes and files, ``"url"`` for the whole URL.
         """
         reference: dict[str, object] = {
             "id": self.id, "kind": self.kind, "mime_type": self.mime_type, "source": self.source,
@@ -162,7 +162,7 @@ class Media(Value):
     def from_inline(cls, reference: Mapping[str, Any]) -> Media | None:
         """The media in an inline reference; None for any other reference.
 
-        A path in it is never opened: a conversation may come from anybody. `ValueError` for invalid base64.
+        A path in it is never opened: a conversation may come from anybody. Raises `ValueError` for invalid base64.
         """
         held, url = reference.get("base64"), reference.get("url")
         kind = reference["kind"], reference.get("mime_type", FALLBACK_MIME)
@@ -206,7 +206,7 @@ class MediaReference(Media):
         object.__setattr__(self, "_reference", dict(reference))
 
     def read_bytes(self) -> bytes:
-        """`KernaiError`: only the run's store, or the source of the media, has the payload."""
+        """Raises `KernaiError`: only the run's store, or the source of the media, has the payload."""
         raise KernaiError(f"the recording has a reference to {self.id}, but not its data")
 
     def to_dict(self, *, inline: bool = False) -> dict[str, object]:
@@ -219,7 +219,7 @@ class MediaReference(Media):
 
 
 class MediaStore:
-    """Thread-safe. An empty store is true in a condition."""
+    """The media of a run and its sub-runs, by id. Thread-safe. An empty store is true in a condition."""
 
     # No lock: each method does one operation on a dictionary with plain texts as keys, which is atomic.
 
@@ -229,18 +229,18 @@ class MediaStore:
             self.put(one)
 
     def put(self, media: Media) -> Media:
-        """Adds media and returns it. The same data again is fine; other data under a known id is a `KernaiError`."""
+        """Adds media and returns it. Raises `KernaiError` if the store has other data under the same id."""
         if not isinstance(media, Media):
             raise TypeError(f"a MediaStore holds Media, got {type(media).__name__}")
         known = self._media.setdefault(media.id, media)
-        # a path may have the same characters as some bytes, and so the same id, and still be other media
+        # a path may have the same characters as some bytes, and so the same id, although the media are different
         if (known.source, known.data) != (media.source, media.data):
             raise KernaiError(
                 f"{media.id} is already in the store with other data ({known.source} there, {media.source} given)")
         return media
 
     def fetch(self, media_id: str) -> Media:
-        """The media with that id; `KernaiError` if there is none."""
+        """The media with that id. Raises `KernaiError` if there is none."""
         media = self.get(media_id)
         if media is None:
             raise KernaiError(f"no media with id {media_id!r} in the store")
@@ -267,7 +267,7 @@ class MediaStore:
 
 
 def mime_type_of(name: str) -> str:
-    """The MIME type for a name's ending; `FALLBACK_MIME` if `MIME_TYPES` does not have it."""
+    """The MIME type for a name's extension; `FALLBACK_MIME` if `MIME_TYPES` does not have the extension."""
     ending = re.search(r"\.([A-Za-z0-9]+)\Z", name)
     return MIME_TYPES.get(ending[1].lower(), FALLBACK_MIME) if ending else FALLBACK_MIME
 

@@ -21,7 +21,7 @@ By = Literal["user", "model", "tool", "runtime"]
 Part = str | Media
 
 ROLES = ("system", "user", "assistant")
-#: what a message may have beside its role and content
+#: the attributes that a message may have besides its role and content
 BESIDE = ("reasoning", "blocks", "answers", "by", "outside")
 SPEAKERS = ("user", "model", "tool", "runtime")
 
@@ -54,9 +54,9 @@ class Message(Replaceable):
     `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
     is data that a vendor wants returned with the assistant's text, unchanged; it is not sent to other vendors.
 
-    After native calls an assistant's message has its calls as `blocks`: dicts with `type`,
-    `name`, `content` and the vendor's `id`, all of them in `content` too. `answers` says of a message of the runtime
-    which of these blocks it answers, by its index.
+    After native calls, an assistant's message has its calls as `blocks`: dicts with `type`, `name`, `content` and the
+    vendor's `id`. The calls are in `content` too. In a message of the runtime, `answers` is the index of the block that
+    the message answers.
 
     `by` says who wrote a message with the role ``"user"``: the ``"user"``; the ``"model"`` of the agent that gave the
     task; a ``"tool"`` (results and errors of calls); the ``"runtime"``; None if unknown. `outside` has the indexes of
@@ -80,7 +80,7 @@ class Message(Replaceable):
         self._outside: tuple[int, ...] = tuple(outside) if outside else ()
         self._role: Role = role
         self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
-        # copies, as for whoever reads them: a provider may reuse its own, and a middleware change what it gets
+        # copied here and when read: a provider may reuse its dicts, and a middleware may change those that it reads
         self._reasoning: tuple[Mapping[str, Any], ...] = tuple(map(copied, reasoning)) if reasoning else ()
         self._blocks = None if blocks is None else tuple(map(copied, blocks))
         self._answers = answers
@@ -135,8 +135,8 @@ class Message(Replaceable):
 
         `reasoning`, `blocks`, `answers`, `by` and `outside` are added if the message has them.
 
-        With `inline_media` the references contain the media: bytes and files as ``"base64"``, a whole URL as ``"url"``.
-        `KernaiError` for a file that cannot be read.
+        With `inline_media`, the references contain the media: bytes and files as ``"base64"``, a whole URL as
+        ``"url"``. Raises `KernaiError` for a file that cannot be read.
         """
         made = self.as_sent(inline_media=inline_media)
         if self._by is not None:
@@ -146,7 +146,7 @@ class Message(Replaceable):
         return made
 
     def as_sent(self, *, inline_media: bool = False) -> dict[str, object]:
-        """The same, with only what is sent to a model."""
+        """Like `to_dict`, but without the attributes that are not sent to a model."""
         if len(self._content) == 1 and isinstance(self._content[0], str):
             made: dict[str, object] = {"role": self._role, "content": self._content[0]}
         else:
@@ -170,9 +170,9 @@ class Message(Replaceable):
     ) -> Message:
         """The inverse of `to_dict`. Inline media are restored, those of files as bytes.
 
-        Another reference is looked up in `media_store`; an unknown one becomes its placeholder, and `on_lost` is called
-        with it. `ValueError` for a wrong role or invalid base64, `TypeError` for content that is neither text nor a
-        list of parts.
+        Other references are looked up in `media_store`. An unknown reference is passed to `on_lost`, and a placeholder
+        takes its place. Raises `ValueError` for a wrong role or invalid base64, `TypeError` for content that is neither
+        text nor a list of parts.
         """
         if "role" not in data or "content" not in data:
             raise ValueError("a message needs 'role' and 'content'")
@@ -196,7 +196,7 @@ class Message(Replaceable):
 
 
 def as_parts(content: object, name: str, kinds: tuple[type, ...] = (str, Media)) -> tuple[Any, ...]:
-    """Text, media, or a sequence of both as a tuple; `TypeError` naming the argument `name` otherwise."""
+    """Text, media, or a sequence of both as a tuple. Raises `TypeError` with the argument's `name` for others."""
     if isinstance(content, kinds):
         return (content,)
     if isinstance(content, (list, tuple)):
@@ -208,7 +208,7 @@ def as_parts(content: object, name: str, kinds: tuple[type, ...] = (str, Media))
 
 
 def placeholder(kind: object, mime_type: object) -> str:
-    """The text in place of media that cannot be shown."""
+    """The text that replaces media that cannot be shown."""
     return f"[{kind} unavailable: {mime_type}]"
 
 
@@ -228,9 +228,9 @@ def _part_from(
 
 
 class Outside:
-    """An untrusted text, as a part of its own in an input or in instructions.
+    """An untrusted text, which is a separate part of an input or of instructions.
 
-    Formatting or joining it would lose the mark, so that is a `TypeError`.
+    Formatting or joining it would lose the mark, so both raise `TypeError`.
     """
 
     __slots__ = ("text",)
@@ -248,7 +248,7 @@ class Outside:
     __str__ = __format__ = __add__ = __radd__ = __mod__ = __rmod__ = __iter__ = _refuse
 
     def to_dict(self) -> dict[str, str]:
-        """As an input is recorded."""
+        """The data that are recorded for a part of an input."""
         return {"outside": self.text}
 
     def __repr__(self) -> str:
@@ -261,13 +261,13 @@ class Outside:
         return hash((Outside, self.text))
 
 
-#: what a run is given; a part from outside becomes text in the conversation
+#: a part of a run's input; an `Outside` becomes text in the conversation
 InputPart = Part | Outside
 INPUT_PARTS = (str, Media, Outside)
 
 
 def instruction_parts(given: object, what: str = "must be text, a list of texts or a callable") -> Any:
-    """An agent's instructions, a list as a tuple; `TypeError` for what they cannot be."""
+    """Returns an agent's instructions, a list as a tuple. Raises `TypeError` for anything that they cannot be."""
     if isinstance(given, str):
         return given
     if not isinstance(given, (list, tuple)) or not given or not all(isinstance(one, (str, Outside)) for one in given):
@@ -302,7 +302,7 @@ class Conversation:
 
     @property
     def characters(self) -> int:
-        """The length of all messages in characters. Media count nothing, since only vendors know what they cost."""
+        """The length of all messages in characters. Media count as 0, since only vendors know what they cost."""
         for message in islice(self.messages, self._counted, None):
             self._characters += len(message.text)
         self._counted = len(self.messages)
@@ -313,7 +313,7 @@ T = TypeVar("T")
 
 
 class _Snapshot(Sequence[T]):
-    """Compares and is indexed like a list; a subclass has the items and their number."""
+    """Compares and is indexed like a list. Subclasses provide the items and their number."""
 
     __slots__ = ()
 
@@ -344,7 +344,7 @@ class _Snapshot(Sequence[T]):
 
 
 class ConversationView(_Snapshot[Message]):
-    """What a model call sends: the system message and the conversation so far.
+    """The messages that a model call sends: the system message and the conversation so far.
 
     A read-only snapshot, made in constant time; later messages are not in it.
     """
@@ -353,7 +353,7 @@ class ConversationView(_Snapshot[Message]):
 
     def __init__(self, system: Message, messages: Sequence[Message], length: int | None = None) -> None:
         self.system = system
-        #: the conversation itself, which grows, and how much of it belongs to the snapshot
+        #: the conversation itself, which grows; only the first `length` messages belong to the snapshot
         self.messages = messages
         self.length = len(messages) if length is None else length
 
@@ -369,7 +369,7 @@ class ConversationView(_Snapshot[Message]):
 
 
 class MessageDicts(_Snapshot[dict[str, Any]]):
-    """The same snapshot as message dicts, made on access: the data of `messages_sent`."""
+    """A `ConversationView` as message dicts, which are made on access: the data of `messages_sent`."""
 
     __slots__ = ("view",)
 

@@ -36,7 +36,7 @@ class Cost(NamedTuple):
         return max(rate for rate in self if rate is not None)
 
     def of(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
-        """The price of so many tokens in dollars; `cached` and `written` are parts of `prompt`."""
+        """The price of these numbers of tokens in dollars; `cached` and `written` are parts of `prompt`."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         other = max(0, prompt - cached - written)
@@ -48,9 +48,9 @@ class Cost(NamedTuple):
 class Model(Value):
     """A model as an agent sees it.
 
-    `id` is the vendor's name for it. `capabilities` come from `CAPABILITIES`; another word is a `ValueError`. `cost` is
-    a `Cost` or its rates in order, in US dollars per million tokens: prompt, completion and, if they have rates of
-    their own, tokens read from the cache and written to it. None for unknown.
+    `id` is the vendor's name for it. `capabilities` are words of `CAPABILITIES`. `cost` is a `Cost` or its rates in
+    order, in US dollars per million tokens: prompt, completion and, if they have rates of their own, tokens read from
+    the cache and written to it; None if unknown. Raises `ValueError` for an unknown capability.
     """
 
     id: str
@@ -79,7 +79,7 @@ class Model(Value):
         return self.cost if isinstance(self.cost, Cost) else None
 
     def supports(self, *capabilities: str) -> bool:
-        """Whether the model has all of these. An unknown word is a `ValueError`, so that a typo shows."""
+        """Whether the model has all of these. Raises `ValueError` for an unknown word, so that a typo is noticed."""
         for word in capabilities:
             if word not in CAPABILITIES:
                 raise ValueError(f"unknown capability {word!r}; known: {', '.join(CAPABILITIES)}")
@@ -113,7 +113,7 @@ def _is_rate(rate: object, *, optional: bool) -> bool:
 
 
 class Models:
-    """Models in common use. Anything else: `Model("its-id", capabilities=(...))`."""
+    """Models in common use. For any other: `Model("its-id", capabilities=(...))`."""
 
     TEXT_ONLY = Model("text-only")
     CLAUDE_OPUS_5 = Model("claude-opus-5", ("text", "vision"))
@@ -132,11 +132,10 @@ class Models:
 class GenerationOptions(Value):
     """How a model should generate; None leaves an option to the vendor.
 
-    `temperature` and `top_p` as vendors take them, `max_tokens` for the completion.
-
-    `thinking` is ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `stop` is a text, or several, at which the answer
-    ends. `cache`: True asks the vendor to cache the prompt for the next request, ``"1h"`` for an hour. `extra` goes
-    into the vendor's request unchanged.
+    `temperature` and `top_p` have the vendor's ranges. `max_tokens` limits the completion. `thinking` is
+    ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `stop` is a text, or several, at which the answer ends.
+    ``cache=True`` asks the vendor to cache the prompt for the next request, ``"1h"`` to cache it for an hour. `extra`
+    is added to the vendor's request unchanged.
     """
 
     temperature: float | None = None
@@ -165,9 +164,9 @@ class GenerationOptions(Value):
 
     @classmethod
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
-        """From None, a mapping or itself. A key that is no option goes into `extra`, and so into the vendor's request.
+        """Makes options from None, a mapping, or options. Unknown keys go into `extra`, and so to the vendor.
 
-        A key that is one letter away from an option's name is a `ValueError` with that name.
+        Raises `ValueError` for a key that differs in one letter from the name of an option.
         """
         if value is None:
             return cls()

@@ -13,10 +13,10 @@ from kernai.jsonio.json_data import copied
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UntrustedValue(Value):
-    """A value of a call that neither the user nor the host brought in.
+    """A value of a call that came from neither the user nor the host.
 
-    `path` is the input, such as ``recipient`` or ``payments[0].to``; empty where the call as a whole is in doubt.
-    `source` says where the value comes from.
+    `path` is the input, such as ``recipient`` or ``payments[0].to``; empty if the whole call is in doubt. `source` says
+    where the value came from.
     """
 
     path: str
@@ -28,7 +28,7 @@ class UntrustedValue(Value):
         return f"{self.path} is {shown}, {self.source}" if self.path else self.source
 
     def to_dict(self) -> dict[str, str]:
-        """As `approval_requested` records it."""
+        """The data that `approval_requested` records."""
         return {"path": self.path, "value": self.value, "source": self.source}
 
 
@@ -36,8 +36,8 @@ class UntrustedValue(Value):
 class PendingCall(Value):
     """A call that waits for a decision. `skill` is the name of the skill or protocol; None for a call of the model.
 
-    `until` is when it is made again if nobody has decided, ISO 8601 in UTC; None if it waits for a person alone.
-    `untrusted` are values that only the user may bring in, and did not.
+    `until` is the time when the call is made again if nobody has decided, ISO 8601 in UTC; None if it waits only for a
+    decision. `untrusted` are values that must come from the user, and did not.
     """
 
     call_id: str
@@ -49,12 +49,12 @@ class PendingCall(Value):
     untrusted: Sequence[UntrustedValue] = ()
 
     def __post_init__(self) -> None:
-        # whoever made or was shown this one may change their data
+        # copies, since the objects that were passed may be changed later
         object.__setattr__(self, "params", copied(self.params))
         object.__setattr__(self, "metadata", copied(self.metadata))
 
     def to_dict(self) -> dict[str, Any]:
-        """As `approval_requested` records it."""
+        """The data that `approval_requested` records."""
         data: dict[str, Any] = {
             "call_id": self.call_id, "skill": self.skill, "params": self.params, "reason": self.reason,
             "metadata": dict(self.metadata),
@@ -67,6 +67,6 @@ class PendingCall(Value):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PendingCall:
-        """Back from `to_dict`."""
+        """The inverse of `to_dict`."""
         untrusted = tuple([UntrustedValue(**one) for one in data.get("untrusted") or ()])
         return cls(**{**data, "untrusted": untrusted})

@@ -47,7 +47,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Usage(Value):
-    """Tokens as the vendor reports them, `cost` in dollars, the number of model calls. Unknown is None.
+    """Tokens as the vendor reports them, `cost` in dollars, and the number of model calls. Unknown numbers are None.
 
     `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`: read from the vendor's cache, written to it.
     Add usages with ``+`` (or `sum(usages, Usage())`); a number that is unknown in one counts as 0.
@@ -78,7 +78,7 @@ class Usage(Value):
         return cls(**known, total_tokens=total, model_calls=data.get("model_calls", 1))
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Ready for JSON; cache tokens only if they are known."""
+        """The usage as JSON data, with cache tokens only if they are known."""
         made: dict[str, int | float | None] = {
             "prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens,
             "total_tokens": self.total_tokens, "cost": self.cost, "model_calls": self.model_calls,
@@ -109,12 +109,12 @@ class Result(Value, Generic[Output_co]):
     """How a run ended.
 
     `text` is the answer, None unless `stop_reason` is ``final``. `output` is its value, of the type
-    ``Agent(output=...)``; without one it is the text. `steps` counts the steps that were started. `messages` is the
-    conversation without the system message, usable as the next run's `history`. `error` is the exception that `unwrap`
-    raises. `pending` are the calls that wait for a decision if `stop_reason` is ``interrupt``.
+    ``Agent(output=...)``; without such a type, it is the text. `steps` counts the steps that were started. `messages`
+    is the conversation without the system message, usable as the next run's `history`. `error` is the exception that
+    `unwrap` raises. `pending` are the calls that wait for a decision if `stop_reason` is ``interrupt``.
 
-    `finish_reason` is why the model's last response ended, None if the vendor did not say. `truncated`: the vendor cut
-    off `text` before the model had ended it.
+    `finish_reason` is why the model's last response ended, None if the vendor did not say. `truncated` says whether the
+    vendor cut off `text` before the model had ended it.
     """
 
     text: str | None
@@ -129,7 +129,7 @@ class Result(Value, Generic[Output_co]):
     truncated: bool = False
     output: Output_co = _AS_TEXT
 
-    if not TYPE_CHECKING:  # or it would know every name
+    if not TYPE_CHECKING:  # otherwise type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:
             public = [] if name.startswith("_") else [one for one in dir(type(self)) if not one.startswith("_")]
@@ -146,7 +146,7 @@ class Result(Value, Generic[Output_co]):
         return self.stop_reason is StopReason.FINAL
 
     def unwrap(self) -> Output_co:
-        """The answer, `output`; without one raises `error`, which has this result as `.result`."""
+        """Returns `output`. Without an answer, raises `error` or a `RunStoppedError`, with this result as `.result`."""
         if self.error is not None:
             raise self.error
         if self.text is None:
@@ -156,7 +156,7 @@ class Result(Value, Generic[Output_co]):
         return self.output
 
     def to_dict(self) -> dict[str, object]:
-        """Ready for JSON; media in messages are references."""
+        """The result as JSON data; media in messages are references."""
         return {
             "text": self.text,
             "stop_reason": self.stop_reason.value,
@@ -174,7 +174,7 @@ class Result(Value, Generic[Output_co]):
         return self.text or ""
 
     def _repr_html_(self) -> str:
-        """For notebooks: the answer, the bill, and the conversation, folded."""
+        """HTML for notebooks: the answer, the usage, and the conversation, folded."""
         return f'<div style="max-width:60em">{"".join(_html_of(self))}</div>'
 
 # --------------------------------------------------------------------------------------------------------- in notebooks
@@ -223,7 +223,7 @@ def _number(number: int, what: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Escaped, since a model's answer is data; cut; and without lone surrogates, which no notebook can store."""
+    """A text cut and escaped, since a model's answer is data; without lone surrogates, which notebooks cannot store."""
     from html import escape  # few programs are notebooks
 
     cut = f"\n… {_number(len(text) - MOST, 'more character')}" if len(text) > MOST else ""

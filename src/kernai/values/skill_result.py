@@ -1,4 +1,4 @@
-"""`SkillResult`: what a call returned, in one form whatever the skill's function gives."""
+"""`SkillResult`: what a call returned, in the same form for all return values of a skill's function."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BYTES = (bytes, bytearray, memoryview)
 class SkillResult(Replaceable):
     """Text, media and metadata of one call. Read-only.
 
-    A skill returns one itself to send media beside a text, or metadata that is recorded and not shown to the model.
-    `parts` holds text and media in the order in which the model reads them.
+    A skill may return one to send media besides text, or metadata that are recorded but not shown to the model. `parts`
+    has the texts and the media in the order in which the model reads them.
     """
 
-    # One is made for every call, nearly always of a plain text: slots and properties, as in `Message`.
+    # One is made for every call, nearly always of a plain text, so it has slots and properties, as `Message` has.
     __slots__ = ("_metadata", "_parts")
     _FIELDS = ("text", "media", "metadata")
 
@@ -70,10 +70,12 @@ class SkillResult(Replaceable):
     def of(cls, value: object) -> SkillResult:
         """A skill's return value as a `SkillResult`.
 
-        Text stays text; `Media`, and a list of texts and media with media in it, are the parts; None is empty; any
-        other list, a dict, set, dataclass or pydantic model is its JSON, followed by the media in it; anything else is
-        `str()`. `KernaiError` for what has no text: bytes, a generator, an awaitable, data that contains itself or is
-        too deep, an object without a text of its own, or whose text fails.
+        Text is unchanged. `Media`, and a list of texts and media that has media, become the parts. None is empty. Any
+        other list, a dict, set, dataclass or pydantic model becomes JSON, followed by the media in it. Anything else
+        becomes `str()`.
+
+        Raises `KernaiError` for values without a text: bytes, a generator, an awaitable, data that contain themselves
+        or are nested too deeply, an object without a `__str__` of its own, or whose `__str__` fails.
         """
         if type(value) is str:
             return _made((value,) if value else ())
@@ -100,7 +102,7 @@ class SkillResult(Replaceable):
 
     def __replace__(self, /, **changes: Any) -> Self:
         if changes.keys() <= {"metadata"}:
-            return self.replaced(self._parts, changes.get("metadata", self._metadata) or {})  # in their order
+            return self.replaced(self._parts, changes.get("metadata", self._metadata) or {})  # keeps their order
         return super().__replace__(**changes)
 
     def __eq__(self, other: object) -> bool:
@@ -119,7 +121,7 @@ class SkillResult(Replaceable):
 
 
 def _made(parts: tuple[Part, ...]) -> SkillResult:
-    """Without the constructor's checks, for parts that are known to be right."""
+    """A result made without the constructor's checks, from parts that are known to be valid."""
     made = object.__new__(SkillResult)
     made._parts = parts
     made._metadata = None
@@ -127,7 +129,10 @@ def _made(parts: tuple[Part, ...]) -> SkillResult:
 
 
 def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
-    """A plain list of texts and media, with media in it. Texts alone are data: joined, they would read as one word."""
+    """Whether a value is a list of texts and media that has media.
+
+    A list of texts is data: joined, they would read as one word.
+    """
     if type(value) not in (list, tuple) or not all(isinstance(one, (str, Media)) for one in value):
         return False
     return any(isinstance(one, Media) for one in value)
@@ -144,10 +149,10 @@ def to_json(value: object, media: list[Media] | None = None) -> str:
 def plain(value: object, media: list[Media] | None = None) -> Any:
     """`value` as JSON data that shares nothing with it.
 
-    Dates, times, UUIDs, decimals and paths become their usual text, an enum its value, a set a sorted list, keys text,
-    NaN and the infinities the texts ``"NaN"`` and ``"Infinity"``, which JSON lacks. Media become their id and are added
-    to `media`. Anything else is `str()`. `KernaiError` for bytes and for data that contains itself or nests deeper than
-    200 levels.
+    Dates, times, UUIDs, decimals and paths become their usual text, an enum its value, a set a sorted list, and keys
+    become text. NaN and the infinities, which JSON does not have, become ``"NaN"`` and ``"Infinity"``. Media become
+    their id and are added to `media`. Anything else becomes `str()`. Raises `KernaiError` for bytes, and for data that
+    contain themselves or nest deeper than 200 levels.
     """
     try:
         return _Strict([] if media is None else media).of(value)
@@ -156,7 +161,7 @@ def plain(value: object, media: list[Media] | None = None) -> Any:
 
 
 class _Strict(Conversion):
-    """The policy for what a skill returned: losing anything is an error, which names it."""
+    """The policy for return values of skills: anything that would be lost raises an error."""
 
     deepest = MAX_DEPTH
     exporters = (("model_dump", {"mode": "json"}), *Conversion.exporters)
@@ -196,7 +201,7 @@ class _Strict(Conversion):
 
 
 def answer_json(value: object) -> str:
-    """A typed answer's value as the JSON that it is read from: a named tuple becomes an object."""
+    """A typed answer's value as the JSON from which it is read: a named tuple becomes an object."""
     return json.dumps(_Named([]).of(value), ensure_ascii=False, allow_nan=False)
 
 
@@ -210,7 +215,7 @@ def is_data(value: object) -> bool:
     if isinstance(value, (Mapping, list, tuple)):
         return not _are_parts(value)
     if isinstance(value, (set, frozenset)):
-        return True  # a text of it would depend on the seed of Python's hashes
+        return True  # its text would depend on Python's hash seed
     if isinstance(value, (Media, type)):
         return False
     return is_dataclass(value) or (hasattr(value, "model_dump") and hasattr(value, "model_dump_json"))
