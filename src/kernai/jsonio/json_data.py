@@ -1,10 +1,10 @@
 """Turns any value into JSON data, and JSON text into data.
 
-For writing there is one walk over a value, and two policies for what JSON lacks. The one for recordings is here and
-never fails: whatever is not JSON is written as text, never left out, and the result is valid ASCII JSON, even with lone
-surrogates and non-finite numbers in it. The strict one, for return values of skills, is `skill_result.plain`.
+Writing traverses a value once. There are two policies for values that JSON does not have. The policy for recordings is
+here and never fails: such values are written as text, never left out, and the result is valid ASCII JSON, even with
+lone surrogates and non-finite numbers in it. The strict policy, for return values of skills, is `skill_result.plain`.
 
-For reading there is strict JSON with bounds, so that no text of a model can crash a run, or silently lose a part.
+Reading accepts only strict JSON within bounds, so a model's text can neither crash a run nor silently lose a part.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 from kernai.errors import KernaiError
 
 MAX_DEPTH = 200
-"""How many levels data may nest, in and out."""
+"""How many levels data may nest, when they are read and when they are written."""
 
-# ------------------------------------------------------------------------------------------------------------ out
+# -------------------------------------------------------------------------------------------------------- writing
 
 _PLAIN = frozenset({str, bool, type(None)})
 #: larger integers are written in hexadecimal, since Python limits decimal digits
@@ -32,14 +32,14 @@ _LONG = 10**4000
 
 
 class Conversion:
-    """One walk over a value, to data that shares nothing with it, by the policy for recordings.
+    """Converts a value to JSON data that shares nothing with it, by the policy for recordings.
 
-    A stricter policy overrides what happens to keys and values that JSON lacks, and to faults.
+    A stricter policy overrides the methods for keys and values that JSON does not have, and for faults.
     """
 
     # An event adds levels of its own around its data.
     deepest = MAX_DEPTH + 50
-    #: methods that return an object's contents, and their arguments; the first that exists counts
+    #: methods that return an object's contents, and their arguments; the first that exists is called
     exporters: tuple[tuple[str, dict[str, Any]], ...] = (("to_dict", {}),)
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Conversion:
                 return self._object(value, held)
             if isinstance(held, (list, tuple)):
                 return list(map(self.of, held))
-            if isinstance(held, (set, frozenset)):  # their own order depends on the seed of Python's hashes
+            if isinstance(held, (set, frozenset)):  # their order depends on Python's hash seed
                 return sorted(map(self.of, held), key=lambda one: json.dumps(one, sort_keys=True))
             return self.of(held)
         finally:
@@ -117,7 +117,7 @@ class Conversion:
         return hex(value) if isinstance(value, int) else _text(value)
 
     def refuse(self, why: str) -> Any:  # noqa: ARG002 - for a policy that raises it
-        """The replacement for data without an end. Also called for two keys that become one; the last counts."""
+        """The replacement for data that nest too deeply. Also called for two equal keys, of which the last counts."""
         return "…"
 
     def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - for a policy that raises it
@@ -163,7 +163,7 @@ def copied(value: Any) -> Any:
 
 
 def copy_of(value: Any) -> Any:
-    """The same for data that is known to end: `RecursionError` for any other."""
+    """The same for data that are known to be finite. Raises `RecursionError` for others."""
     kind = type(value)
     if kind is dict:
         return {key: one if type(one) in _PLAIN else copy_of(one) for key, one in value.items()}
@@ -175,7 +175,7 @@ def copy_of(value: Any) -> Any:
 
 
 def _encoder() -> Callable[[object], str]:
-    """`json.dumps` with the options of recordings, without the encoder in C that it makes for each call."""
+    """A `json.dumps` with the options of recordings that does not make a new C encoder for each call."""
     plain = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     if c_make_encoder is None:
         return plain.encode
@@ -192,14 +192,14 @@ def dumps(value: object) -> str:
 
 
 def dumps_data(data: object) -> str:
-    """The same for JSON data, in a third of the time; only other values need the walk."""
+    """The same for JSON data, in a third of the time. Other values are accepted too."""
     try:
         return _ENCODE(data)
     except (TypeError, ValueError, RecursionError):
         return dumps(data)
 
 
-# patterns of this module are compiled when a text is refused: most are not
+# patterns of this module are compiled only when a text is refused, which is rare
 _UNSAFE = "[<\ud800-\udfff]"
 LONGEST_QUOTED = 80
 
@@ -211,7 +211,7 @@ def quoted(text: str) -> str:
     return short if len(text) <= LONGEST_QUOTED else f'{short[:-1]}…" ({len(text)} characters)'
 
 
-# ------------------------------------------------------------------------------------------------------------- in
+# -------------------------------------------------------------------------------------------------------- reading
 
 JSON_SPACE = " \t\r\n"
 # A string without an end runs to the end of the text: retrying at each quote in it would make the search quadratic.
@@ -238,12 +238,12 @@ class JsonRefusedError(ValueError):
 
 
 def loads(text: str, *, unique_keys: bool = False) -> Any:
-    """Strict JSON: no NaN, no trailing text; else a `JsonSyntaxError`.
+    """Reads strict JSON. Raises `JsonSyntaxError` for anything else, such as NaN or trailing text.
 
-    `JsonRefusedError` for data nested deeper than `MAX_DEPTH` levels and for numbers that Python cannot hold; with
-    `unique_keys` also for a key that an object has twice; otherwise the last one counts.
+    Raises `JsonRefusedError` for data nested deeper than `MAX_DEPTH` levels and for numbers that Python cannot
+    represent; with `unique_keys`, also for a key that an object has twice. By default, the last of such keys counts.
     """
-    if sys.getrecursionlimit() > _STACK and _brackets(text) > _STACK:  # else the decoder would exhaust the stack
+    if sys.getrecursionlimit() > _STACK and _brackets(text) > _STACK:  # before the decoder exhausts the stack
         _check_depth(text)
     try:
         found = (_UNIQUE if unique_keys else _STRICT).decode(text)
@@ -264,7 +264,7 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
 
 
 def loads_flat(text: str) -> dict[str, Any] | None:
-    """What `loads` returns for an object with a colon after each key and nowhere else, as in most calls; else None."""
+    """The same as `loads` for an object whose only colons follow its keys, as in most calls; None for other texts."""
     try:
         found, end = _STRICT.scan_once(text, 0)  # type: ignore[attr-defined]  # faster than `decode`
     except (StopIteration, ValueError, RecursionError):
@@ -277,10 +277,7 @@ def _brackets(text: str) -> int:
 
 
 def _is_too_deep(data: Any, text: str) -> bool:
-    """Whether the object or list that the text holds nests deeper than `MAX_DEPTH`.
-
-    A level at a time, so that no stack is needed.
-    """
+    """Whether the object or list in the text nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
     if len(data) <= _SHORT and not _held([data]):
         return False
     depth, level, left = 0, [data], _brackets(text)
@@ -294,7 +291,7 @@ def _is_too_deep(data: Any, text: str) -> bool:
 
 
 def _held(level: list[Any]) -> list[Any]:
-    """The objects and lists inside these."""
+    """The objects and lists directly inside these."""
     return [
         inner
         for one in level
@@ -304,7 +301,7 @@ def _held(level: list[Any]) -> list[Any]:
 
 
 def _check_depth(text: str) -> None:
-    """`JsonRefusedError` if the text nests deeper than `MAX_DEPTH`; linear."""
+    """Raises `JsonRefusedError` if the text nests deeper than `MAX_DEPTH`. Takes linear time."""
     if _brackets(text) <= MAX_DEPTH:
         return
     depth = 0
@@ -318,7 +315,7 @@ def _check_depth(text: str) -> None:
 
 
 def _check_syntax(text: str) -> None:
-    """`JsonSyntaxError` for a text that is not JSON, whatever its numbers and keys are."""
+    """Raises `JsonSyntaxError` for a text that is not JSON. Does not check numbers and keys."""
     try:
         _ANY_NUMBER.decode(text)
     except json.JSONDecodeError as error:
@@ -329,16 +326,16 @@ def _check_syntax(text: str) -> None:
 
 
 def end_of_string(text: str, at: int, quote: str) -> int:
-    """Where the quote is that ends a string whose content begins at `at`; -1 without one.
+    """The place of the quote that ends a string whose content begins at `at`; -1 if there is none.
 
-    Linear: the windows grow, and none is larger than a few times the string.
+    Takes linear time: the windows grow, but none is larger than a few times the string.
     """
     end = text.find(quote, at)
     if end < 0 or text.find("\\", at, end) < 0:
         return end
     size = 64
     while True:
-        window = text[at : at + size]  # every character keeps its place
+        window = text[at : at + size]  # the replacements below keep every place
         end = window.replace("\\\\", "--").replace(f"\\{quote}", "--").find(quote)
         if end >= 0 or at + size >= len(text):
             return -1 if end < 0 else at + end
@@ -378,7 +375,7 @@ _ANY_NUMBER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_n
 
 
 def digest(data: object) -> str:
-    """Twelve hex digits that stand for a text, or for plain data: the same in every process."""
+    """A hash of a text or of plain data, as twelve hex digits. It is the same in every process."""
     from hashlib import sha256  # loads OpenSSL
 
     text = data if isinstance(data, str) else json.dumps(data, sort_keys=True, default=lambda one: type(one).__name__)

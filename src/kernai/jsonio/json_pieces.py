@@ -1,12 +1,13 @@
-"""JSON that arrives in pieces: where a value ends (`JsonValue`), and what of it is complete (`PartialJson`).
+"""JSON that arrives in pieces: where a value ends (`JsonValue`), and which part of it is complete (`PartialJson`).
 
-`JsonValue` finds the extent of the value at the start of a block's content, in whose strings tags are content. It
-accepts more than JSON, since it reads nothing out of the value: single-quoted strings, raw control characters, any
-escape, trailing commas, and bare words for keys and scalars. A `<` may only be in a string.
+`JsonValue` finds the end of the value at the start of a block's content; tags in its strings are content. It accepts
+more than JSON, since it does not build the value: single-quoted strings, raw control characters, any escape, trailing
+commas, and bare words for keys and scalars. A `<` may only be in a string.
 
-Linear time, although the text of a value that breaks is read again as ordinary content. A value is open at a tag only
-inside a string, and begins outside of one. Each quote swaps two of the states outside, in "…" and in '…', and keeps the
-third; so two values that are open at one place are never in one state, and at most three are open there.
+The time is linear, although the text of an invalid value is read again as ordinary content. The proof: a place in the
+text is outside of strings, in "…" or in '…', and a quote swaps two of these states and keeps the third. If a value is
+open at a tag, it is in a string there, while a value that begins later begins outside of strings. So two values that
+are open at the same place are always in different states, and at most three values are open at any place.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from typing import Any
 from kernai.jsonio.json_data import MAX_DEPTH, end_of_string
 
 BROKEN = -1
-"""What `JsonValue.feed` returns for text that is no value."""
+"""What `JsonValue.feed` returns for text that is not a value."""
 
 _OPENINGS = frozenset("[{")
 JSON_BEGINS = frozenset("[{ \t\n\r\f\v")
 """The first characters of contents that may begin with a value."""
 _LONG, _SHORT = 4096, 256  # characters: in a long content it is worth checking first whether the value is short
-# where a string may begin, and not an apostrophe in a word
+# a quote that may begin a string, and is not an apostrophe in a word
 _SINGLE_QUOTED = r"'(?<=[ \t\n\r,:\[{]')"
 _STRING = r"\"[^\"]*+\"|'[^']*+'"  # without escapes
 _SPACE = re.compile(r"\s*+", re.ASCII)
 _TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
 _WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
 
-# what comes next; `item` and `key` may be the closing bracket as well
+# the states are named after what comes next; in `item` and `key` the closing bracket may come as well
 _START, _ITEM, _VALUE, _KEY, _COLON, _AFTER = "start", "item", "value", "key", "colon", "after"
 # the state after a word or a string
 _BEHIND = {_ITEM: _AFTER, _VALUE: _AFTER, _KEY: _COLON}
@@ -41,16 +42,16 @@ _CLOSED_FROM = {"]": (_ITEM, _AFTER), "}": (_KEY, _AFTER)}
 
 
 def may_end_in_a_string(content: str) -> bool:
-    """Whether a block's content so far may end in a string of a value that it begins with.
+    """Whether a block's content so far may end in a string of the value that it begins with.
 
-    A quick look at the quotes; if it says yes, `JsonValue` knows.
+    This only looks at the quotes, to be fast. If it returns True, `JsonValue` must decide.
     """
     first = content[:1]
     if first not in _OPENINGS and (first not in JSON_BEGINS or content.lstrip(" \t\n\r\f\v")[:1] not in _OPENINGS):
         return False
     if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
         return False
-    if "\\" in content:  # outside of a string it would break the value, so all of them are escapes
+    if "\\" in content:  # outside of a string, a backslash would make the value invalid, so all are escapes
         content = content.replace("\\\\", "").replace('\\"', "").replace("\\'", "")
     if "'" not in content or not re.search(_SINGLE_QUOTED, content):
         return content.count('"') % 2 == 1
@@ -61,21 +62,21 @@ def may_end_in_a_string(content: str) -> bool:
 
 
 class JsonValue:
-    """Reads a value in pieces, from the start of a block's content on."""
+    """Reads a value in pieces, from the start of a block's content."""
 
     __slots__ = ("_escaped", "_in_word", "_open", "_quote", "_state")
 
     def __init__(self) -> None:
-        self._open: list[str] = []  # the brackets
+        self._open: list[str] = []  # the open brackets
         self._state = _START
-        self._quote = ""  # of the string that is open
+        self._quote = ""  # the quote of the string that is open
         self._escaped = False  # the last piece ended in a backslash
         self._in_word = False  # a number or another bare word is open
 
     def feed(self, text: str, at: int = 0) -> int | None:
-        """Reads on, in `text` from `at`. Returns where the value ends in it, `BROKEN`, or None while it is open.
+        """Reads more text, from `at`. Returns where the value ends in it, `BROKEN`, or None while the value is open.
 
-        Once it has ended or broken, it must not be fed again.
+        Do not call this again after the value has ended or turned out to be broken.
         """
         if self._state is _START:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
@@ -120,7 +121,7 @@ class JsonValue:
         return end + 1
 
     def _punctuation(self, mark: str) -> bool:
-        """Takes a bracket, a comma or a colon; False if it is not allowed here."""
+        """Reads a bracket, a comma or a colon; False if it is not allowed here."""
         state = self._state
         if mark in "[{":
             if state not in (_START, _ITEM, _VALUE):
@@ -148,17 +149,17 @@ class _BrokenError(ValueError):
 
 
 class PartialJson(JsonValue):
-    """`push` pieces of a text; `value` is what is complete, without the string or number that is being written.
+    """Reads JSON in pieces. `value` is the complete part of it, without a string or number that is still being written.
 
-    Text that cannot be JSON ends it: what was complete stays, and nothing is added.
+    After text that cannot be JSON, `value` stays as it is.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._state = _VALUE
         self._containers: list[Any] = []  # those that are open, outermost first
-        self._key: str | None = None  # that waits for its value
-        self._is_key = False  # the open string is one
+        self._key: str | None = None  # the key whose value comes next
+        self._is_key = False  # the open string is a key
         self._word = io.StringIO()  # the open string or word so far
         self._root: Any = None
         self._is_done = False
@@ -174,12 +175,12 @@ class PartialJson(JsonValue):
                 self._is_done = True
 
     def end(self) -> None:
-        """Ends the text, and with it a number that is open."""
+        """Ends the text, and so completes a number at its end."""
         if self._in_word:
             self.push(" ")
 
     def value(self) -> Any:
-        """What is complete, not changed by later pieces; None before anything is."""
+        """A copy of the complete part, which later pieces do not change; None if nothing is complete."""
         made = self._root if not self._containers else self._containers[-1].copy()
         for container in reversed(self._containers[:-1]):
             around = container.copy()
@@ -220,7 +221,7 @@ class PartialJson(JsonValue):
         return len(self._containers) <= MAX_DEPTH
 
     def _put(self, value: Any) -> None:
-        """Adds a value where it belongs."""
+        """Adds a value to the innermost open container."""
         if not self._containers:
             self._root = value
         elif self._key is None:

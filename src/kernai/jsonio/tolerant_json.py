@@ -1,7 +1,8 @@
-"""Reads text that was meant as JSON, if nothing is lost by it: one pass over tokens, no rewriting of the text.
+"""Reads text that was meant as JSON, if its mistakes can be repaired without losing anything.
 
-`REPAIRS` lists what is repaired. Nothing is guessed: a missing bracket, quote, comma or colon, an unknown escape, a
-duplicate key and NaN are faults here too, reported with their place. Linear time.
+`REPAIRS` lists the mistakes that are repaired. Nothing is guessed: a missing bracket, quote, comma or colon, an unknown
+escape, a duplicate key and NaN are faults here too, reported with their place. The text is read in one pass over its
+tokens, in linear time.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
 )
 
 FENCED = re.compile(r"\s*+```[ \t]*+\w*+[ \t]*+\r?\n(?P<inside>.*\S)\s*```\s*", re.DOTALL)
-"""A text that is inside a code fence as a whole."""
+"""A text that is entirely inside a code fence."""
 _SPACE = re.compile(r"[ \t\r\n]*+")
-# bounded, so that many openings of a comment without an end cost no more than the text is long
+# bounded, so that many comments that begin and do not end still take linear time
 _COMMENT = re.compile(r"//[^\n]{0,1000}(?=\n|\Z)|#[^\n]{0,1000}(?=\n|\Z)|/\*(?:[^*]|\*(?!/)){0,1000}\*/")
 _WORD = re.compile(r"[^\W\d][\w$-]*+|\$[\w$-]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?(?![\w.+-])")
@@ -53,7 +54,7 @@ class Reading(NamedTuple):
 
 
 def read_tolerantly(text: str) -> Reading:
-    """The value that the whole text is; `JsonSyntaxError` or `JsonRefusedError` if it is none."""
+    """Reads the value of a whole text. Raises `JsonSyntaxError` or `JsonRefusedError` if it has none."""
     fence = FENCED.fullmatch(text) if "```" in text else None
     start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
     reader = _Reader(inside)
@@ -84,7 +85,7 @@ class _Reader:
             raise JsonRefusedError("nested too deeply") from error
 
     def space(self, at: int) -> int:
-        """The place after white space and comments."""
+        """Skips white space and comments; returns the place after them."""
         at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
         while (comment := _COMMENT.match(self._text, at)) is not None:
             self._repaired(COMMENT)
@@ -199,8 +200,8 @@ class _Reader:
             end = end_of_string(self._text, at + 1, "'") + 1
             if not end:
                 raise self.fault("Unterminated string starting", at, len(self._text) + 1)
-            # as between double quotes: single ones bare, double ones escaped. Without the escaped backslashes, each
-            # backslash that is left escapes what follows it.
+            # rewritten as between double quotes, with bare single and escaped double quotes. Escaped backslashes are
+            # replaced first, so that each backslash that is left escapes the character after it.
             inside = self._text[at + 1 : end - 1].replace("\\\\", "\\u005c")
             inside = inside.replace("\\'", "'").replace('\\"', '"').replace('"', '\\"')
             try:
