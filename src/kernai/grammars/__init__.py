@@ -1,1 +1,1 @@
-"""Grammars in GBNF for responses: a decoder that follows one cannot write a wrong call."""
+"""Grammars in GBNF for responses: a decoder that follows one cannot write an incorrect call."""

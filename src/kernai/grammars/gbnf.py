@@ -1,7 +1,7 @@
 """GBNF as text: rules, literals, ranges of numbers.
 
-https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md; xgrammar reads the same. Each rule is on one line.
-Every expression that a function here takes or returns may be used anywhere in a sequence.
+https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md; xgrammar reads this format too. Each rule is on
+one line. Every expression that a function here takes or returns may be used anywhere in a sequence.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Rules:
         self._names: dict[str, str] = {}  # by body: equal bodies share a rule
 
     def add(self, wanted: str, body: str) -> str:
-        """The name of a rule with that body."""
+        """Adds a rule, unless one with the same body exists. Returns the name of the rule."""
         if body not in self._names:
             name = self.reserve(wanted)
             self.fill(name, body)
         return self._names[body]
 
     def reserve(self, wanted: str) -> str:
-        """A free name for a rule that is added later, since it may contain itself."""
+        """Reserves a free name for a rule whose body is set later, since it may contain itself."""
         base = _NOT_IN_A_NAME.sub("-", wanted).strip("-").lower() or "rule"
         name, number = base, 2
         while name in self._bodies:
@@ -57,7 +57,7 @@ class Rules:
 
 
 def literal(text: str) -> str:
-    """Exactly this text."""
+    """An expression for exactly this text."""
     return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), text) + '"'
 
 
@@ -82,7 +82,7 @@ def optional(expression: str) -> str:
 
 
 def integers(least: int, most: int) -> str:
-    """The decimal text of every integer from `least` to `most`; "-0" and leading zeros are none."""
+    """The decimal text of every integer from `least` to `most`, without "-0" and leading zeros."""
     if least < 0:
         negative = f'"-" {integers(max(1, -most), -least)}'
         return one_of([f"({negative})", *([integers(0, most)] if most >= 0 else [])])
@@ -93,14 +93,14 @@ def integers(least: int, most: int) -> str:
     return one_of(ways)
 
 
-_MOST_PLACES = 14  # in all: floats with so few digits have distinct texts, so a text below a bound is read as below it
-_MOST_DIGITS, _ENDLESS = 17, 10**15  # after the point, where no bound is near
+_MOST_PLACES = 14  # digits in all: floats with so few are distinct, so a text below a bound is a float below it
+_MOST_DIGITS, _ENDLESS = 17, 10**15  # digits after the point, if the upper bound is so high that it does not matter
 
 
 def decimals(least: Decimal, most: Decimal, *, above: bool, below: bool) -> str:
-    """The decimal text of numbers from `least` to `most`; with `above` or `below` without that bound itself.
+    """The decimal text of numbers from `least` to `most`. With `above`, excludes `least`; with `below`, `most`.
 
-    If there are no such numbers, one that satisfies the lower bound.
+    If there are no such numbers, returns one that satisfies the lower bound.
     """
     ways = []
     if least < 0:
@@ -149,7 +149,7 @@ def _fractions(whole: int, least: Decimal, most: Decimal, *, above: bool, below:
 
 
 def _same_length(low: str, high: str) -> str:
-    """The texts of digits between two of one length."""
+    """All texts of digits from `low` to `high`, which have the same length."""
     if low == high:
         return literal(low)
     rest = len(low) - 1

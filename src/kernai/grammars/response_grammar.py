@@ -1,10 +1,10 @@
 """The grammar of a whole response: a final, or correct calls of the available skills and protocols.
 
-`JsonGrammar` makes GBNF of a JSON Schema: the JSON texts of the values that the schema describes. A grammar counts no
-keys and has no regular expressions, so it accepts less than the schema: the fields of a record are in their declared
-order, numbers have bounded length, and if one of several types has a `pattern` that is unknown here, only the others
-are offered. What remains is left to the check of the call: an unknown `pattern` alone is any text, and `uniqueItems`
-and duplicate free keys are not checked.
+`JsonGrammar` makes GBNF of a JSON Schema, for the JSON texts of the values that the schema describes. A grammar cannot
+count keys and has no regular expressions, so it accepts less than the schema: the fields of a record must be in their
+declared order, numbers have a bounded length, and of several types, those with a `pattern` that is unknown here are
+left out. The rest is left to the check of the call: if the only type has an unknown `pattern`, any text is accepted,
+and `uniqueItems` and duplicate free keys are not checked.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 
 MOST_CALLS = 8
-"""In one response: small models repeat themselves, and without a bound some never stop."""
+"""The calls that one response may have: small models repeat themselves, and without a limit some never stop."""
 
-# Text that is not blank, contains no tag (no tag begins like what follows a "<") and does not begin like JSON, in which
-# tags would not count; or else a JSON document
+# Free text: either a JSON document; or text that is not blank, contains no tags (what may follow a "<" begins none),
+# and does not begin like JSON, in which tags would not count.
 _DOCUMENT = {"anyOf": [{"type": "object"}, {"type": "array"}]}
 _TEXT_START = r"[^<{\[\x00-\x20]"
 _TEXT = r'([^<] | "<" [^<a-zA-Z/])*'
@@ -43,8 +43,8 @@ def response_grammar(
 ) -> str:
     """GBNF of one `final`, or of one to eight blocks that call `skills`, `protocols` or built-in commands.
 
-    Parameters are one JSON object. A skill whose name must be escaped in a tag is left out, since nobody could call it.
-    If there is nothing to call, only a final is allowed. It contains a value of the `answer_type`, or text. Text of
+    Parameters are one JSON object. A skill whose name must be escaped in a tag is left out, since it cannot be called.
+    If there is nothing to call, only a final is allowed. It contains a value of the `answer_type`, or text. Text with a
     bounded length has no "<".
     """
     rules = Rules()
@@ -59,7 +59,7 @@ def response_grammar(
         block = Block(protocol.name)
         if f'type="{protocol.name}"' in str(block):
             calls.append(rules.add(f"request-{protocol.name}", _around(block, text)))
-    # as a JSON string a free text could contain a tag that ends the block
+    # a free text is not written as a JSON string, in which a tag could end the block
     answer = text
     if answer_type is not None and answer_type.is_text:
         answer = _bounded_text(answer_type.schema()) or text
@@ -108,8 +108,8 @@ _SPACE = '" "?'
 _COMMA = f'"," {_SPACE}'
 _MOST_DIGITS = 18
 _TOP = 10**_MOST_DIGITS - 1
-_WIDEST, _FINEST = Decimal(_TOP), Decimal("0.000001")  # of a bound on numbers
-_LONGEST_COUNTED = 1000  # characters, items: servers refuse more repetitions, so larger bounds are left out
+_WIDEST, _FINEST = Decimal(_TOP), Decimal("0.000001")  # bounds on numbers are limited and rounded to these
+_LONGEST_COUNTED = 1000  # characters or items: servers refuse more repetitions, so larger bounds are left out
 
 _CHARACTER = (
     r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" ([0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
@@ -204,9 +204,9 @@ class JsonGrammar:
         return _sequence('"{"', self._fields(schema, name), '"}"')
 
     def _fields(self, schema: Schema, name: str) -> str:
-        """The declared fields in order; for each there is a rule for what may follow, with or without a comma."""
+        """The declared fields in order. Each has two rules for itself and those after it: with a comma, or first."""
         required = schema.get("required", ())
-        rest = {True: "", False: ""}  # by whether a field comes before
+        rest = {True: "", False: ""}  # by whether another field comes before
         for key, one in reversed(schema.get("properties", {}).items()):
             pair = self._rules.add(f"{name}-{key}", f'{_json(key)} ":" {_SPACE} {self._rule(one, f"{name}-{key}")}')
             with_it = {before: _sequence(_COMMA if before else "", pair, rest[True]) for before in rest}
@@ -267,7 +267,7 @@ def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
 
 
 def bounds(schema: Schema, of: str) -> tuple[int, int | None]:
-    """How many a schema allows; the upper bound is None if there is none, or one that servers refuse."""
+    """The length that a schema allows. The upper bound is None if there is none, or one that servers refuse."""
     least, most = schema.get(f"min{of}", 0), schema.get(f"max{of}")
     return min(least, _LONGEST_COUNTED), None if most is None or most > _LONGEST_COUNTED else most
 
@@ -282,12 +282,12 @@ def _list_of(item: str, schema: Schema, of: str) -> str:
 
 
 def _is_foreign(schema: Any) -> bool:
-    """Whether it is a text with an unknown pattern."""
+    """Whether the schema is that of a text with an unknown pattern."""
     return isinstance(schema, dict) and "pattern" in schema and schema["pattern"] not in _TEXTS
 
 
 def _json(value: object) -> str:
-    """A value's text, also with `<` escaped as in usage lines."""
+    """The JSON text of a value, unchanged or with each `<` escaped, as in usage lines."""
     text = json.dumps(value, ensure_ascii=False)
     return one_of([literal(text), literal(text.replace("<", "\\u003c"))])
 
