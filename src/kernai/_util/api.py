@@ -1,4 +1,4 @@
-"""What the public API shares: bases of its classes, facts about callables, suggestions for misspelled names."""
+"""Shared by the public API: base classes, facts about callables, suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Replaceable:
-    """Supports `copy.replace`. `_FIELDS` are the parameters of `__init__`, and attributes."""
+    """Supports `copy.replace`. `_FIELDS` are the parameters of `__init__`, which must also be attributes."""
 
     __slots__ = ()
     _FIELDS: ClassVar[tuple[str, ...]] = ()
@@ -22,7 +22,7 @@ class Replaceable:
 
 
 class NotCopied:
-    """Neither copied nor pickled: `_HOLDS` says why, and what to do instead."""
+    """Cannot be copied or pickled. `_HOLDS` says why, and what to do instead."""
 
     __slots__ = ()
     _HOLDS: ClassVar[str] = "a lock"
@@ -32,9 +32,9 @@ class NotCopied:
 
 
 class Value:
-    """A dataclass of which values are equal when they are of one class and have equal fields.
+    """The base of dataclasses whose instances are equal if they have the same class and equal fields.
 
-    `dataclass` generates and compiles these methods for each class, which is half of the class's cost at import. So
+    `dataclass` would generate and compile these methods for each class, which is half of the class's cost at import. So
     value classes inherit them: ``@dataclass(frozen=True, slots=True, eq=False, repr=False)``.
     """
 
@@ -61,11 +61,11 @@ class Value:
 
 
 # ----------------------------------------------------------------------------------------------------------- callables
-# known without `inspect`, which is slow to import; only docstrings need it
+# without `inspect`, which is slow to import; only docstrings need it
 
 _COROUTINE = 0x80  # inspect.CO_COROUTINE
 _GENERATOR = 0x20 | 0x200  # inspect.CO_GENERATOR and CO_ASYNC_GENERATOR
-#: what inspect.markcoroutinefunction and asyncio set on what only looks like a plain function
+#: attributes that inspect.markcoroutinefunction and asyncio set on async functions that look like plain ones
 _MARKS = frozenset({"_is_coroutine_marker", "_is_coroutine"})
 
 
@@ -90,7 +90,7 @@ def _flags(function: Any) -> int:
     """The flags of the code that a call runs; 0 if it is not Python code."""
     code = getattr(function, "__code__", None)
     if code is None:
-        called = getattr(type(function), "__call__", None)  # noqa: B004 - of an object that is callable, the method
+        called = getattr(type(function), "__call__", None)  # noqa: B004 - the method of a callable object
         code = getattr(called, "__code__", None)
     return 0 if code is None else int(code.co_flags)
 
@@ -105,13 +105,13 @@ def first_paragraph(function: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------- similar names
 
-#: names that are longer are not compared, nor are more of them
+#: longer names are not compared, and of more names only the first
 _LONGEST = 200
 _MOST = 5_000
-#: comparing two names takes quadratic time, so only the most promising are compared
+#: comparing two names takes quadratic time, so only the most promising names are compared
 _MOST_COMPARED = 20
 _LEAST_SIMILAR = 0.6
-#: other libraries' words, and ours
+#: other libraries' words, and kernai's words for the same
 _ELSEWHERE = {
     "answer": "text", "as_tool": "as_skill", "callback": "on_event", "callbacks": "on_event", "checkpointer": "store",
     "content": "text", "conversation_id": "run_id", "deps": "context", "desc": "description",
@@ -130,7 +130,7 @@ _ELSEWHERE = {
 
 
 def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The names in `known` closest to `name`, at most `most`; none if none is close. Ignores case, "-" and "_"."""
+    """The names in `known` closest to `name`, at most `most`; empty if none is close. Ignores case, "-" and "_"."""
     from difflib import SequenceMatcher
     from heapq import nlargest
 
@@ -158,9 +158,9 @@ def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The one in `known` that `name` is another library's word for, or a misspelling of."""
+    """The name in `known` that was probably meant: `name` is another library's word for it, or a misspelling of it."""
     known = list(known)
-    if name in _ELSEWHERE:  # then no name that merely looks like it is meant
+    if name in _ELSEWHERE:  # then a name that merely looks similar is not meant
         return _ELSEWHERE[name] if _ELSEWHERE[name] in known else None
     return next(iter(close_matches(name, known)), None)
 
@@ -168,7 +168,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """``; did you mean 'x'?`` if the name is close to one of `known` or is another library's word.
 
-    Otherwise ``; it has`` and all known names, if `otherwise` is such a phrase, else nothing.
+    Otherwise `otherwise` and all known names (``; it has a, b``), or nothing if `otherwise` is empty.
     """
     known = list(known)
     close = closest(name, known)

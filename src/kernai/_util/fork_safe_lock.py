@@ -1,8 +1,8 @@
 """`ForkSafeLock`: a lock that is free in a forked child.
 
 A child has one thread, the one that forked. A lock that another thread held at that moment would never be released in
-the child, and whoever acquires it there would wait for ever. Registries, media stores and file sinks belong to the
-process and need this; what belongs to a run does not, since a run ends with its process.
+the child, and a thread that acquires it there would wait forever. Objects that belong to the process need such a lock:
+registries and file sinks, for example. Objects that belong to a run do not, since a run ends with its process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ForkSafeLock:
 
 
 class _Process:
-    """`here` is a different object in each process; `renewing` keeps two threads from replacing a lock twice."""
+    """`here` is a different object in each process. `renewing` keeps two threads from replacing the same lock."""
 
     here = object()
     renewing = threading.Lock()

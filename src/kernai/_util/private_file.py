@@ -1,7 +1,8 @@
-"""Files that may hold private data: written whole and readable by their owner alone, opened only if they are regular.
+"""Files that may contain private data: written completely or not at all, readable only by their owner.
 
-A file is written under a new name and then moved into place. So an old file's mode does not apply, the target of a link
-is not overwritten, and a process that has the old file open sees nothing of the new one.
+A file is written under a new name and then moved into place. So the mode of an old file does not apply, the target of a
+link is not overwritten, and a process that has the old file open cannot read the new one. Only regular files are opened
+for reading.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import secrets
 import stat
 from typing import BinaryIO
 
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not wait for its writer
+# O_NONBLOCK, since opening a pipe must not wait for its writer
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def new_part(path: str) -> tuple[str, int]:
-    """Creates a file of mode 0600 to be moved to `path` by `os.replace`; returns its name and descriptor."""
+    """Creates a file of mode 0600, to be moved to `path` by `os.replace`. Returns its name and its descriptor."""
     part = f"{path}.{secrets.token_hex(4)}.part"
     return part, os.open(part, _NEW, 0o600)
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Writes a file of mode 0600, whole or not at all, in place of an existing file or link. `OSError` if it fails."""
+    """Writes a file of mode 0600, completely or not at all. Replaces an existing file or link. May raise `OSError`."""
     part, descriptor = new_part(path)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
@@ -31,14 +33,14 @@ def write_private(path: str, data: bytes) -> None:
         os.replace(part, path)  # noqa: PTH105 - text in, text out
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(part)  # noqa: PTH108 - likewise
+            os.unlink(part)  # noqa: PTH108 - text in, text out
         raise
 
 
 def open_regular(path: str, *, follow_links: bool) -> BinaryIO | None:
-    """Opens a file for reading; None for a folder, a pipe or a device. `OSError` as from `open`.
+    """Opens a file for reading; None for a folder, a pipe or a device. Raises `OSError` as `open` does.
 
-    It is the open descriptor that is checked: another process cannot exchange it for something else.
+    The open descriptor is checked, so another process cannot exchange the file after the check.
     """
     descriptor = os.open(path, _READ if follow_links else _READ | getattr(os, "O_NOFOLLOW", 0))
     if stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,8 +1,9 @@
 """`Redactor`: hides secrets in text, however the text was encoded; `shown_url` leaves those of a URL out.
 
-A secret that somebody repeats is seldom written as it is. A dictionary is printed with `repr`, a request as JSON, an
-address is percent-encoded, a page is HTML, a header is in base64, and one of these may be inside another. So a pattern
-matches each character of a secret in all of these spellings. Its repetitions are bounded, to keep the search linear.
+A secret that is repeated somewhere is seldom written unchanged. A dictionary is printed with `repr`, a request as JSON,
+an address is percent-encoded, a page is HTML, a header is in base64, and one of these may be inside another. So a
+pattern matches each character of a secret in all of these spellings. Its repetitions are bounded, to keep the search
+linear.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Redactor:
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
         self._marks: dict[str, str] = {}
-        self._compiled: tuple[re.Pattern[str], list[str]] | None = None  # and the mark of each of its groups
+        self._compiled: tuple[re.Pattern[str], list[str]] | None = None  # the pattern, and the mark for each group
         for secret, mark in (secrets or {}).items():
             self.add(secret, mark)
 
     def add(self, secret: str, mark: str) -> None:
-        """Replaces `secret` by `mark` from now on. An empty one is ignored, and a known one keeps its mark."""
+        """Replaces `secret` by `mark` from now on. Ignores an empty secret; a known secret keeps its mark."""
         with self._lock:
             if secret and secret not in self._marks:
                 self._marks[secret] = mark
@@ -54,7 +55,8 @@ class Redactor:
     def data(self, value: Any, other: Callable[[Any, int], Any] = lambda value, _: value, depth: int = 0) -> Any:
         """`value` with every text redacted, at any depth of mappings, lists and tuples.
 
-        Everything else goes through `other`, which gets its depth too. `KernaiError` below 200 levels.
+        Other values are passed to `other` together with their depth. Raises `KernaiError` for data that nest deeper
+        than 200 levels.
         """
         if not self._marks:
             return value
@@ -98,7 +100,7 @@ def _spelled(char: str, times: int) -> str:
     """A pattern for one character, or for a run of `times` backslashes."""
     number = ord(char)
     entity = f"&(?:amp;){{0,2}}(?:#(?:{number}|x{number:x}){_ENTITIES.get(char, '')});"
-    if char.isascii() and char.isalnum():  # nothing else escapes these
+    if char.isascii() and char.isalnum():  # no other encoding changes these
         return f"(?:{char}|{entity})"
     octets, utf_16 = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass")
     ways = [
@@ -124,7 +126,7 @@ def _in_base64(octets: bytes) -> Iterator[str]:
     from binascii import b2a_base64  # most runs have no secrets
 
     for before in range(3):
-        # only the digits that encode nothing but the secret: those at its ends depend on its neighbours
+        # only the digits that encode nothing but the secret: the others depend on the text around it
         digits = b2a_base64(b"\0" * before + octets, newline=False)
         inner = digits[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
         yield re.escape(inner.decode()).replace(r"\+", "[+-]").replace("/", "[/_]")

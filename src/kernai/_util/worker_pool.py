@@ -1,9 +1,9 @@
 """`WorkerPool`: a bounded number of threads for the work of one run.
 
-Guarantees: at most `size` jobs run at once. A job that waits for other jobs (inside `waiting()`) gives up its place
-meanwhile, so nested work never starves itself. A free place goes first to a job that returns from waiting, then to the
+Guarantees: at most `size` jobs run at once. While a job waits for other jobs (inside `waiting()`), it gives up its
+place, so nested work cannot block itself. A free place goes first to a job that returns from waiting, then to the
 oldest queued job. Each job runs in a copy of the context variables of the thread that submitted it. A thread without a
-job ends, or with `keep` waits for the next one until `close`.
+job ends; with `keep`, it waits for the next job until `close`.
 Assumes: a job catches its own exceptions (drivers capture outcomes, and the parent delivers them).
 """
 
@@ -30,7 +30,7 @@ DEFAULT_SIZE = 32
 
 
 class WorkerPool:
-    """At most `size` threads that work; those that wait do not count."""
+    """Runs jobs in threads. At most `size` of these work; threads that wait for other jobs do not count."""
 
     def __init__(self, size: int = DEFAULT_SIZE, *, keep: bool = False) -> None:
         from queue import SimpleQueue
@@ -41,9 +41,9 @@ class WorkerPool:
         self._place_free = threading.Condition(self._lock)  # jobs that return from waiting wait here
         self._free = size
         self._returning = 0
-        self._queue: deque[Job] = deque()  # jobs without a place,
-        self._handed: SimpleQueue[Job | None] = SimpleQueue()  # and jobs that have one, for threads without a job,
-        self._idle = 0  # of which so many wait there without one; None ends a thread
+        self._queue: deque[Job] = deque()  # jobs that have no place yet
+        self._handed: SimpleQueue[Job | None] = SimpleQueue()  # jobs for idle threads; None ends such a thread
+        self._idle = 0  # the number of idle threads without a job in `_handed`
         self._members: set[int] = set()
         self._keep = keep
 
@@ -61,7 +61,7 @@ class WorkerPool:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait for other jobs: gives up the place, and takes one again afterwards.
+        """Gives up this worker's place inside its ``with`` block, in which a job waits for other jobs.
 
         Outside of this pool's workers it does nothing.
         """
@@ -77,18 +77,18 @@ class WorkerPool:
                 self._place_free.wait_for(lambda: self._free > 0)
                 self._returning -= 1
                 self._free -= 1
-                # more places became free than were wanted back
+                # more places may have become free than there are jobs that return
                 new = self._fill_places()
             self._start(new)
 
     def give_up_on(self, worker: int) -> None:
-        """Counts the thread `worker` as lost, since its job does not end; another one gets its place."""
+        """Counts the thread `worker` as lost, since its job does not end. Another thread gets its place."""
         if worker in self._members:
             self._members.discard(worker)
             self._free_place()
 
     def close(self) -> None:
-        """Ends idle threads, and the others when their jobs end. A job submitted later still runs."""
+        """Ends idle threads now, and the others when their jobs end. A job submitted later still runs."""
         with self._lock:
             self._keep = False
             for _ in range(self._idle):
@@ -103,7 +103,7 @@ class WorkerPool:
         self._start(new)
 
     def _fill_places(self) -> list[Job]:
-        """Under the lock: gives free places to queued jobs. Returns those that need a new thread."""
+        """Gives free places to queued jobs. Returns those that need a new thread. The caller holds the lock."""
         new: list[Job] = []
         while self._queue and self._free > self._returning:
             self._free -= 1
@@ -142,7 +142,7 @@ class WorkerPool:
         """This worker's next job; None ends the thread."""
         with self._lock:
             if me not in self._members:
-                return None  # given up on: its place belongs to another one by now
+                return None  # it was given up on, and another thread has its place
             if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1
@@ -163,15 +163,16 @@ async def in_worker(
     unbegun: type[BaseException] | None = None,
     in_place: bool = True,
 ) -> T:
-    """What `call` returns or raises, from a worker of `pool`.
+    """Makes a call in a worker of `pool`. Returns or raises what `call` returns or raises.
 
-    If cancelled, the call is left to end on its own; one that has no worker yet is not started, and `unbegun`, if
-    given, is raised. `to_the_end` waits for the call even when cancelled, and then raises the cancellation. (A task of
-    its own would not do: an event loop that ends cancels that too.)
+    If this is cancelled, the call is left to end on its own. If it has no worker yet, it is not started, and `unbegun`
+    is raised, if given. With `to_the_end`, waits for the call even when cancelled, and then raises the cancellation.
+    (A separate task would not help: an event loop that ends cancels its tasks.)
 
     The event loop's own executor is not used: it is small, shared, and keeps a program from ending. For up to `hold`
-    seconds the event loop does nothing but wait for the call, since a brief one ends sooner than another thread can
-    wake the loop. Where no thread can be started, the call is made `in_place`, or that is the `RuntimeError`.
+    seconds, the event loop only waits for the call, since a short call ends sooner than another thread can wake the
+    loop. If no thread can be started, the call is made in the current thread with `in_place`, otherwise raises
+    `RuntimeError`.
     """
     handed = _Call(call)
     try:
@@ -195,7 +196,7 @@ async def in_worker(
 
 
 class _Call(Generic[T]):
-    """A call and its outcome. A future takes not every exception, and some for its own cancellation."""
+    """A call and its outcome. A future does not accept every exception, and takes some for its own cancellation."""
 
     __slots__ = ("_call", "_error", "_value", "_waiting", "claim", "ended")
 
@@ -203,14 +204,14 @@ class _Call(Generic[T]):
         self._call = call
         self._error: BaseException | None = None
         self._waiting: asyncio.Future[None] | None = None
-        #: held by the worker that has started the call, or by whoever no longer wants it
+        #: held by the worker that has started the call, or by the waiting task once it no longer wants the call
         self.claim = threading.Lock()
         #: held until the call has ended
         self.ended = threading.Lock()
         self.ended.acquire()
 
     def perform(self) -> None:
-        """In the worker."""
+        """Makes the call, in the worker, unless it is no longer wanted."""
         if not self.claim.acquire(blocking=False):
             return
         try:
@@ -218,14 +219,14 @@ class _Call(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - raised again on the event loop
             self._error = as_failure(error)
         self.ended.release()
-        # whoever waits by now is woken; whoever is about to looks at `ended` once more
+        # wakes a task that waits by now; a task that is about to wait will check `ended` once more
         waiting = self._waiting
         if waiting is not None:
             with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
                 waiting.get_loop().call_soon_threadsafe(self._wake, waiting)
 
     async def wait(self, *, to_the_end: bool) -> BaseException | None:
-        """Waits for the end, on the event loop; `to_the_end` gives the cancellation that came meanwhile."""
+        """Waits on the event loop for the call to end. With `to_the_end`, a cancellation is returned, not raised."""
         import asyncio
 
         cancelled: BaseException | None = None
