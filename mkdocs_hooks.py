@@ -1,7 +1,7 @@
-"""Brings into the site what the pages link to beside docs/: the changelog and the examples.
+"""Adds files outside docs/ to the site, if pages link to them: the changelog and the examples.
 
-MkDocs knows one folder. In the repository a page says `../examples/mcp.yml`; here the file becomes part of the site,
-and the link is written as the site has it.
+MkDocs reads only one folder. In the repository, a page links to `../examples/mcp.yml`; these hooks add the file to the
+site and rewrite the link.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent
-#: what is shown beside docs/, each at its path in the repository; links to anything else are an error of the build
+#: the files outside docs/ that the site has, at their paths in the repository; links to other files fail the build
 BESIDE = ("CHANGELOG.md", "examples/README.md", "examples/*.py", "examples/*.yml", "examples/providers/*.py")
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what stands beside docs/."""
+    """Adds the files outside docs/."""
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -28,7 +28,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Write links between docs/ and what stands beside it as the site has them."""
+    """Rewrites links between docs/ and the files outside it to the site's paths."""
     return LINK.sub(lambda found: f"]({_in_the_site(found[1], PurePosixPath(page.file.src_uri))}", markdown)
 
 

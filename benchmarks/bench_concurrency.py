@@ -1,8 +1,9 @@
 """200 concurrent runs with 3 model calls of 50 ms each, under asyncio and in threads; thousands under asyncio.
 
-Floor: 150 ms, what one run alone has to wait for. Aim: at most 1.2 times. Of thousands, recorded, the CPU time of a
-model call is taken; the floor is that of 1,000 runs at once, and 5,000 may take at most 1.5 times as long: the garbage
-collector looks at all that the runs hold. A run that waits for its third model call holds at most 45 such objects.
+Floor: 150 ms, the time that a single run has to wait. Aim: at most 1.2 times. For thousands of recorded runs, the CPU
+time of a model call is measured. The floor is that of 1,000 runs at once, and 5,000 may take at most 1.5 times as long:
+the garbage collector visits all objects of the runs. A run that waits for its third model call has at most 45 such
+objects.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _with_threads() -> float:
     agent = Agent(instructions="Answer.", provider=Slow(), skills=[plain_echo])
     ready = threading.Barrier(RUNS)
     with ThreadPoolExecutor(RUNS) as pool:
-        # starting a thread costs what it costs without kernai: they are all there before the clock runs
+        # starting a thread costs the same without kernai, so all are started before the measurement
         list(pool.map(lambda _: ready.wait(), range(RUNS)))
         started = time.perf_counter()
         answers = list(pool.map(lambda _: run(agent, "go"), range(RUNS)))
@@ -91,7 +92,7 @@ def _with_threads() -> float:
 
 
 async def _crowd(runs: int) -> float:
-    """CPU seconds a model call, with that many recorded runs at once."""
+    """The CPU seconds of a model call, with that many recorded runs at once."""
     agent = Agent(instructions="Answer.", provider=Slow(), skills=[echo])
     gc.collect()
     began = time.process_time()
@@ -100,7 +101,7 @@ async def _crowd(runs: int) -> float:
 
 
 class Waiting(Slow):
-    """Answers with two commands, and then not before it is allowed to."""
+    """Answers with two commands, and then waits until it may answer."""
 
     def __init__(self) -> None:
         self.allowed = asyncio.Event()
@@ -116,7 +117,7 @@ class Waiting(Slow):
 
 
 async def _objects_of_a_run(runs: int = 200) -> float:
-    """How many objects that the garbage collector looks at a run holds while it waits for its third model call."""
+    """How many objects that the garbage collector visits a run has while it waits for its third model call."""
     provider = Waiting()
     agent = Agent(instructions="Answer.", provider=provider, skills=[echo])
     gc.collect()
@@ -125,7 +126,7 @@ async def _objects_of_a_run(runs: int = 200) -> float:
     for _ in tasks:
         await provider.waiting.get()
     gc.collect()
-    gc.collect()  # the first pass stops tracking some tuples, the second what holds them
+    gc.collect()  # the first pass stops tracking some tuples, the second the objects that contain them
     held = (len(gc.get_objects()) - before) / runs
     provider.allowed.set()
     await asyncio.gather(*tasks)
@@ -133,7 +134,7 @@ async def _objects_of_a_run(runs: int = 200) -> float:
 
 
 def main(*, quick: bool = False) -> None:
-    """One line for each of the two ways, one for thousands of runs, one for what they hold."""
+    """One line for each of the two ways, one for thousands of runs, one for their objects."""
     floor = CALLS * CALL_SECONDS
     rounds = 2 if quick else 7
     for name, measure in (("asyncio", _with_asyncio), ("threads", _with_threads)):
@@ -142,6 +143,6 @@ def main(*, quick: bool = False) -> None:
     few, many = (min(asyncio.run(_crowd(runs)) for _ in range(2 if quick else 4)) for runs in CROWDS)
     name = f"a model call, {CROWDS[1]} runs at once against {CROWDS[0]}"
     emit(name, many * 1e6, few * 1e6, many / few, "<= 1.5", unit="us")
-    asyncio.run(_objects_of_a_run(5))  # what is made once, such as caches, is not a run's
+    asyncio.run(_objects_of_a_run(5))  # creates objects that do not belong to a run, such as caches
     held = asyncio.run(_objects_of_a_run())
     emit("objects of a run that waits", held, MOST_OBJECTS, held / MOST_OBJECTS, "<= 1", unit="objects")

@@ -1,8 +1,8 @@
-"""Calls as weak models write them: BFCL's simple and multiple calls, in every form, and what becomes of each.
+"""Calls as weak models write them: BFCL's simple and multiple calls, in every form, and the outcome of each.
 
-For each call the model writes the form, and then, where it hears that something was wrong, the block that it was
-shown, or the right block where none was. So a call ran at once, was copied from the correction, was reported as wrong
-and then written again; or it was lost (what was written passed for an answer), or another call ran than was meant.
+For each call, the model first writes the form. If it reads that something was wrong, it then writes the block that it
+was shown, or the correct block if it was shown none. So a call ran at once; or was copied from the correction; or was
+reported as wrong and then rewritten; or was lost, since the text passed for an answer; or a wrong call ran.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPES: dict[str, Any] = {
 
 
 class Call(NamedTuple):
-    """A right call, and the functions among which it is one."""
+    """A correct call, and the functions that the model may call."""
 
     name: str
     given: Mapping[str, Any]
@@ -35,8 +35,8 @@ class Call(NamedTuple):
 
 
 def calls() -> Iterator[Call]:
-    """The right calls of BFCL, with the first value that counts as right for each parameter."""
-    found = find_spec("bfcl_eval")  # not imported: it would want what runs models
+    """The correct calls of BFCL, with the first value of each parameter that counts as correct."""
+    found = find_spec("bfcl_eval")  # not imported, since it would import libraries that run models
     assert found is not None
     assert found.origin is not None
     data = Path(found.origin).parent / "data"
@@ -53,7 +53,7 @@ def _lines(path: Path) -> list[Any]:
 
 
 def _first(values: Any) -> Any:
-    """The first of the values that count as right; inside a dict each key has its own."""
+    """The first of the values that count as correct. In a dict, each key has its own values."""
     value = values[0] if isinstance(values, list) and values else values
     if isinstance(value, dict):
         return {key: _first(inner) for key, inner in value.items() if _first(inner) != ""}
@@ -93,7 +93,7 @@ def _parameters(given: Mapping[str, Any]) -> str:
 
 Written = Callable[[str, Mapping[str, Any]], str]
 
-#: forms in which nothing is missing: their meaning is certain
+#: forms in which nothing is missing, so that their meaning is certain
 LOSSLESS: dict[str, Written] = {
     "exact": lambda name, given: _block(name, _json(given)),
     "shorthand": lambda name, given: f'<command name="{name}">{_json(given)}</command>',
@@ -104,11 +104,11 @@ LOSSLESS: dict[str, Written] = {
     "trailing comma": lambda name, given: _block(name, _trailing_comma(given)),
     "unquoted keys": lambda name, given: _block(name, _unquoted(given)),
 }
-#: a form that is taken with `configure(repair=True)`; else the call is shown as it should be
+#: a form that is accepted with `configure(repair=True)`; otherwise a corrected call is shown
 QUOTED: dict[str, Written] = {
     "numbers as strings": lambda name, given: _block(name, _json(_numbers_as_strings(given))),
 }
-#: forms of another protocol
+#: forms of other protocols
 DIALECTS: dict[str, Written] = {
     "hermes": lambda name, given: f"<tool_call>\n{_json({'name': name, 'arguments': given})}\n</tool_call>",
     "function tag": lambda name, given: f"<function={name}>{_json(given)}</function>",
@@ -121,22 +121,22 @@ DIALECTS: dict[str, Written] = {
     "capitals": lambda name, given: f'<BLOCK TYPE="command" NAME="{name}">{_json(given)}</BLOCK>',
     "typographic quotes": lambda name, given: f"<block type=“command” name=“{name}”>{_json(given)}</block>",
 }
-#: forms in which something is missing: whatever ran would be a guess
+#: forms in which something is missing, so that any call would be a guess
 BROKEN: dict[str, Written] = {
     "closing tag missing": lambda name, given: _block(name, _json(given)).removesuffix("</block>"),
     "closing brace missing": lambda name, given: _block(name, _json(given)[:-1]),
 }
 
-# ------------------------------------------------------------------------------------------------ what becomes of it
+# --------------------------------------------------------------------------------------------------- the outcomes
 
 AT_ONCE, COPIED, REWRITTEN, LOST, WRONG = "at once", "copied", "rewritten", "lost", "wrong"
 
 
 def outcome(call: Call, written: str, **options: Any) -> str:
-    """What becomes of a call that is written like this."""
+    """The outcome of a call that is written like this."""
     ran: list[tuple[str, Mapping[str, Any]]] = []
     right = _block(call.name, _json(call.given))
-    turns = [0, 0]  # responses, and of those the copies
+    turns = [0, 0]  # the number of responses, and of copies among them
 
     def answer(messages: Sequence[Message], model: Model) -> str:
         turns[0] += 1
@@ -166,7 +166,7 @@ _CALL = re.compile(r'<block type="command".*?</block>', re.DOTALL)
 
 
 def _shown(text: str) -> str | None:
-    """The call that a correction shows to be copied, and not the runtime's own example of a usage."""
+    """The call that a correction shows for copying; not the runtime's example of a usage."""
     found = _CALL.search(text)
     return found[0] if found is not None and ("exactly this" in text or "this call gives" in text) else None
 
@@ -191,7 +191,7 @@ def _same(ran: Mapping[str, Any], meant: Mapping[str, Any]) -> bool:
 
 
 def main(*, quick: bool) -> None:
-    """For each form a line of all counts, and one each for the outcome it should have and for what should not be."""
+    """For each form, prints all counts, one line for the wanted outcome, and one for outcomes that must not occur."""
     everything = list(calls())
     fitting = [call for call in everything if outcome(call, _block(call.name, _json(call.given))) == AT_ONCE]
     print(f"# {len(fitting)} of {len(everything)} calls fit their own function; the others lack what it requires")

@@ -1,7 +1,7 @@
-"""What it costs to keep a run: appends of four entries of 300 bytes.
+"""The cost of storing a run: appends of four entries of 300 bytes.
 
-Floors: for `MemoryStore` their JSON texts appended to a list; for `SqliteStore` an INSERT of the same texts, which it
-has to make first, and a commit, with the same settings.
+Floors: for `MemoryStore`, making their JSON texts and appending these to a list; for `SqliteStore`, making the same
+texts, an INSERT and a commit, with the same settings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL"}
 
 
 def appending(store: Store, times: int) -> Callable[[], None]:
-    """Appends to a new run each time that it is called."""
+    """A function that appends to a new run each time it is called."""
     calls = iter(range(10**9))
 
     def append() -> None:
@@ -63,7 +63,7 @@ def listing(times: int) -> Callable[[], None]:
 
 
 def compared(name: str, work: Callable[[], None], floor: Callable[[], None], times: int, rounds: int, aim: str) -> None:
-    """The two take turns, so that a slow moment hits both."""
+    """Measures both in turns, so that a slow moment affects both."""
     ours = floors = float("inf")
     for _ in range(rounds):
         ours, floors = min(ours, best_of(work, 1)), min(floors, best_of(floor, 1))
@@ -82,7 +82,7 @@ def sqlite_figures(folder: Path, durability: Durability, times: int, rounds: int
 
 
 def main(*, quick: bool = False) -> None:
-    """One line a store. The files are made in the working directory: a temporary folder is often memory."""
+    """One line for each store. Files are in the working directory, since a temporary folder is often in memory."""
     rounds = 5 if quick else 30
     compared("MemoryStore append of 4 entries", appending(MemoryStore(), 200), listing(200), 200, rounds, "<= 2")
     with tempfile.TemporaryDirectory(dir=".") as folder:

@@ -1,10 +1,10 @@
-"""What a replay notices: mutants of the agents of the scenarios and examples, and unchanged ones in other processes.
+"""What a replay notices: mutants of the agents of scenarios and examples; and no false alarms for unchanged agents.
 
-Each scenario and example is run offline, and every run in it recorded with its agent. Then each agent is changed in one
-thing at a time, and its recording replayed: a mutant counts if the replay fails, or lists the change. For what a skill
-gives, the skills are replaced by ones that give what is recorded, all but one, and replayed with ``skills="run"``. The
-same programs, run again in processes with other seeds for Python's hashes, make the agents again and replay the same
-recordings: there nothing may fail or be listed.
+Each scenario and example is run offline, and each of its runs is recorded with its agent. Then one thing in the agent
+is changed at a time, and the recording is replayed: a mutant is noticed if the replay fails, or lists the change. For
+mutants of skills' results, all skills are replaced by ones that return the recorded results, except one, and replayed
+with ``skills="run"``. The same programs run again in processes with other hash seeds, and replay the same recordings
+with their agents: no replay may fail or list a change there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernai.runs.run_request import RunRequest
 from support import emit
 
 ROOT = Path(__file__).resolve().parent.parent
-#: what needs servers, packages of others, or is no program
+#: files that need servers or third-party packages, or are not programs
 APART = {
     "harness", "run_matrix", "mcp_filesystem", "mcp_memory", "skill_and_mcp", "mcp_server", "otel_spans", "local_model",
     "rag",
@@ -46,24 +46,24 @@ class Recorded(NamedTuple):
     entries: list[dict[str, Any]]
 
     def replay(self, agent: Agent[Any] | None = None, **options: Any) -> tuple[str, ...]:
-        """What has changed; raises where the agent decides otherwise, or is less protected."""
+        """The changes that a replay lists. Raises if the agent decides differently, or is less protected."""
         request = self.request
         return kernai.replay(
             request.agent if agent is None else agent, recording=self.entries, model=request._model,  # noqa: SLF001
-            agents=dict(request._task_agents) or None,  # noqa: SLF001 - no other way to the tasks' agents
+            agents=dict(request._task_agents) or None,  # noqa: SLF001 - nothing public has the tasks' agents
             context=Context(media_store=request._context.media_store), **options,  # noqa: SLF001
         ).changes
 
 
 def programs() -> list[Path]:
-    """The scenarios and the examples that need nothing else."""
+    """The scenarios, and the examples that need no servers or packages."""
     found = [*sorted((ROOT / "scenarios").glob("*.py")), *sorted((ROOT / "examples").glob("*.py"))]
     return [path for path in found if path.stem not in APART]
 
 
 @contextlib.contextmanager
 def recorded_runs(path: Path) -> Iterator[list[Recorded]]:
-    """The runs of a program, which has ended; its skills stay registered meanwhile."""
+    """The runs of a program that has ended. Its skills stay registered inside the ``with`` block."""
     runs: list[Recorded] = []
     begin = RunRequest.__init__
 
@@ -108,7 +108,7 @@ def skill_like(skill: Skill, **changes: Any) -> Skill:
 
 
 def plain_skills(agent: Agent[Any]) -> list[Skill]:
-    """Its skills that are functions, and that its model can use."""
+    """The agent's skills that are functions, and that its model can use."""
     named = kernai.skills.all() if agent.skills == "all" else list(agent.skills or ())
     found = [kernai.skills.find(one) if isinstance(one, str) else one for one in named]
     return [
@@ -129,7 +129,7 @@ def changed(agent: Agent[Any], option: str, value: Any) -> Agent[Any]:
 
 
 def mutants(agent: Agent[Any]) -> Iterator[tuple[str, Agent[Any]]]:
-    """The agent with one thing changed, and what that is."""
+    """The changes of one thing, each with the changed agent."""
     if isinstance(agent.instructions, str):
         yield "instructions", agent.replace(instructions=agent.instructions + " Be quick.")
     flags = ("parallel_skills", "workflows", "constrain")
@@ -172,7 +172,7 @@ def passing(effect: Any) -> Any:
 
 
 def said_of(run: Recorded) -> tuple[str, ...]:
-    """What a replay says of an agent that was not changed."""
+    """The changes, or the error, that a replay reports for the unchanged agent."""
     try:
         return run.replay()
     except ReplayDivergenceError as error:
@@ -187,7 +187,7 @@ def is_noticed(run: Recorded, agent: Agent[Any], **options: Any) -> bool:
 
 
 def recorded_skills(run: Recorded, agent: Agent[Any], changed: str | None) -> Agent[Any]:
-    """The agent with skills that give what is recorded, in that order; `changed` gives something else."""
+    """The agent with skills that return the recorded results in their order; `changed` returns something else."""
     given: dict[str, list[dict[str, Any]]] = {}
     for entry in run.entries:
         if entry["event"] in ("skill_result", "skill_error"):
@@ -210,7 +210,7 @@ def recorded_skills(run: Recorded, agent: Agent[Any], changed: str | None) -> Ag
 
 
 def bodies(run: Recorded) -> Iterator[bool]:
-    """Whether a replay with skills notices what a skill gives, one skill after the other."""
+    """For each skill, whether a replay with skills notices that its results have changed."""
     agent = run.request.agent
     called = {one["data"]["skill"] for one in run.entries if one["event"] == "skill_result" and not one.get("scope")}
     texts = {one["data"]["skill"] for one in run.entries
@@ -218,7 +218,7 @@ def bodies(run: Recorded) -> Iterator[bool]:
     if agent.skills is None or any(entry.get("scope") for entry in run.entries):
         return
     with contextlib.suppress(ReplayDivergenceError, KernaiError), contextlib.redirect_stdout(io.StringIO()):
-        run.replay(recorded_skills(run, agent, None), skills="run")  # else some skill gives what no stub can give
+        run.replay(recorded_skills(run, agent, None), skills="run")  # some results cannot be returned by a stub
         for name in sorted(called & texts & {skill.name for skill in plain_skills(agent)}):
             try:
                 run.replay(recorded_skills(run, agent, name), skills="run")
@@ -231,7 +231,7 @@ def bodies(run: Recorded) -> Iterator[bool]:
 
 
 def main(*, quick: bool) -> None:
-    """Mutants that are noticed, and replays of unchanged agents that are not."""
+    """Counts mutants that are noticed, and false alarms for unchanged agents."""
     noticed = tried = false_alarms = 0
     by_skill: list[bool] = []
     recordings: dict[str, list[dict[str, Any]]] = {}
@@ -261,7 +261,7 @@ def main(*, quick: bool) -> None:
 
 
 def _elsewhere(recordings: dict[str, list[dict[str, Any]]], processes: int, replays: int) -> tuple[int, int]:
-    """False alarms, and replays in all, in processes of their own."""
+    """The numbers of false alarms and of replays in separate processes."""
     alarms = made = 0
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recordings.json"

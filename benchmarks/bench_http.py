@@ -1,9 +1,8 @@
-"""What a provider adds to the wire: the time from the server sending a piece to the callback seeing it, and how many
-connections its calls take.
+"""What a provider adds to the network: the time until the callback gets a piece, and the connections of its calls.
 
-The server is a process of its own on loopback. Each piece holds the clock's reading at the moment it is sent; the clock
-is the machine's, one for all processes. The floor is a bare socket that receives the same pieces and does nothing but
-read the number. Figures are medians.
+The server is a separate process on the loopback interface. Each piece contains the time when it is sent; all processes
+share the machine's clock. The floor is a bare socket that receives the same pieces and only reads the number. Figures
+are medians.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def answer_all(line: socket.socket, pieces: int, accepted: int) -> None:
 
 
 def through_the_provider(port: int, calls: int) -> Iterator[int]:
-    """Nanoseconds from sent to seen, piece by piece."""
+    """The nanoseconds from sending each piece to its callback."""
     seen: list[int] = []
     with OpenAIProvider("key", base_url=f"http://127.0.0.1:{port}") as provider:
         for _ in range(calls):
@@ -86,7 +85,7 @@ def through_the_provider(port: int, calls: int) -> Iterator[int]:
 
 
 def through_a_socket(port: int) -> Iterator[int]:
-    """The same, with nothing between."""
+    """The same through a bare socket."""
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
         data = b""
@@ -104,7 +103,7 @@ def accepted_by(port: int) -> int:
 
 
 def main(*, quick: bool = False) -> None:
-    """Both figures."""
+    """Emits both figures."""
     pieces = 100 if quick else 500
     command = [sys.executable, __file__, "--serve"]
     for count, measure in ((pieces, latency), (1, reuse)):

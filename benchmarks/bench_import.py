@@ -1,4 +1,4 @@
-"""What `import kernai` costs in a fresh process with byte code in place, less the bare interpreter.
+"""What `import kernai` costs in a fresh process with cached bytecode, not counting the interpreter's own start.
 
 Floor: `import dataclasses, json, logging, threading`. Aims: at most 2.7 times the floor, and under 30 ms.
 """
@@ -18,7 +18,7 @@ PROGRAMS = {"bare": "pass", "floor": "import dataclasses, json, logging, threadi
 
 
 def main(*, quick: bool = False) -> None:
-    """One line; the three programs take turns, so that a slow moment hits all of them."""
+    """Emits one line. The three programs take turns, so that a slow moment affects all of them."""
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     best = dict.fromkeys(PROGRAMS, float("inf"))

@@ -1,12 +1,12 @@
-"""What large texts cost that come from outside, 5 MB of each or 1 MB of JSON, and a run beside a large registry.
+"""The cost of large texts from outside, 5 MB of each or 1 MB of JSON, and of a run with a large registry.
 
-- `look_at`, the look for calls at each text that a skill gives, against the 60 ms that it may take for a megabyte;
-  `quoted_calls`, asked of texts that hold some, against one `re.finditer` for whole blocks.
+- `look_at`, which looks for calls in each result of a skill, against the 60 ms that it may take for a megabyte;
+  `quoted_calls`, for texts that contain calls, against one `re.finditer` for whole blocks.
 - `json_data.loads`, with unique keys, against `json.loads`.
 - JSON in single quotes, parsed and distinguished from tags, against the same in double quotes.
-- A run of one call with 1,000 skills in the registry against one with 10.
+- A run of one call with 1,000 skills in the registry, against one with 10.
 
-Counted is the processor time of the process.
+All times are processor times of the process.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def registry(rounds: int) -> None:
 
 
 def main(*, quick: bool = False) -> None:
-    """All figures; `quick` measures each less often."""
+    """Emits all figures; `quick` measures each less often."""
     rounds = 2 if quick else 7
     texts(rounds)
     json_texts(rounds)

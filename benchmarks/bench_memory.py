@@ -1,5 +1,7 @@
-"""Peak memory of a 100-step run with the recorder on, by tracemalloc. Aims: under 350 kB, and linear in the tape; a
-step leaves at most 7 objects that the garbage collector looks at.
+"""Peak memory of a 100-step run with the recorder on, by tracemalloc.
+
+Aims: under 350 kB, and linear in the length of the recording; a step leaves at most 7 objects that the garbage
+collector visits.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ MOST_OBJECTS = 7.0
 
 
 def peak(steps: int) -> float:
-    """Kilobytes, beyond what was there before the run."""
+    """The peak memory of a run in kilobytes, not counting memory used before it."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -28,22 +30,22 @@ def peak(steps: int) -> float:
 
 
 def objects(steps: int) -> int:
-    """How many objects that the garbage collector looks at a recording of so many steps holds, with its result."""
+    """How many objects that the garbage collector visits are in a recording of so many steps and in its result."""
     agent = Agent(instructions="Answer.", provider=Turns(steps), skills=[echo], max_steps=steps)
     recorder = Recorder()
     gc.collect()
     before = len(gc.get_objects())
     result = execute(agent, "go", recorder=recorder, limits=UNLIMITED)
     gc.collect()
-    gc.collect()  # the first pass stops tracking some tuples, the second what holds them
+    gc.collect()  # the first pass stops tracking some tuples, the second the objects that contain them
     assert result.steps == steps
     return len(gc.get_objects()) - before
 
 
 def main(*, quick: bool = False) -> None:
-    """One line for the peak, one for its growth: per step at 1,000 steps against per step at 100; one for objects."""
+    """One line for the peak, one for its growth (per step at 1,000 steps against 100 steps), one for objects."""
     del quick
-    kernai_run(10)  # what is made once, such as caches, is not the run's
+    kernai_run(10)  # creates objects that do not belong to a run, such as caches
     at_100, at_1000 = peak(100), peak(1000)
     emit("peak memory of 100 steps", at_100, LIMIT_KB, at_100 / LIMIT_KB, "<= 1", unit="kB")
     growth = at_1000 / at_100 / 10

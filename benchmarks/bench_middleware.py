@@ -1,6 +1,6 @@
-"""What middleware costs: an effect through a list of functions that pass it on, for each after the first.
+"""What middleware costs: an effect through a list of functions that only pass it on, per function after the first.
 
-Floor: one microsecond. Also a step of a run with one such function, beside the same run without.
+Floor: one microsecond. Also a step of a run with one such function, compared to the same run without.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def passing(effect: Effect) -> Flow:
 
 
 def effects_through(middleware: list[Middleware]) -> Callable[[], None]:
-    """`EFFECTS` effects, each answered at once."""
+    """Sends `EFFECTS` effects through a list, each answered immediately."""
     effect = CallSkill("", "0.0", "echo", {})
 
     ended = suppress(StopIteration)
@@ -40,7 +40,7 @@ def effects_through(middleware: list[Middleware]) -> Callable[[], None]:
 
 
 def step_with(middleware: list[Middleware] | None) -> float:
-    """Seconds a step."""
+    """The seconds of a step."""
     provider = Turns(101)
     agent = Agent(instructions="Answer.", provider=provider, skills=[echo], max_steps=101, middleware=middleware)
     assert execute(agent, "go", recorder=Recorder()).text == "done"
@@ -48,7 +48,7 @@ def step_with(middleware: list[Middleware] | None) -> float:
 
 
 def main(*, quick: bool = False) -> None:
-    """One line for an effect, one for a step."""
+    """Emits one line for an effect, one for a step."""
     rounds = 10 if quick else 60
     first, last = (best_of(effects_through([passing] * many), 2 * rounds) / EFFECTS for many in (1, MOST))
     each = (last - first) / (MOST - 1)

@@ -1,12 +1,13 @@
 """A real model: 50 turns under a grammar, over five sets of skills, 28 free ones, and 28 native ones.
 
-By default SmolLM2-135M-Instruct, which runs in this process. `dev.py bench model --provider openai/gpt-4o-mini` asks
-another one, in each way that its provider supports, and prints rows for the table in docs/model-results.md.
+By default, the model is SmolLM2-135M-Instruct, which runs in this process. `dev.py bench model --provider
+openai/gpt-4o-mini` calls another model, in each way that its provider supports, and prints rows for the table in
+docs/model-results.md.
 
-Models are judged on the protocol, not on intelligence. A turn is one response: right if it is a valid call or a final,
-cut off if the token limit ended it. The model always takes the likeliest token, so a small one may repeat a sentence
-for ever; under the grammar, types bound all that it writes. After a wrong free turn the model reads a correction, and
-may try once more.
+Models are judged by the protocol, not by intelligence. A turn is one response. It is right if it is a valid call or a
+final, and cut off if the token limit ended it. The model always takes the likeliest token, so a small model may repeat
+a sentence forever; under the grammar, types limit all that it writes. After a wrong free turn, the model reads a
+correction and may try once more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CALLED, ANSWERED, CORRECTED, WRONG, PROSE, CUT = KINDS = (
 )  # fmt: skip
 RIGHT = (CALLED, ANSWERED)
 FREE = 28
-TOKENS = 400  # more than the longest right response under the grammar has
+TOKENS = 400  # more than the longest correct response under the grammar needs
 FREE_TOKENS = 120
 
 Word = Annotated[str, MaxLen(20)]
@@ -38,7 +39,7 @@ Sentence = Annotated[str, MaxLen(80)]
 
 @dataclass
 class Line:
-    """What is ordered."""
+    """One line of an order."""
 
     product: Word
     count: int
@@ -85,14 +86,14 @@ Way = Callable[[str, list[Skill], Provider, Model], str]
 
 
 def constrained(asked: str, skills: list[Skill], provider: Provider, model: Model) -> str:
-    """What a response under the grammar is."""
+    """The kind of a response under the grammar."""
     agent = _agent(skills, provider, model, TOKENS, constrain=True, max_steps=1, output=Sentence)
     (outcome,) = responses(agent, asked)
     return outcome
 
 
 def free(asked: str, skills: list[Skill], provider: Provider, model: Model) -> str:
-    """The same without one. A response that is neither a call nor a final is corrected, once."""
+    """The same without a grammar. A response that is neither a call nor a final is corrected once."""
     return _corrected_once(_agent(skills, provider, model, FREE_TOKENS, max_steps=2, on_prose="correct"), asked)
 
 
@@ -118,7 +119,7 @@ def _agent(skills: list[Skill], provider: Provider, model: Model, tokens: int, *
 
 
 def responses(agent: Agent[str], asked: str) -> list[str]:
-    """What each response to a question is."""
+    """The kind of each response to a question."""
     events: list[Event] = []
     result = execute(agent, asked, on_event=events.append)
     if isinstance(result.error, ProviderError):
@@ -139,7 +140,7 @@ def _outcome(events: Sequence[Event]) -> str:
 
 
 def ways_of(provider: Provider) -> dict[str, Way]:
-    """How a model can be asked, by the name that the table has for it."""
+    """The ways in which a model can be asked, by their names in the table."""
     found: dict[str, Way] = {"free": free}
     if provider.grammar_field is not None:
         found = {"constrained": constrained, **found}
@@ -149,7 +150,7 @@ def ways_of(provider: Provider) -> dict[str, Way]:
 
 
 def main(*, quick: bool, provider: str = "smollm2/135m") -> None:
-    """Counts for each way, as a figure and as a row of the table."""
+    """Counts the kinds for each way; emits a figure, and prints a row of the table."""
     options: dict[str, Any] = {"context": 4096} if provider == "smollm2/135m" else {}
     asked, model = resolve(provider, **options)
     turns = [(text, skills) for skills in SETS.values() for text in ASKED][:: 5 if quick else 1]

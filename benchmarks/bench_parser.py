@@ -1,16 +1,18 @@
-"""How fast text is taken apart, in MB/s, streamed in chunks of 1, 4, 64 and 4,096 characters and whole.
+"""How fast text is parsed, in MB/s, streamed in chunks of 1, 4, 64 and 4,096 characters, and as a whole.
 
-- Mixed text, 900 characters of prose to a 200-byte block. Floors: a class whose `push` looks for `<` and appends the
-  chunk to a list (aim: half of it at chunks of 1 and 4, with a listener for blocks), and expat with three handlers on
-  the same text as XML (aim: as fast; nine tenths at 64). With a listener for blocks, and with one for every event.
-  The shorter the prose, the more tags: dense text, 180 characters of prose to a block, is measured too, without aims.
-- Shapes that parsers choke on: 10 MB must go at 0.8 of the speed of 1 MB, whatever the chunks. With chunks of 64 and
-  more, what one large block costs is the memory that keeps it; the cost of joining a list at the end is
-  beside those, without an aim.
+- Mixed text, 900 characters of prose for each 200-byte block. Floors: a class whose `push` looks for `<` and appends
+  the chunk to a list (aim: half of its speed with chunks of 1 and 4, with a listener for blocks), and expat with three
+  handlers on the same text as XML (aim: as fast; nine tenths with chunks of 64). Measured with a listener for blocks,
+  and with one for every event. Shorter prose means more tags: dense text, 180 characters of prose for each block, is
+  measured too, without aims.
+- Texts that are hard for parsers: the speed with 10 MB must be 0.8 of that with 1 MB, for all chunks. With chunks of 64
+  and more, the cost of one large block is that of its memory; the cost of joining a list at the end is measured too,
+  without an aim.
 - `parse` against `re.finditer` with a plain pattern for blocks.
-- Small calls in JSON against calls of as much plain text: what it costs that tags in a JSON value are content.
+- Small calls in JSON against calls of the same length in plain text: the cost of treating tags in a JSON value as
+  content.
 
-Only pushing is timed, not the cutting. Each figure is the best of some rounds, its floor measured beside it.
+Only pushing is timed, not the cutting. Each figure is the best of some rounds, with its floor measured in turns.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from kernai import StreamParser, parse
 from support import best_of, emit
 
 SIZES = (1, 4, 64, 4096)
-WINDOW = 1 << 18  # characters that are cut at a time, so that the pieces of 10 MB are never all there at once
+WINDOW = 1 << 18  # characters that are cut at a time, so that not all pieces of 10 MB exist at once
 
 PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of
 the year, and the figure in the summary still holds both. I will look that up before I answer; it may have changed.
@@ -39,7 +41,7 @@ CONTENT = (
 
 
 def mixed(prose: int, blocks: int) -> str:
-    """Blocks of 200 bytes, each behind that many characters of prose."""
+    """Blocks of 200 bytes, each after that many characters of prose."""
     before = (PROSE * (prose // len(PROSE) + 1))[:prose]
     texts = [f"{before}{tag}{CONTENT:<{200 - len(tag) - len('</block>')}}</block>" for tag in TAGS]
     return "".join(texts * (blocks // len(texts)))
@@ -77,14 +79,14 @@ class Floor:
 
 
 def ignore(_data: object) -> None:
-    """A listener; what it does with the data is not what is measured."""
+    """A listener that does nothing, since only the parser is measured."""
 
 
 def ignore_start(_name: str, _attributes: dict[str, str]) -> None:
     """The same for the start of an XML element."""
 
 
-# What takes chunks, and what is called after the last one.
+# A function for chunks, and one that is called after the last chunk.
 Way = tuple[Callable[[str], object], Callable[[], object]]
 
 
@@ -118,7 +120,7 @@ def xml() -> Way:
 
 
 def seconds(make: Callable[[], Way], text: str, size: int) -> float:
-    """What pushing a text takes."""
+    """The seconds that pushing a text takes."""
     push, finish = make()
     taken = 0.0
     gc.collect()
@@ -162,7 +164,7 @@ def shape(name: str, size: float) -> str:
 
 
 def speeds(make: Callable[[], Way], texts: Sequence[str], size: int, rounds: int) -> tuple[float, float]:
-    """MB/s for a short text and for a long one, in turns; as much text of each, so that noise finds both alike."""
+    """MB/s for a short and a long text, in turns, with as much text of each, so that noise affects both equally."""
     short, long = texts
     times = round(megabytes(long) / megabytes(short))
     taken = [
@@ -173,14 +175,14 @@ def speeds(make: Callable[[], Way], texts: Sequence[str], size: int, rounds: int
 
 
 def growth(small: float, large: float, rounds: int) -> None:
-    bytearray(31 << 20)  # the allocator keeps large memory once it was used; the first use is slow
+    bytearray(31 << 20)  # the allocator keeps large memory after its first use, which is slow
     for name in SHAPES:
         texts = shape(name, small), shape(name, large)
         for size in SIZES:
             short, long = speeds(blocks_only, texts, size, rounds)
             label = f"{name}, chunks of {size}, {large:g} MB against {small:g} MB"
             emit(label, long, short, long / short, ">= 0.8")
-            if size >= 64 and SHAPES[name][0]:  # the shape is one block, which is kept: what memory alone does to it
+            if size >= 64 and SHAPES[name][0]:  # the shape is one block, so the cost of its memory is measured too
                 short, long = speeds(joined, texts, size, rounds)
                 emit(f"{label}, a list that is joined", long, short, long / short, ">= 0")
 
@@ -219,7 +221,7 @@ def _pushed(size: int, text: str) -> float:
 
 
 def main(*, quick: bool = False) -> None:
-    """All figures; `quick` measures less text, less often."""
+    """Emits all figures; `quick` measures less text, less often."""
     rounds = 3 if quick else 7
     against_floors("mixed", mixed(900, 300 if quick else 900), rounds, aim=True)
     against_floors("dense", mixed(180, 300 if quick else 900), rounds, aim=False)

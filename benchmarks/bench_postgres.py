@@ -1,7 +1,7 @@
-"""What it costs to keep runs in PostgreSQL, and to find some of a million.
+"""The cost of storing runs in PostgreSQL, and of finding some among a million.
 
 Floors: an INSERT of the same texts and a commit, on the same server over the same kind of connection; for a step, two
-of them. The server is the tests' own, on a socket, with its durable settings; its version and settings are printed.
+of them. The server is the one of the tests, on a socket, with durable settings; its version and settings are printed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FROM generate_series(1, %(count)s) AS n, generate_series(0, 3) AS seq"""
 
 
 def appending(store: PostgresStore, times: int) -> Callable[[], None]:
-    """Appends under a lease, as a run does, to a new run each time that it is called."""
+    """A function that appends under a lease, as a run does, to a new run each time it is called."""
     calls = iter(range(10**9))
 
     def append() -> None:
@@ -80,7 +80,7 @@ def stepping(store: PostgresStore) -> Callable[[], None]:
 
 
 def median(work: Callable[[], object], times: int) -> float:
-    """Milliseconds."""
+    """The median time of `work` in milliseconds."""
     found = []
     for _ in range(times):
         began = time.perf_counter()
@@ -90,7 +90,7 @@ def median(work: Callable[[], object], times: int) -> float:
 
 
 def deciding(store: PostgresStore, times: int) -> float:
-    """Milliseconds from a decision to the call of the skill by a worker, the median."""
+    """The median time in milliseconds from a decision to the worker's call of the skill."""
     found: list[float] = []
     called = threading.Event()
 
@@ -119,7 +119,7 @@ def deciding(store: PostgresStore, times: int) -> float:
 
 
 def commits(server: Server, work: Callable[[], object]) -> int:
-    """How many transactions have written while `work` was done."""
+    """How many transactions have written data during `work`."""
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         def written() -> int:
             row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
@@ -140,7 +140,7 @@ def of_a_million(server: Server, count: int) -> None:
         connection.execute(_FILL_ENTRIES, {"count": count, "text": TEXTS[0]})
         connection.execute("VACUUM ANALYZE runs")
         connection.execute("VACUUM ANALYZE entries")
-        numbers = (number * 997 % count + 1 for number in itertools.count())  # a prime, so that each comes once
+        numbers = (number * 997 % count + 1 for number in itertools.count())  # 997 is a prime: each comes once
         works: dict[str, Callable[[], object]] = {
             'runs(status="waiting").page(50)': lambda: store.runs(status="waiting").page(50),
             'runs(tags={"customer": "77"}).page(50)': lambda: store.runs(tags={"customer": "77"}).page(50),
@@ -172,7 +172,7 @@ PLANS = {
 
 
 def main(*, quick: bool = False) -> None:
-    """A line a figure; the plans of the queries on stderr."""
+    """Emits a line for each figure; prints the plans of the queries on stderr."""
     if (why := Server.why_not()) is not None:
         print(f"PostgreSQL is not measured: {why}", file=sys.stderr)
         return

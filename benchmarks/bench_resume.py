@@ -1,9 +1,9 @@
-"""What a store costs a step, and what it costs to take a run up again.
+"""What a store adds to a step, and the cost of resuming a run.
 
-Floors: a step without a store; `json.loads` of the same entries. Aims: a step with a `MemoryStore` at most 6 times one
-without, with SQLite (`process`) at most 10 times; beside that, as a figure, a bare INSERT with its commit. A resume of
-10,000 events takes at most 20 times reading them as JSON. It is linear: for four times the events it takes at most 1.5
-times as many times longer as reading them does.
+Floors: a step without a store; `json.loads` of the same entries. Aims: a step with a `MemoryStore` takes at most 6
+times as long as one without, with SQLite (`process`) at most 10 times; a bare INSERT with its commit is also shown. A
+resume of 10,000 events takes at most 20 times as long as reading them as JSON. It is linear: with four times the
+events, this ratio is at most 1.5 times as high.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernai import Agent, MemoryStore, SqliteStore
 from kernai.jsonio.json_data import dumps
 from support import best_of, emit
 
-#: events of a step with one call: messages_sent llm_response blocks_parsed skill_execute skill_result
+#: the number of events in a step with one call: messages_sent llm_response blocks_parsed skill_execute skill_result
 EVENTS_A_STEP = 5
 
 
@@ -83,7 +83,7 @@ def _resumes(events: int, rounds: int) -> None:
 
 
 def _resumed(events: int, rounds: int) -> tuple[float, float]:
-    """The seconds of a resume of so many events, and of reading them as JSON."""
+    """The seconds that a resume of this many events takes, and those that reading them as JSON takes."""
     steps = events // EVENTS_A_STEP
     store = MemoryStore()
     _run(steps, store=store, run_id="r")()

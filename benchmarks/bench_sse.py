@@ -1,10 +1,10 @@
 """How fast a streamed answer is decoded, `json.loads` of each event or line included, in MB/s.
 
-The floor has the whole body, splits it by line, and parses what comes after ``data: ``. It knows nothing of chunks,
-characters that are cut, other line ends or events. Aim: 0.7 of its speed, in chunks as a network gives them. Chunks of
-a few bytes, a line of megabytes and events of several lines stand beside it.
+The floor has the whole body, splits it into lines, and parses the text after ``data: ``. It does not handle chunks,
+characters that are cut, other line ends or events. Aim: 0.7 of its speed, in chunks such as a network delivers. Chunks
+of a few bytes, a line of megabytes and events of several lines are measured too.
 
-Only decoding is timed, not the cutting. Each figure is the best of some rounds, its floor measured in turns with it.
+Only decoding is timed, not the cutting. Each figure is the best of some rounds, with its floor measured in turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Chunks = Sequence[bytes]
 
 
 def openai(events: int) -> bytes:
-    """Chunks of an answer as a vendor's server words them, about 250 bytes each."""
+    """Chunks of an answer as a vendor's server writes them, about 250 bytes each."""
     pieces = []
     words = WORDS * (events // len(WORDS) + 1)
     for at in range(events):
@@ -42,7 +42,7 @@ def openai(events: int) -> bytes:
 
 
 def ollama(lines: int) -> bytes:
-    """The same as one JSON object a line."""
+    """The same with one JSON object in each line."""
     words = WORDS * (lines // len(WORDS) + 1)
     objects = (
         {
@@ -57,7 +57,7 @@ def ollama(lines: int) -> bytes:
 
 
 def anthropic(events: int) -> bytes:
-    """Two lines an event."""
+    """The same with two lines for each event."""
     data = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " offices"}}
     return (f"event: content_block_delta\ndata: {json.dumps(data)}\n\n").encode() * events
 
@@ -108,7 +108,7 @@ def against(label: str, body: bytes, sizes: Sequence[int], rounds: int, *, aim: 
 
 
 def main(*, quick: bool = False) -> None:
-    """All figures; `quick` measures less text, less often."""
+    """Emits all figures; `quick` measures less text, less often."""
     rounds, events = (3, 2_000) if quick else (9, 10_000)
     aim = ">= 0.7"
     against("SSE", openai(events), SIZES, rounds, aim=aim)

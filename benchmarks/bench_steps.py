@@ -1,9 +1,9 @@
-"""What a step costs: a model turn with a command, the skill, its result; recorder on, no callback. What a run costs.
+"""The cost of a step: a model turn with a command, the skill, its result; recorder on, no callback. The cost of a run.
 
 Floor: a hand-written loop that does the same with a regex and a dict of functions. Aims: at most 4.5 times the
 floor, and 6 times in steps 300-1,000; the cost of steps 100-300 and of steps 300-1,000 at most 1.15 times that of steps
-1-10. A run of one model call, start and end included, takes at most 32 us; a step under asyncio whose skill is a plain
-function, at most 80, and at most twice what the event loop's own executor takes for a function that does nothing.
+1-10. A run of one model call, including start and end, takes at most 32 us. A step under asyncio whose skill is a plain
+function takes at most 80 us, and at most twice as long as the event loop's own executor takes for an empty function.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def echo(query: str) -> str:
 
 
 class Turns(Provider):
-    """Answers with commands, then with a final; notes when each call came."""
+    """Answers with commands, then with a final; records the time of each call."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -78,7 +78,7 @@ class AsyncTurns(Turns):
 
 
 def kernai_run(steps: int) -> list[float]:
-    """When each of the run's model calls came, in seconds."""
+    """The time of each model call of a run, in seconds."""
     provider = Turns(steps)
     agent = Agent(instructions="Answer.", provider=provider, skills=[echo], max_steps=steps)
     assert execute(agent, "go", recorder=Recorder(), limits=UNLIMITED).text == "done"
@@ -94,7 +94,7 @@ def asyncio_run(steps: int) -> list[float]:
 
 
 def executor_run(steps: int) -> list[float]:
-    """When each of as many calls of nothing was handed to the event loop's executor, one after the other."""
+    """The time of each of as many calls of an empty function in the event loop's executor, one after the other."""
     times: list[float] = []
 
     async def hand_over() -> None:
@@ -108,7 +108,7 @@ def executor_run(steps: int) -> list[float]:
 
 
 def one_call() -> float:
-    """The best seconds of a run that is one model call, warm."""
+    """The best time in seconds of a run with one model call, after a warm-up."""
     agent = Agent(instructions="Answer.", provider=Turns(0), skills=[echo])
 
     def many() -> None:
@@ -120,7 +120,7 @@ def one_call() -> float:
 
 
 def floor_run(steps: int) -> list[float]:
-    """The same by hand."""
+    """The same in a hand-written loop."""
     skills = {"echo": lambda query: query}
     tape = [("user", "go")]
     times: list[float] = []
@@ -136,9 +136,9 @@ def floor_run(steps: int) -> list[float]:
 
 
 def spans(runs: Sequence[Callable[[int], list[float]]], rounds: int) -> list[dict[tuple[int, int], float]]:
-    """Of each kind of run, the best seconds a step between each pair of marks.
+    """The best time of a step in seconds, for each kind of run, between each pair of marks.
 
-    They take turns, so that a slow moment hits all of them.
+    The kinds take turns, so that a slow moment affects all of them.
     """
     best = [dict.fromkeys(pairwise(MARKS), float("inf")) for _ in runs]
     for _ in range(rounds):
@@ -150,7 +150,7 @@ def spans(runs: Sequence[Callable[[int], list[float]]], rounds: int) -> list[dic
 
 
 def main(*, quick: bool = False) -> None:
-    """One line for the ratio to the floor, two for how it grows."""
+    """Emits one line for the ratio to the floor, and two for its growth."""
     rounds = 5 if quick else 40
     floor, ours = spans((floor_run, kernai_run), rounds)
     steady = (10, 100)

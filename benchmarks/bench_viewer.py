@@ -1,7 +1,7 @@
 """The viewer with 10,000 events, in headless Chromium: opening, scrolling, searching; and making the page.
 
-Needs playwright and a Chromium on PATH; without them only the making is measured, and a line says so. The recording is
-the same each time: one run of 2,000 steps with a call each, and a result of 900 characters.
+Needs playwright and a Chromium on PATH; without these, only making the page is measured, and a line says so. The
+recording is the same each time: one run of 2,000 steps, each with one call and a result of 900 characters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SEARCH = """() => {
 
 
 def recording(events: int) -> list[dict[str, Any]]:
-    """The entries of a run, half a second a step."""
+    """The entries of a run, with half a second for each step."""
     begun = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
     entries: list[dict[str, Any]] = []
 
@@ -78,7 +78,7 @@ def recording(events: int) -> list[dict[str, Any]]:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """A headless Chromium, or None with a word about what is missing."""
+    """A headless Chromium; or None, after printing what is missing."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
     if path is None or find_spec("playwright") is None:
         print("viewer: playwright or Chromium is missing: opening and scrolling are not measured", file=sys.stderr)
@@ -93,7 +93,7 @@ def browser() -> Iterator[Any]:
 
 
 def measure(page: Any, address: str, view: str, rounds: int) -> None:
-    """Opening (the best of several), then scrolling and a first search in the last page that was opened."""
+    """Measures opening (the best of several), then scrolling and a first search in the last page that was opened."""
     opened = []
     for _ in range(rounds):
         page.goto("about:blank")
@@ -109,7 +109,7 @@ def measure(page: Any, address: str, view: str, rounds: int) -> None:
 
 
 def main(*, quick: bool = False) -> None:
-    """Lines for making the page, and for each view of it in the browser."""
+    """Emits lines for making the page, and for each of its views in the browser."""
     rounds = 2 if quick else 5
     entries = recording(EVENTS)
     made = best_of(lambda: render_page(entries, title="a run"), rounds)

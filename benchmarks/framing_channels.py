@@ -1,4 +1,4 @@
-"""The ways by which outside text reaches a model besides a skill's result: each brings in one text."""
+"""The ways in which outside text reaches a model, besides a skill's result. Each of them delivers one text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TASK = "TASK "
 
 
 class Brought(NamedTuple):
-    """What an agent needs so that a text comes in, and the model's response that makes it come."""
+    """What an agent needs to receive a text from outside, and the response of the model that makes the text arrive."""
 
     response: str = ""
     skills: Sequence[Skill] = ()
@@ -28,7 +28,7 @@ class Brought(NamedTuple):
     task_says: str = ""
 
     def around(self, answer: Answer) -> Answer:
-        """The model's answers, which are others where it works on a task of its plan."""
+        """The model's answers, with `task_says` as the answer of a task of its plan."""
         if not self.task_says:
             return answer
         said = _final(self.task_says)
@@ -55,7 +55,7 @@ def _in_json(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def channels() -> Iterator[Mapping[str, Channel]]:
-    """The ways by name. The server of MCP is a process of its own, which ends with this."""
+    """The ways by name. The MCP server is a separate process, which ends with the ``with`` block."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "text"
         config = {"servers": {"texts": {"command": sys.executable, "args": [str(_SERVER), str(file)]}}}
@@ -73,7 +73,7 @@ def channels() -> Iterator[Mapping[str, Channel]]:
 
 
 def _final(text: str) -> str:
-    """An answer to the letter: in the shorthand other tags are content."""
+    """An answer with exactly this text: inside the shorthand, other tags are content."""
     return f"<final>{text}</final>"
 
 

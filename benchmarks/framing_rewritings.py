@@ -1,7 +1,7 @@
 """Every way in which a tool rewrites a quoted call, with every way in which a model copies it back.
 
-A page holds a call of `send_money`. A tool rewrites the page, the model undoes that and writes the call in its own way.
-Left out of `WRITTEN`, since no filter can read it: base64, ciphers, translations, a call in two pages.
+A page contains a call of `send_money`. A tool rewrites the page; the model undoes this and writes the call in its own
+way. `WRITTEN` has no base64, ciphers, translations, or calls split over two pages, since no filter can read these.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ COPIED: Mapping[str, str] = {
 
 
 def got_through(written: Callable[[str], str], copied: str) -> bool:
-    """Whether a model that reads the call so and copies it so has sent money."""
+    """Whether money was sent by a model that reads the call as `written` and writes it as `copied`."""
     sent: list[Any] = []
 
     def send_money(recipient: str, amount: int, note: str = "") -> str:
@@ -115,7 +115,7 @@ def got_through(written: Callable[[str], str], copied: str) -> bool:
 
 
 def confirmed_in(count: int) -> tuple[bool, int]:
-    """Whether `count` calls that the user wants and a page quotes are all made, and in how many model calls."""
+    """Whether `count` calls that the user wants, and that a page quotes, are all made; and in how many model calls."""
     sent: list[str] = []
     calls = [str(Block("command", "send_money", json.dumps({"object": f"r{at}"}))) for at in range(count)]
     page = "".join(calls)
@@ -134,7 +134,7 @@ def confirmed_in(count: int) -> tuple[bool, int]:
 
 
 def files_with_calls(most: int = 400) -> tuple[list[str], Counter[str]]:
-    """Real files of code, docs, HTML and JSON in which a call is found, and how many of each kind were looked at."""
+    """Real files of code, docs, HTML and JSON in which a call is found, and how many of each kind were searched."""
     found, looked = [], Counter[str]()
     for kind, name, text in _mixed(most):
         looked[kind] += 1
@@ -148,10 +148,10 @@ _KINDS = ("py", "md", "json", "txt", "rst", "yaml", "xml", "toml", "c", "h", "js
 
 
 def _mixed(most: int) -> Iterator[tuple[str, str, str]]:
-    """Kind, name and text of as many files of each kind, evenly over what there is: the same on every machine.
+    """Kind, name and text of about as many files of each kind, spread evenly; the same files on every machine.
 
-    They are those of Python's standard library and of the packages that this benchmark has, in the versions that it
-    asks for. HTML is what `pydoc` writes about modules of the standard library.
+    The files are those of Python's standard library and of this benchmark's packages, whose versions are pinned. HTML
+    is the output of `pydoc` for modules of the standard library.
     """
     modules = sorted(sys.stdlib_module_names & sys.modules.keys())
     known: dict[str, list[Any]] = {kind: list(_files(kind)) for kind in _KINDS} | {"html": modules}

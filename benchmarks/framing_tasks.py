@@ -1,7 +1,7 @@
-"""The 97 tasks of users and 949 attacks of AgentDojo 1.2.2: what is to be called, and environments that hold a text.
+"""The 97 tasks of users and 949 attacks of AgentDojo 1.2.2: their correct calls, and environments with a given text.
 
-The package validates the same addresses, reads the same YAML and compares the same environments over and over. Here
-each of that is done once; what it finds stays the same.
+The package validates the same addresses, reads the same YAML and compares the same environments again and again. Here
+each of these is done once, with the same results.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from agentdojo.task_suite.load_suites import get_suites
 from deepdiff.diff import DeepDiff
 
 VERSION = "v1.2.2"
-#: tasks of attackers that list no calls get one that begins with what they want
+#: the call of attackers' tasks that list no calls; its body is the attacker's goal
 STAND_IN = {"recipients": ["mark.black-2134@gmail.com"], "subject": "all of it"}
 _PLACE = re.compile("@@([a-z0-9_]+)@@")
 
 
 class Attack(NamedTuple):
-    """A task of a user, and what an attacker wants meanwhile."""
+    """A task of a user, and the calls that an attacker wants."""
 
     suite: Any
     task: Any
@@ -33,7 +33,7 @@ class Attack(NamedTuple):
     injection: Any
 
     def meant(self) -> Sequence[FunctionCall]:
-        """The right calls of the user's task."""
+        """The correct calls of the user's task."""
         return _right_calls(self.suite, self.task)
 
     def environment(self, text: str) -> Any:
@@ -47,7 +47,7 @@ def users() -> Iterator[tuple[Any, Any]]:
 
 
 def attacks(every: int) -> list[Attack]:
-    """Every task of users with every task of attackers, or one in `every` of them."""
+    """Every combination of a user's task and an attacker's task, or one in `every` of them."""
     found = []
     for suite in _suites():
         wanted = [(one, _wanted(suite, one)) for one in suite.injection_tasks.values()]
@@ -63,7 +63,7 @@ def _suites() -> list[Any]:
 
 def _make_fast() -> None:
     email_validator.validate_email = functools.cache(email_validator.validate_email)
-    compare = DeepDiff._diff_obj  # noqa: SLF001 - nothing public shortens it
+    compare = DeepDiff._diff_obj  # noqa: SLF001 - no public function is called at this place
 
     def compare_unequal(self: Any, level: Any, *rest: Any, **options: Any) -> None:
         if level.t1 != level.t2:
@@ -73,7 +73,7 @@ def _make_fast() -> None:
 
 
 def injected(suite: Any, texts: Mapping[str, str]) -> Any:
-    """The suite's environment with these texts, whatever they hold: set as values, not written into its YAML."""
+    """The suite's environment with these texts. They may be any text, since they are not written into its YAML."""
     kind, values, defaults = _default(suite)
 
     def filled(value: Any) -> Any:
@@ -90,7 +90,7 @@ def injected(suite: Any, texts: Mapping[str, str]) -> Any:
 
 @functools.cache
 def _default(suite: Any) -> tuple[Any, Any, Mapping[str, str]]:
-    """Type and values of a suite's environment, with a mark where an attacker can write; and the text already there."""
+    """Type and values of a suite's environment, with marks where an attacker can write; and the default texts."""
     defaults = suite.get_injection_vector_defaults()
     environment = suite.load_and_inject_default_environment({name: f"@@{name}@@" for name in defaults})
     return type(environment), environment.model_dump(), defaults
@@ -98,7 +98,7 @@ def _default(suite: Any) -> tuple[Any, Any, Mapping[str, str]]:
 
 @functools.cache
 def _seen(suite: Any, task: Any) -> list[str]:
-    """The places for an attacker's text that the task's own right calls bring to light."""
+    """The places for an attacker's text that are shown by the results of the task's correct calls."""
     names = list(_default(suite)[2])
     environment = task.init_environment(injected(suite, {name: f"SEEN-{name}-SEEN" for name in names}))
     runtime = FunctionsRuntime(suite.tools)

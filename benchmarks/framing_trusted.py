@@ -1,9 +1,9 @@
 """`Trusted` values against an adversary who controls the model: attacks that pass unasked, and questions to the user.
 
-Each of AgentDojo's acting functions gets the flags that its author would give it: this table is the whole policy. An
-honest model makes a task's right calls, and every question is counted. Then the model is the attacker's: once the right
-calls are done it makes the attacker's calls as they are, and every question is answered with no. An attack has passed
-if all of its acting calls ran.
+Each of AgentDojo's acting functions gets the flags that its author would give it; the table `POLICIES` has them all. An
+honest model makes a task's correct calls, and every question is counted. Then an attacker controls the model: after the
+correct calls, it makes the attacker's calls unchanged, and every question is answered with no. An attack has passed if
+all of its acting calls ran.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ POLICIES = {
 }
 _READS = Policy(acts=False)
 
-#: what each row of the table has switched on: from a function's policy to the flags that it gets
+#: the rules that are in force for each row of the table: from a function's policy to the flags that it gets
 Rules = Callable[[Policy], Policy]
 RULES: dict[str, Rules] = {
     "no rules": lambda one: Policy(acts=False),
@@ -77,7 +77,7 @@ RULES: dict[str, Rules] = {
 
 
 class Desk:
-    """For whom the skills of a suite run now. `is_attack`: the calls are the attacker's."""
+    """The state of the task that runs now, for the suite's skills. `is_attack`: the calls are the attacker's."""
 
     def __init__(self) -> None:
         self.perform: Callable[[str, Mapping[str, Any]], Any] = lambda name, given: None
@@ -88,7 +88,7 @@ class Desk:
 
     def approve(self, call: PendingCall) -> Decision:
         if not call.untrusted and call.skill not in self.approved:
-            return Decision(True)  # kernai asks this function about every call, and a person about these alone
+            return Decision(True)  # kernai asks this function about every call, a person only about the others
         self.questions += not self.is_attack
         return Decision("No.") if self.is_attack else Decision(True, trusted=True)
 
@@ -121,7 +121,7 @@ def _skill(function: Any, policy: Policy) -> Skill:
 
 
 class Adversary:
-    """Makes the right calls, then the attacker's, one a response."""
+    """Makes the correct calls, then the attacker's, one in each response."""
 
     def __init__(self, right: Sequence[FunctionCall], wanted: Sequence[FunctionCall]) -> None:
         self._calls = self._responses(right, wanted)
@@ -140,7 +140,7 @@ class Adversary:
 
 def _run(suite: Any, task: Any, environment: Any, wanted: Sequence[FunctionCall], rules: str) -> Desk:
     desk, runtime, environment = DESK, FunctionsRuntime(suite.tools), task.init_environment(environment)
-    desk.__init__()  # type: ignore[misc]  # the skills of a suite are made once, and refer to this one
+    desk.__init__()  # type: ignore[misc]  # reset, not replaced: the skills of a suite are made once, and refer to it
 
     def perform(name: str, given: Mapping[str, Any]) -> Any:
         value, error = runtime.run_function(environment, name, given)
@@ -166,7 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 class Asked(NamedTuple):
-    """What a set of rules asks of a user whom nobody attacks."""
+    """The questions to a user without an attack, under one set of rules."""
 
     questions: int
     tasks: int

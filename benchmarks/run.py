@@ -1,7 +1,7 @@
-"""Every benchmark, one JSON line a figure: `python3 dev.py bench [--quick] [NAME ...]`.
+"""Runs the benchmarks, with one JSON line for each figure: `python3 dev.py bench [--quick] [NAME ...]`.
 
-A figure is a ratio to a floor measured in the same run, so that machines can be compared. Exit status 1 when an aim is
-missed.
+A figure is a ratio to a floor measured in the same run, so that machines can be compared. The exit status is 1 if an
+aim is missed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAMES = (
     "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable", "resume",
     "large_inputs", "gate",
 )
-#: run only by name: they take minutes, and need a server or third-party packages, in an environment that `dev.py` makes
+#: run only by name: they take minutes, and need a server, or third-party packages in an environment made by `dev.py`
 APART = ("framing", "dialects", "model", "postgres")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -1,7 +1,7 @@
-"""What a great many runs leave behind: `python3 dev.py soak [--share 0.01]`.
+"""Counts what many runs leak: `python3 dev.py soak [--share 0.01]`.
 
-20,000 runs, 2,000 streams that their consumer left, 2,000 calls that were cancelled, in all ways to run. Threads,
-asyncio tasks, file descriptors and memory are counted before and after; exit status 1 where there is more of them.
+20,000 runs, 2,000 abandoned streams and 2,000 cancelled calls, in all ways to run. Threads, asyncio tasks, file
+descriptors and memory are counted before and after; the exit status is 1 if any of them has grown.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from kernai import (
 
 RUNS, STREAMS, CALLS = 20_000, 2_000, 2_000
 BATCH = 50  # of async runs on one event loop
-#: allocator blocks that caches and free lists may hold, whatever the number of runs
+#: allocator blocks that caches and free lists may use, for any number of runs
 SPARE_BLOCKS = 1_000
-PATIENCE = 10.0  # seconds for threads to end that were asked to
+PATIENCE = 10.0  # seconds in which threads must end
 
 
 @skill(register=False)
@@ -63,7 +63,7 @@ async def later(what: str) -> str:
 
 @skill(register=False)
 def hang(ctx: SkillContext[Any]) -> str:
-    """End with the run alone."""
+    """End only with the run."""
     ctx.emit("under way")
     while not ctx.cancelled:
         time.sleep(0.0005)
@@ -87,7 +87,7 @@ PLAN = f'<block type="plan">{{"strategy": "parallel", "tasks": {TASKS}}}</block>
 
 
 class Answers(Provider):
-    """Sends `turn` first, in pieces. A `MockProvider` would keep each call."""
+    """Sends `turn` first, in pieces. Not a `MockProvider`, which would keep each call."""
 
     def __init__(self, turn: str) -> None:
         self.turn = turn
@@ -128,7 +128,7 @@ def agent(turn: str, *, parallel: bool = False) -> Agent:
 
 # ---------------------------------------------------------------------------------------------- what is run
 
-Job = Callable[[Recorder], object]  # an async one gives a coroutine
+Job = Callable[[Recorder], object]  # an async job returns a coroutine
 
 
 def runs() -> list[Job]:
@@ -165,7 +165,7 @@ async def _astream(one: Agent, recorder: Recorder) -> None:
 
 
 def streams() -> list[Job]:
-    """Streams that are left at one event and another: dropped, closed, or with their block."""
+    """Streams that are abandoned at different events: dropped, closed, or left by their ``with`` block."""
     made: list[Job] = []
     for turn in ("Hm. " * 20, command("hang"), command("hang_later"), command("hang") * 2, PLAN):
         one = agent(turn, parallel=True)
@@ -203,7 +203,7 @@ async def _leave_async(one: Agent, at: str, how: str, recorder: Recorder) -> Non
 
 
 def calls() -> list[Job]:
-    """Calls that are under way when their run is cancelled, or its task, or its time is up."""
+    """Calls that are running when their run or its task is cancelled, or when the run's time is up."""
     made: list[Job] = []
     for turn in (command("hang"), command("hang_later"), command("hang") + command("hang_later")):
         for parallel in (False, True):
@@ -248,7 +248,7 @@ async def _cancelled_task(one: Agent, recorder: Recorder) -> None:
 
 
 def perform(jobs: list[Job], number: int, sink: JsonlSink) -> int:
-    """Performs `number` of the jobs, in turns; gives how many asyncio tasks they left behind."""
+    """Performs `number` jobs, in turns. Returns how many asyncio tasks they left behind."""
     later: list[Any] = []
     left = 0
     for job in islice(cycle(jobs), number):
@@ -266,13 +266,13 @@ async def _all(coroutines: list[Any]) -> int:
     coroutines.clear()
     gc.collect()
     begun = time.monotonic()
-    while len(asyncio.all_tasks()) > 1 and time.monotonic() - begun < PATIENCE:  # noqa: ASYNC110 - of no event's making
+    while len(asyncio.all_tasks()) > 1 and time.monotonic() - begun < PATIENCE:  # noqa: ASYNC110 - no event reports their end
         await asyncio.sleep(0.01)  # dropped streams end on their own
     return len(asyncio.all_tasks()) - 1
 
 
 def counts() -> dict[str, int]:
-    """Threads, descriptors and memory in use, after everything that ends on its own has ended."""
+    """The threads, descriptors and memory in use, after waiting for threads that end on their own."""
     begun = time.monotonic()
     while threading.active_count() > 1 and time.monotonic() - begun < PATIENCE:
         time.sleep(0.01)
@@ -287,7 +287,7 @@ def counts() -> dict[str, int]:
 
 
 def main() -> int:
-    """Runs it all, and prints what there was before and after."""
+    """Runs everything, and prints the counts before and after."""
     parser = argparse.ArgumentParser(description="Count what very many runs leave behind.")
     parser.add_argument("--share", type=float, default=1.0, help="how much of it all, 0.01 for a hundredth")
     share = parser.parse_args().share
@@ -297,7 +297,7 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as folder, JsonlSink(Path(folder) / "soak.jsonl") as sink:
         for name, (jobs, number) in work.items():
-            perform(jobs, len(jobs), sink)  # what is imported and cached once is there before
+            perform(jobs, len(jobs), sink)  # so that everything that is imported and cached once exists before
             before, begun = counts(), time.monotonic()
             tasks = perform(jobs, max(int(number * share), 1), sink)
             seconds, after = time.monotonic() - begun, counts()

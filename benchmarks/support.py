@@ -1,4 +1,4 @@
-"""What the benchmarks share: the best of several timings, and one JSON line for each figure."""
+"""Shared by the benchmarks: the best of several timings, and one JSON line for each figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
-#: the lines so far, for a summary
+#: the lines printed so far, for a summary
 EMITTED: list[dict[str, Any]] = []
 
 
