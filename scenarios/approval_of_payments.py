@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Two invoices are to be paid, and a person decides on each: the one that fits its delivery, and the one that does not.
+"""Two invoices must be paid, and a person decides on each: one fits its delivery, the other does not.
 
-The run waits in a store until both decisions are there. What a good run shows is judged against the deliveries, what
-was paid, and what the recording says of who decided.
+The run waits in a store until both decisions are made. It is judged by the deliveries, the payments, and who decided
+according to the recording.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from decimal import Decimal
 import kernai
 from harness import ExpectationError, Kept, Outcome, Scenario
 
-#: what was delivered, and what is invoiced for it
+#: the deliveries, and the invoice for each
 DELIVERED = {"R-17": Decimal("840.00"), "R-18": Decimal("129.50")}
 INVOICED = {"R-17": Decimal("840.00"), "R-18": Decimal("219.50")}
 CLERK = "the bookkeeper"

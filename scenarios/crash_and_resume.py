@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A process is killed while it books fees, and another one continues its run.
 
-The first process dies within a booking, once the bank has it. The bank keeps its book in a file and takes each
-idempotency key once, so a good run shows one booking a member and no member looked up twice, whatever was called again.
+The first process dies during a booking, after the bank has made it. The bank keeps its bookings in a file and accepts
+each idempotency key once. So a good run has one booking for each member, and no member is looked up twice, whichever
+calls are repeated.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def bookings() -> list[dict[str, Any]]:
 
 
 class Seen:
-    """What expectations judge; the folder goes with the run."""
+    """The facts that expectations judge, since the folder is deleted with the run."""
 
     status = 0
     left: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """An agent works through the morning's support tickets: sorts them, looks customers up, replies, refunds, hands over.
 
-The desk is real: it refuses what the policy forbids. What a good run leaves on it is worked out here from the orders of
-the customers; the only thing taken from the fixture as given is what each ticket is about, which no skill returns.
+The desk is real: it refuses what the policy forbids. The expected results are computed here from the customers' orders.
+Only the subject of each ticket is taken from the fixture; no skill returns it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Team = Literal["engineering", "billing", "security"]
 
 
 class Label(TypedDict):
-    """What a ticket is about and how soon it has to be looked at."""
+    """The category of a ticket, and how soon somebody must look at it."""
 
     ticket: str
     category: Category
@@ -37,7 +37,7 @@ class Label(TypedDict):
 
 @dataclass
 class Desk:
-    """The records, and what was done to the tickets in this run."""
+    """The records, and the actions on the tickets in this run."""
 
     records: Record = field(default_factory=lambda: json.loads(DESK.read_text(encoding="utf-8")))
     labels: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -178,7 +178,7 @@ def due_label(ticket: Record) -> tuple[str, str]:
 
 
 def due_refunds(*, above_limit: bool) -> dict[str, tuple[str, Decimal]]:
-    """Ticket to order and amount, for what customers who wrote about money paid too much."""
+    """By ticket, the order and the amount that is due to a customer who wrote about money and paid too much."""
     tickets = [one for one in desk.records["tickets"] if one["category"] == "billing"]
     bought = [(one["id"], order) for one in tickets for order in desk.orders_of(desk.customer_of(one))]
     due = {ticket: (order["id"], overpaid(order)) for ticket, order in bought if overpaid(order) > 0}
@@ -186,7 +186,7 @@ def due_refunds(*, above_limit: bool) -> dict[str, tuple[str, Decimal]]:
 
 
 def due_escalations() -> dict[str, str]:
-    """Ticket to team."""
+    """The team for each ticket that must be escalated."""
     teams = {"technical": "engineering", "security": "security"}
     tickets = desk.records["tickets"]
     by_category = {one["id"]: teams[one["category"]] for one in tickets if one["category"] in teams}
@@ -221,7 +221,7 @@ def each_ticket_that_needs_a_team_is_with_it(outcome: Outcome) -> bool:
 
 @scenario.expect
 def every_customer_is_answered_but_the_hacked_one(outcome: Outcome) -> bool:
-    """And whoever misses a parcel reads the number of the right one."""
+    """A customer who misses a parcel reads its correct number."""
     del outcome
     tickets = desk.records["tickets"]
     require_equal(sorted(desk.replies), [one["id"] for one in tickets if one["category"] != "security"])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A plan whose tasks wait for each other is rejected before any of them starts; a plan without the circle is run.
+"""A plan whose tasks wait for each other is rejected before any of them starts; a plan without the cycle is run.
 
-The user's plan has freight wait for the total, the total for the discount, and the discount for the freight. The terms
-of sale, a skill's real text, show which of these is wrong.
+In the user's plan, freight waits for the total, the total for the discount, and the discount for the freight. The terms
+of sale, which a skill returns, show which of these is wrong.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _money(amount: Decimal | float) -> Decimal:
 
 @scenario.expect
 def the_circle_was_handed_on_as_it_is_and_rejected(outcome: Outcome) -> bool:
-    """With its reason on record."""
+    """The reason is recorded."""
     require_handed_on(PLAN, outcome)
     rejected = rejections_of(outcome)
     return bool(rejected) and rejected[0][:2] == ("", "cyclic")
@@ -114,7 +114,7 @@ def the_circle_was_handed_on_as_it_is_and_rejected(outcome: Outcome) -> bool:
 
 @scenario.expect
 def no_task_of_the_circle_was_started(outcome: Outcome) -> bool:
-    """Nothing ran before a plan without a circle was there."""
+    """No task ran before there was a plan without a cycle."""
     started = [at for at, event in enumerate(outcome.events) if event.type == "task_start"]
     rejected = [at for at, event in enumerate(outcome.events) if event.type == "plan_rejected"]
     require(len(workflows_of(outcome)) == 1, f"{len(workflows_of(outcome))} workflows were run")
@@ -124,7 +124,7 @@ def no_task_of_the_circle_was_started(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_corrected_plan_has_each_task_wait_for_what_it_really_needs(outcome: Outcome) -> bool:
-    """Freight, then discount, then total, each worked out by a task of its own."""
+    """Freight, then discount, then total, each by a separate task."""
     workflow = last_workflow(outcome)
     require_results_passed_on(workflow)
     by = {}
@@ -140,7 +140,7 @@ def the_corrected_plan_has_each_task_wait_for_what_it_really_needs(outcome: Outc
 
 @scenario.expect
 def the_answer_is_what_the_price_list_says(outcome: Outcome) -> bool:
-    """Worked out here, in the order of the terms."""
+    """The expected figures are computed here, in the order of the terms."""
     products = {row["sku"]: row for row in rows_of(NAME, "prices")}
     goods = sum((Decimal(products[sku]["unit_price"]) * count for sku, count in ORDER.items()), Decimal(0))
     weight = sum((Decimal(products[sku]["weight_kg"]) * count for sku, count in ORDER.items()), Decimal(0))

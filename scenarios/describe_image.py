@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A model with eyes reads a bar chart that comes with the question.
+"""A vision model reads a bar chart that comes with the question.
 
-The chart is really drawn, by Pillow, from fixtures/harvest.csv; the answer is judged by that file. Its numbers are in
-no text that the model is sent, so only who sees the picture can give them.
+Pillow really draws the chart from fixtures/harvest.csv, and the answer is judged by that file. Its numbers are in no
+text that the model is sent, so only a model that sees the picture can know them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def draw_the_chart() -> None:
 
 
 def line_of(outcome: Outcome, name: str) -> str:
-    """What the answer says in the line that begins with a name, without the emphasis that models like."""
+    """The text in the answer's line that begins with a name, without emphasis, which models like to add."""
     found = re.findall(rf"^\W*{name}:(.*)$", outcome.text.replace("*", ""), re.MULTILINE)
     if not found:
         raise ExpectationError(f"the answer has no line `{name}: ...`")
@@ -59,7 +59,7 @@ def words_of(text: str) -> list[str]:
 
 
 def same(given: list[str], due: list[str]) -> bool:
-    """Whether they are equal; `ExpectationError` that shows both where not."""
+    """Whether both are equal. Raises an `ExpectationError` that shows both if not."""
     if given != due:
         raise ExpectationError(f"answered {' '.join(given)}, the books say {' '.join(due)}")
     return True
@@ -78,7 +78,7 @@ def a_vendor_is_sent_the_picture_and_no_number_in_words(outcome: Outcome) -> boo
 
 @scenario.expect
 def the_hives_with_most_and_least_are_those_of_the_books(outcome: Outcome) -> bool:
-    """With their kg."""
+    """The answer has their kg too."""
     bars = sorted(charts.harvest("summer"), key=lambda bar: bar.kg)
     due = {"Most": bars[-1], "Least": bars[0]}
     return all(same(words_of(line_of(outcome, name)), [bar.hive, f"{bar.kg:g}"]) for name, bar in due.items())
@@ -86,14 +86,14 @@ def the_hives_with_most_and_least_are_those_of_the_books(outcome: Outcome) -> bo
 
 @scenario.expect
 def the_hives_on_target_are_those_of_the_books(outcome: Outcome) -> bool:
-    """Each of them, and no other."""
+    """The answer has each of them, and no other."""
     due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg >= TARGET_KG)
     return same(sorted(re.findall(r"[A-Z]\w+", line_of(outcome, "On target"))), due)
 
 
 @scenario.expect
 def the_total_is_that_of_the_books(outcome: Outcome) -> bool:
-    """A sum over numbers that only the picture shows."""
+    """The total is a sum of numbers that only the picture shows."""
     total = sum(bar.kg for bar in charts.harvest("summer"))
     return same(words_of(line_of(outcome, "Total")), [f"{total:g}"])
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A skill draws an image; the model then sees it and hands its id to a second skill.
 
-The drawing is really made, by Pillow, and its PNG is opened and measured again here: a chart that does not show what
-fixtures/harvest.csv says fails, whatever the model says about it.
+Pillow really makes the drawing, and its PNG is opened and measured again here: a chart that does not show the numbers
+of fixtures/harvest.csv fails, whatever the model says about it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def handed_over(outcome: Outcome) -> kernai.Media:
 
 @scenario.expect
 def the_chart_is_a_sound_png_that_shows_the_books(outcome: Outcome) -> bool:
-    """Opened by Pillow, and measured bar by bar."""
+    """The chart is opened by Pillow, and measured bar by bar."""
     from PIL import Image
 
     data = handed_over(outcome).read_bytes()
@@ -115,7 +115,7 @@ def the_model_sees_what_was_drawn(outcome: Outcome) -> bool:
 
 @scenario.expect
 def that_very_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> bool:
-    """A call that names its id was answered by what the pixels say."""
+    """A call with its id returned what the pixels show."""
     chart = handed_over(outcome)
     calls = {
         event.data["call_id"] for event in outcome.of("skill_execute")
@@ -128,7 +128,7 @@ def that_very_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> 
 
 @scenario.expect
 def the_hives_above_the_line_are_those_of_the_books(outcome: Outcome) -> bool:
-    """Each of them, and no other."""
+    """The answer has each of them, and no other."""
     answers = re.findall(r"Above the line:(.*)", outcome.text)
     hives = sorted(re.findall(r"[A-Z]\w+", answers[-1])) if answers else []
     due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg > LINE_KG)

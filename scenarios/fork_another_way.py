@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A trip is planned by price; then the run is forked where the timetable was known, and planned by time.
+"""A trip is planned by price; then the run is forked at the point where the timetable is known, and planned by time.
 
-What was looked up before the fork is not looked up again, the run that was forked stays as it is, and both answers are
+Nothing that was looked up before the fork is looked up again, the forked run is not changed, and both answers are
 judged against the timetable.
 """
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Six sub-agents find frauds in five sources: a workflow with flags and dependencies that one last task merges.
+"""Six sub-agents find frauds in five sources: a workflow with flags and dependencies, whose last task merges all.
 
-A month of payments lies in a SQLite database, the other sources in files; fixtures/fraud_investigation/make_payments.py
-says what is hidden in them. Which accounts are frauds is worked out again here, from the files alone.
+A month of payments is in a SQLite database, the other sources are files; fixtures/fraud_investigation/make_payments.py
+says what is hidden in them. The fraudulent accounts are computed again here, only from the files.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SELECT account, began, payments, max(cents) AS cents, merchants FROM (
 
 @functools.cache
 def database() -> str:
-    """The URI of the payments' database, opened for reading only; the file goes when the process ends."""
+    """The URI of the payments' database, read-only; the file is deleted when the process ends."""
     folder = tempfile.mkdtemp(prefix="kernai-fraud-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "payments.sqlite3"
@@ -86,7 +86,7 @@ def database() -> str:
     return f"{path.as_uri()}?mode=ro"
 
 
-scenario.prepare(database)  # made before there are threads
+scenario.prepare(database)  # created before any thread
 
 
 @scenario.skill
@@ -149,7 +149,7 @@ SOURCES = (find_bursts, find_shared_devices, look_up_merchants, look_up_customer
 
 
 def investigators(outcome: Outcome) -> dict[str, str]:
-    """The task that first looked into each source; one task a source."""
+    """The task that first read each source, one task for each."""
     found = {}
     for skill in SOURCES:
         tasks = [call.task for call in calls_of(outcome, skill.name) if call.error is None]
@@ -162,13 +162,13 @@ def investigators(outcome: Outcome) -> dict[str, str]:
 
 @scenario.expect
 def each_source_was_looked_into_by_a_task_of_its_own(outcome: Outcome) -> bool:
-    """And by no root that did the work itself."""
+    """The root did not do the work itself."""
     return bool(investigators(outcome))
 
 
 @scenario.expect
 def the_tasks_ran_beside_each_other_as_far_as_their_flags_say(outcome: Outcome) -> bool:
-    """Payments and logins together; of the tasks without the flag one at a time."""
+    """Payments and logins run together, tasks without the flag one at a time."""
     workflow, by = last_workflow(outcome), investigators(outcome)
     require(workflow.plan["strategy"] == "mixed", f"the strategy was {workflow.plan['strategy']}")
     tasks = workflow.tasks
@@ -180,7 +180,7 @@ def the_tasks_ran_beside_each_other_as_far_as_their_flags_say(outcome: Outcome) 
 
 @scenario.expect
 def each_task_was_given_what_it_builds_on(outcome: Outcome) -> bool:
-    """Merchants come from the payments, the watchlist's accounts from the merchants, the customers from two."""
+    """Merchants come from the payments, the watchlist's accounts from the merchants, the customers from two tasks."""
     workflow, by = last_workflow(outcome), investigators(outcome)
     require_results_passed_on(workflow)
     wanted = {
@@ -196,7 +196,7 @@ def each_task_was_given_what_it_builds_on(outcome: Outcome) -> bool:
 
 @scenario.expect
 def one_last_task_merged_all_the_others(outcome: Outcome) -> bool:
-    """It waits for every other, and already names each fraud."""
+    """It waits for every other task, and its result has each fraud."""
     workflow = last_workflow(outcome)
     last = _merging_task(workflow)
     for account in frauds():
@@ -213,7 +213,7 @@ def _merging_task(workflow: Workflow) -> str:
 
 @scenario.expect
 def the_frauds_and_the_damage_are_what_the_sources_say(outcome: Outcome) -> bool:
-    """All of them, nobody else, each with its damage."""
+    """The answer has all of them and nobody else, each with the damage."""
     due = frauds()
     for row in rows_of(NAME, "customers"):
         require((row["account"] in outcome.text) == (row["account"] in due), f"{row['account']} is wrong in the answer")
@@ -222,7 +222,7 @@ def the_frauds_and_the_damage_are_what_the_sources_say(outcome: Outcome) -> bool
 
 @functools.cache
 def frauds() -> dict[str, Decimal]:
-    """Accounts with four signs and their damage, worked out payment by payment, without the skills."""
+    """The accounts with four signs and their damage, computed payment by payment, without the skills."""
     payments: dict[str, list[tuple[datetime, str, Decimal]]] = defaultdict(list)
     for row in rows_of(NAME, "payments"):
         payments[row["account"]].append((datetime.fromisoformat(row["at"]), row["merchant"], Decimal(row["amount"])))
@@ -234,12 +234,12 @@ def frauds() -> dict[str, Decimal]:
             if len(burst) >= 5 and total >= 1000:
                 signs = 1 + _signs(account, began, {merchant for _, merchant, _ in burst})
                 found.update({account: total} if signs >= 4 else {})
-                break  # the first is the largest: later windows of the same burst only lose payments
+                break  # the first window is the largest: later ones of the same burst have fewer payments
     return found
 
 
 def _signs(account: str, began: datetime, merchants: set[str]) -> int:
-    """How many of the signs beside the burst itself speak against an account."""
+    """How many of the other signs, besides the burst, an account shows."""
     devices: dict[str, set[str]] = defaultdict(set)
     for row in rows_of(NAME, "logins"):
         devices[row["device"]].add(row["account"])

@@ -1,4 +1,4 @@
-"""The small language in which a scenario is written: one standalone file each, run end to end and judged.
+"""The small language in which a scenario is written: a standalone file that is run end to end and judged.
 
     from harness import Outcome, Scenario
 
@@ -18,9 +18,9 @@
     if __name__ == "__main__":
         scenario.main()
 
-Only the model's turns may come from a tape (`tapes/NAME.json` beside the file, see `Tape`). Everything else of a run is
-real. A guide is in docs/scenarios.md. Exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130
-after Ctrl-C.
+Only the model's turns may come from a tape (`tapes/NAME.json` beside the file, see `Tape`). Everything else in a run is
+real. A guide is in docs/scenarios.md. Exit status: 0 if every expectation holds, 1 if not, 2 for wrong usage, 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class Scenario:
     def __init__(self, name: str, description: str, real: str = "skills, loop and recording") -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             raise ValueError(f"name must be the file's name without its ending, got {name!r}")
-        # the file that calls this: its tape and its logs stand beside it
+        # the file that calls this: its tape and its logs are beside it
         file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - as namedtuple and warnings find it
         self.definition = Definition(name, description, real, Path(file).absolute().parent if file else SCENARIOS)
 
     @property
     def name(self) -> str:
-        """The file's name without its ending, and its tape's."""
+        """The name of the scenario's file, and of its tape, without the extension."""
         return self.definition.name
 
     @property
@@ -95,7 +95,7 @@ class Scenario:
         return self.definition.description
 
     def instructions(self, text: str | Callable[..., str]) -> None:
-        """Text, or a callable that gives it, as `Agent` takes it."""
+        """Text, or a callable that returns it, as in `Agent`."""
         self.definition.instructions = text
 
     @overload
@@ -123,24 +123,24 @@ class Scenario:
         return self.add_skill(kernai.skill(register=False)(function))
 
     def add_skill(self, skill: AnySkill) -> AnySkill:
-        """Add a skill that was made elsewhere, `agent.as_skill(...)` for one."""
+        """Add a skill that was made elsewhere, such as `agent.as_skill(...)`."""
         if not isinstance(skill, kernai.Skill):
             raise TypeError(f"add_skill takes a Skill, got {type(skill).__name__}; decorate a function with .skill")
         self.definition.skills.append(skill)
         return skill
 
     def protocols(self, protocols: Sequence[str | kernai.Protocol]) -> None:
-        """Which protocols the agent may use, by name or as objects; without this, none but that of `mcp_config`."""
+        """The protocols that the agent may use, by name or as objects; by default, only that of `mcp_config`."""
         if isinstance(protocols, str):
             raise TypeError(f"protocols takes a list; did you mean [{protocols!r}]?")
         self.definition.protocols = list(protocols)
 
     def mcp_config(self, path: str | os.PathLike[str]) -> None:
-        """The MCP servers, from a file (a relative path begins at the repository's root): open for the run alone."""
+        """The file of the MCP servers, which run only in the run. A relative path is from the repository's root."""
         self.definition.mcp_config = ROOT / path
 
     def capabilities(self, words: Sequence[str]) -> None:
-        """What the model must be able to do; see `kernai.Model`. The agent's model is declared to have just these."""
+        """The capabilities that the model needs; see `kernai.Model`. The agent's model is declared with just these."""
         if isinstance(words, str):
             raise TypeError(f"capabilities takes a list; did you mean [{words!r}]?")
         self.definition.capabilities = kernai.Model("any", tuple(words)).capabilities
@@ -150,7 +150,7 @@ class Scenario:
         self.definition.input = what
 
     def max_steps(self, count: int) -> None:
-        """The ceiling of the loop."""
+        """The most steps that the run may take."""
         self.definition.max_steps = count
 
     def limits(self, limits: kernai.Limits) -> None:
@@ -158,14 +158,14 @@ class Scenario:
         self.definition.limits = limits
 
     def prepare(self, prepare: AnyPreparation) -> AnyPreparation:
-        """Add a function without arguments that is called before the run; a decorator too."""
+        """Add a function without arguments that is called before the run. May be used as a decorator."""
         if not callable(prepare):
             raise TypeError(f"prepare takes a function without arguments, got {type(prepare).__name__}")
         self.definition.preparations.append(prepare)
         return prepare
 
     def kept(self, drive: AnyDrive) -> AnyDrive:
-        """Decorate a function that is given a `Kept`, the run in a store, and gives the `Result` to be judged."""
+        """Decorate a function that receives a `Kept`, the run in a store, and returns the `Result` to be judged."""
         if not callable(drive):
             raise TypeError(f"kept takes a function of a Kept, got {type(drive).__name__}")
         self.definition.drive = drive
@@ -178,10 +178,10 @@ class Scenario:
     def expect(self, /, *, name: str | None = None, reason: str = "") -> Callable[[AnyCheck], AnyCheck]: ...
 
     def expect(self, check: Any = None, /, *, name: str | None = None, reason: str = "") -> Any:
-        """Add what a good run shows: a function of the `Outcome` that is true of it.
+        """Add an expectation: a function of the `Outcome` that is true for a good run.
 
-        `name` is what it is called in the output, by default the function's own; `reason` says what is wrong when it
-        does not hold. The function may raise `ExpectationError` to give the reason itself.
+        `name` is its name in the output, by default the function's own. `reason` says what is wrong if it does not
+        hold. The function may raise `ExpectationError` to give the reason itself.
         """
         if check is None:
             return lambda given: self.expect(given, name=name, reason=reason)
@@ -196,7 +196,7 @@ class Scenario:
         sys.exit(self.run(arguments))
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """The same without the exit: `arguments` as on the command line, by default its own; gives the status."""
+        """The same without the exit; returns the status. `arguments` are by default those of the command line."""
         output.prepare()
         try:
             status = self._performed(parse(self.definition, arguments))
@@ -204,7 +204,7 @@ class Scenario:
         except UsageError as error:
             print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
             status = WRONG_USAGE
-        except BrokenPipeError:  # whoever read the output has gone, as `head` does
+        except BrokenPipeError:  # the reader of the output has closed it, as `head` does
             output.discard(sys.stdout)
             status = FAILED
         except OSError as error:
@@ -236,7 +236,7 @@ class Scenario:
             files = {"recording": options.record}
             try:
                 files["log"] = log.write(run, recorder) if isinstance(log, RunLog) else None
-            finally:  # an answer that was paid for is shown, also where the disk does not take its log
+            finally:  # an answer that was paid for is shown even if its log cannot be written
                 view.report(run, [f"{name}: {shown(path)}" for name, path in files.items() if path is not None])
         if options.save_tape is not None:
             say(save_from_run(run, recorder, tape))

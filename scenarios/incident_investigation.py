@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""An agent finds out why orders fail: in logs, metrics and deployments of a real size, with two false trails in them.
+"""An agent finds out why orders fail: in logs, metrics and deployments of a realistic size, with two false trails.
 
-The files are in fixtures/incident_investigation, made by fixtures/make_incident.py from a model of the load. What the
-cause is, is worked out here from the metrics and the deployments: nowhere does it stand written down.
+The files are in fixtures/incident_investigation, made by fixtures/make_incident.py from a model of the load. The cause
+is computed here from the metrics and the deployments; it is not written down anywhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def metrics_of(service: str, first: str, last: str) -> list[Row]:
 
 
 def error_share(rows: Sequence[Row]) -> float:
-    """Failed requests in all requests."""
+    """The share of failed requests in all requests."""
     errors, requests = (sum(int(row[name]) for row in rows) for name in ("errors", "requests"))
     return errors / max(1, requests)
 
@@ -141,9 +141,9 @@ def alarm() -> str:
 
 
 def cause() -> tuple[Row, Row]:
-    """The deployment whose service fails most more since the alarm than before it was deployed; and the one before.
+    """The deployment whose service has failed most since the alarm, compared to before it; and the previous deployment.
 
-    What merely passes the errors on fails less often than what makes them, for it is asked for other things too.
+    A service that only passes errors on fails less often than the one that causes them: it has other requests too.
     """
     started = alarm()
     until = datetime.fromisoformat(f"2026-11-18T{started}:00Z")
@@ -164,7 +164,7 @@ def _moment(deployment: Row) -> datetime:
 
 
 def require_answered(outcome: Outcome, label: str, due: str) -> bool:
-    """The last line with this label begins with what is due; emphasis and what follows are the model's own."""
+    """Requires that the last line with this label begins with what is due; emphasis and the rest do not matter."""
     lines = re.findall(rf"^\W*{label}:\W*(.*)$", outcome.text, re.MULTILINE)
     if not lines or not lines[-1].startswith(due):
         raise ExpectationError(f"answered {lines[-1]!r}, due {due!r}" if lines else f"no line `{label}: {due}`")
@@ -201,7 +201,7 @@ def that_service_alone_is_to_be_rolled_back(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_cause_was_looked_at_before_it_was_named(outcome: Outcome) -> bool:
-    """A guess may be right; what is asked for is evidence: the service's own log or metrics."""
+    """A guess may be right, but the task asks for evidence: the service's own log or metrics."""
     service = cause()[0]["service"]
     calls = [event.data for event in outcome.of("skill_execute")]
     asked = [call["skill"] for call in calls if call["params"].get("service") == service]

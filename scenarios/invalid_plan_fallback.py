@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A plan that is no JSON starts nothing; the kernel says why, and the work is done all the same.
+"""A plan that is not JSON starts nothing; the kernel says why, and the work is done nevertheless.
 
-The user hands over a plan with a comment and a comma too many. The kernel takes it for notes and does not guess what
-was meant; the agent reads that nothing was run, and falls back to a mended plan or to its skills.
+The user's plan has a comment and an extra comma. The kernel treats it as notes and does not guess what was meant. The
+agent reads that nothing was run, and falls back to a corrected plan or to its skills.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "invalid_plan_fallback"
 MONTH = "2026-10"
 BUILDINGS = ("Town hall", "Library", "Swimming pool")
 PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
-#: what a counter of five digits shows at most, plus one
+#: one more than the highest number that a five-digit counter shows
 ROLLS_OVER_AT = 100_000
 
 scenario = Scenario(
@@ -64,7 +64,7 @@ def read_consumption(building: Literal["Town hall", "Library", "Swimming pool", 
 
 @scenario.expect
 def the_plan_was_handed_on_as_it_is_and_rejected_as_no_json(outcome: Outcome) -> bool:
-    """With its reason on record."""
+    """The reason is recorded."""
     require_handed_on(PLAN, outcome)
     rejected = rejections_of(outcome)
     return bool(rejected) and rejected[0][:2] == ("", "invalid_json")
@@ -72,7 +72,7 @@ def the_plan_was_handed_on_as_it_is_and_rejected_as_no_json(outcome: Outcome) ->
 
 @scenario.expect
 def nothing_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
-    """There are as many workflows as plans that were not rejected: none where the agent continued without one."""
+    """There are as many workflows as accepted plans: none if the agent continued without a plan."""
     good = len(plans_written(outcome)) - len(rejections_of(outcome))
     ran = len(workflows_of(outcome))
     require(ran == good, f"{ran} workflows were run, of {good} valid plans")
@@ -81,7 +81,7 @@ def nothing_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_agent_read_the_error_and_continued_on_its_own(outcome: Outcome) -> bool:
-    """The response that held the plan alone was answered by a correction, and the figures were looked up later."""
+    """The response with only the plan was answered by a correction, and the figures were looked up later."""
     reports = [at for at, event in enumerate(outcome.events) if event.type == "informational_only"]
     require(reports, "no correction was injected: something stood beside the plan")
     looked_up = [call for call in calls_of(outcome, "read_consumption") if call.error is None]
@@ -92,7 +92,7 @@ def the_agent_read_the_error_and_continued_on_its_own(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_report_is_what_the_meters_say(outcome: Outcome) -> bool:
-    """Worked out by hand: the library's counter rolled over, the pool's meter was changed."""
+    """The figures were computed by hand: the library's counter rolled over, the pool's meter was replaced."""
     due = {
         "Town hall": (431905 - 418220) + (80128 - 77310),
         "Library": (100000 - 99184) + 1946,

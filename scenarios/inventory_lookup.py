@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """An agent finds out which products are out of stock and what to order.
 
-Its three skills query a real SQLite database, built from fixtures/products.csv for each run. What a good run shows is
-judged against that database, so a tape cannot claim what is not so.
+Its three skills query a real SQLite database, built from fixtures/products.csv for each run. The run is judged against
+that database, so false claims on a tape would be noticed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SELECT sku, sum(reorder_quantity) AS quantity, unit_price FROM stock GROUP BY sk
 
 @functools.cache
 def database() -> str:
-    """The URI of this run's database, opened for reading only; the file goes when the process ends."""
+    """The URI of this run's database, read-only; the file is deleted when the process ends."""
     folder = tempfile.mkdtemp(prefix="kernai-inventory-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "stock.sqlite3"
@@ -76,7 +76,7 @@ def database() -> str:
 
 
 def folded(text: str) -> str:
-    """Text as people compare it: the accents' spelling and letter case aside."""
+    """Text as people compare it, ignoring letter case and the encoding of accents."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
@@ -155,7 +155,7 @@ def price_order(lines: list[OrderLine]) -> dict[str, Any]:
 
 @scenario.expect
 def the_order_is_what_the_database_says(outcome: Outcome) -> bool:
-    """Products, quantities and cost, each looked up here."""
+    """Products, quantities and cost are each looked up here."""
     ordered = {sku: int(quantity) for sku, quantity in re.findall(r"\b([A-Z]{2}-\d{4}) x (\d+)", outcome.text)}
     due = {row["sku"]: row["quantity"] for row in query(SOLD_OUT)}
     if ordered != due:

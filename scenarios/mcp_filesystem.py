@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""An agent works with files through the official MCP filesystem server, which is really run, in a fresh folder.
+"""An agent works with files through the official MCP filesystem server, which really runs, in a fresh folder.
 
-It finds out how the protocol goes, adds up orders, writes the sums into a file and reads it back. The prices lie
-outside the folder that the server may show: the call is refused, and the answer has to say so, not to make them up.
-The tape has no "asked" where the refusal was read, for that text names the run's folder.
+The agent finds out how the protocol works, adds up orders, writes the sums into a file and reads it back. The prices
+are outside the folder that the server may show: the call is refused, and the answer must say so, not invent them.
+The tape has no "asked" for the turn after the refusal, since that text contains the path of the run's folder.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ scenario.input(
 
 
 def rows(text: str) -> list[list[str]]:
-    """The rows of a CSV file below its headings."""
+    """The rows of a CSV file, without the headings."""
     return [row for row in csv.reader(io.StringIO(text)) if row][1:]
 
 
 def due() -> list[list[str]]:
-    """The sums, from the files as they were before the run."""
+    """The sums, computed from the files before the run."""
     sums = Counter[str]()
     for day in DAYS:
         sums.update({product: int(crates) for product, crates in rows(workspace.given(f"shop/orders/{day}.csv"))})
@@ -62,7 +62,7 @@ def due() -> list[list[str]]:
 
 @scenario.expect
 def the_file_that_was_written_holds_the_sums(outcome: Outcome) -> bool:
-    """On the disk, not in the model's words."""
+    """The file on disk is checked, not the model's words."""
     del outcome
     written = workspace.read(TOTALS)
     if written is None:
@@ -82,7 +82,7 @@ def the_file_was_read_back_after_it_was_written(outcome: Outcome) -> bool:
 
 @scenario.expect
 def nothing_from_outside_the_folder_was_shown(outcome: Outcome) -> bool:
-    """Neither by the server, nor in the answer, which says that the worth is unknown."""
+    """Neither the server nor the answer shows any of it; the answer says that the worth is unknown."""
     text = " ".join([outcome.text, *(call.result or "" for call in tool_calls(outcome))])
     leaked = [price for _, price in rows(workspace.given("office/prices.csv")) if price in text]
     if leaked:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""An agent keeps its memory in the official MCP memory server, a knowledge graph, which is really run on a file.
+"""An agent keeps its memory in the official MCP memory server, a knowledge graph, which really runs on a file.
 
-A duty goes from one person to another. What a good run shows is judged by the file that the server has written: the new
-state is in it, the old one is not, and all else is as it was.
+A duty passes from one person to another. The run is judged by the file that the server has written: the new state is in
+it, the old state is not, and everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def facts(text: str) -> set[Fact]:
 
 
 def now() -> set[Fact]:
-    """What the file holds after the run."""
+    """The contents of the file after the run."""
     return facts(workspace.read(MEMORY) or "")
 
 
 @scenario.expect
 def cleo_keeps_the_bees_and_nobody_else(outcome: Outcome) -> bool:
-    """In the file and in the answer."""
+    """This is checked in the file and in the answer."""
     keepers = sorted(fact[0] for fact in now() if fact[1:] == ("keeps", "Bees", ""))
     if keepers != ["Cleo"]:
         raise ExpectationError(f"in {MEMORY} the bees are kept by {', '.join(keepers) or 'nobody'}")
@@ -86,7 +86,7 @@ def cleo_is_a_person_of_the_club_from_turin(outcome: Outcome) -> bool:
 
 @scenario.expect
 def all_else_is_remembered_as_before(outcome: Outcome) -> bool:
-    """Nobody is forgotten, Ben with his observations least of all."""
+    """Nobody is forgotten, in particular not Ben and his observations."""
     del outcome
     lost = facts(workspace.given(MEMORY)) - {("Ben", "keeps", "Bees", "")} - now()
     if lost:
@@ -102,7 +102,7 @@ def the_memory_was_read_after_its_last_change(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_says_when_the_club_meets(outcome: Outcome) -> bool:
-    """Which only the memory knows."""
+    """Only the memory has this."""
     return "18:30" in outcome.text and "Thursday" in outcome.text
 
 

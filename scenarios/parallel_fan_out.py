@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Four sub-agents ask four carriers for an offer, really at the same time.
 
-The desks bid against each other in one round: each waits until all four have been asked, and gives up when that does
-not come about. So tasks that run one after the other get no offer at all, and no clock is needed to judge that.
+The desks bid against each other in one round: each waits until all four have been asked, and gives up if that does not
+happen. So tasks that run one after the other get no offer at all, and no clock is needed to judge this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kit.workflow_evidence import calls_of, last_workflow, require, require_figu
 NAME = "parallel_fan_out"
 LANE = "Lyon-Bergen"
 WEIGHT_KG = 640
-#: seconds for which a desk waits for the others: a slow vendor's four sub-agents need some to get there
+#: seconds for which a desk waits for the others: with a slow vendor, four sub-agents need some time to ask
 PATIENCE = 30.0
 
 Carrier = Literal["Nordfrakt", "Rhône Express", "Skagerrak Line", "Balticargo"]
@@ -42,7 +42,7 @@ scenario.input(f"We have to send {WEIGHT_KG} kg from Lyon to Bergen. Which carri
 
 
 class Round:
-    """One round of bidding: open as soon as every carrier's desk is waiting in it."""
+    """One round of bidding. It opens as soon as every carrier's desk is waiting in it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -56,7 +56,7 @@ class Round:
             self._open = False
 
     def join(self, carrier: str) -> None:
-        """Wait for the other carriers; `TimeoutError` when one is missing for too long."""
+        """Wait for the other carriers. Raises `TimeoutError` if one is missing for too long."""
         with self._changed:
             self._waiting.add(carrier)
             self._open = self._open or self._waiting == CARRIERS
@@ -98,7 +98,7 @@ def offers(lane: str, weight_kg: int) -> dict[str, tuple[Decimal, int]]:
 
 @scenario.expect
 def all_four_carriers_were_being_asked_at_the_same_time(outcome: Outcome) -> bool:
-    """The last question was put before the first answer came, each by a task of its own."""
+    """The last question was asked before the first answer came, and each by a separate task."""
     answered = [call for call in calls_of(outcome, "ask_for_offer") if call.error is None]
     asked = {call.params["carrier"] for call in answered}
     require(asked == CARRIERS, f"only these made an offer: {sorted(asked) or 'none'}")
@@ -109,7 +109,7 @@ def all_four_carriers_were_being_asked_at_the_same_time(outcome: Outcome) -> boo
 
 @scenario.expect
 def every_task_was_under_way_before_the_first_one_ended(outcome: Outcome) -> bool:
-    """As far as a task had nothing to wait for."""
+    """This is checked for the tasks that have nothing to wait for."""
     free = [task for task in last_workflow(outcome).tasks.values() if not task.depends_on]
     require(len(free) >= len(CARRIERS), f"only {len(free)} tasks depend on no other")
     return max(task.started for task in free) < min(task.ended for task in free)
@@ -117,7 +117,7 @@ def every_task_was_under_way_before_the_first_one_ended(outcome: Outcome) -> boo
 
 @scenario.expect
 def the_answer_has_every_price_the_cheapest_and_the_fastest(outcome: Outcome) -> bool:
-    """Worked out here from the tariffs."""
+    """The expected figures are computed here from the tariffs."""
     due = offers(LANE, WEIGHT_KG)
     cheapest = min(due, key=lambda carrier: due[carrier][0])
     fastest = min(due, key=lambda carrier: due[carrier][1])

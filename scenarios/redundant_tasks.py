@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The same work is planned twice: the kernel runs both tasks, and the answer counts it once.
+"""The same work is planned twice: the kernel runs both tasks, and the answer counts the work once.
 
-The kernel does not guess that two tasks mean the same; it only insists that their ids differ. So a skill that changes
-something must bear being called twice: here a refund is booked once an order, in a SQLite database, whoever asks.
+The kernel does not guess that two tasks mean the same; it only requires different ids. So a skill that changes
+something must be safe to call twice: here a refund is booked once for each order, in a SQLite database, whoever asks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ INSERT INTO refunds VALUES (:order, :reason, :amount, 1) ON CONFLICT ("order") D
 
 @functools.cache
 def ledger_file() -> Path:
-    """Where the ledger is; the file goes when the process ends."""
+    """The path of the ledger, a file that is deleted when the process ends."""
     folder = tempfile.mkdtemp(prefix="kernai-refunds-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder) / "refunds.sqlite3"
@@ -76,7 +76,7 @@ def open_ledger() -> None:
 
 
 def ledger(sql: str, **parameters: object) -> list[dict[str, Any]]:
-    """Run one statement; gives its rows."""
+    """Run one statement and return its rows."""
     with closing(sqlite3.connect(ledger_file())) as connection, connection:
         connection.row_factory = sqlite3.Row
         return [dict(row) for row in connection.execute(sql, parameters)]
@@ -92,7 +92,7 @@ def settle_refund(order: str, reason: Literal["defective", "late", "lost"]) -> d
 
 
 def refund(order: str, reason: str) -> Decimal:
-    """What is due: the goods if defective, a share of them for each day if late, goods and shipping if lost."""
+    """The amount due: the goods if defective, a share of them for each day if late, goods and shipping if lost."""
     rows = [row for row in rows_of(NAME, "orders") if row["order"] == order]
     if not rows:
         raise ValueError(f"there is no order {order!r}")
@@ -118,7 +118,7 @@ def refund(order: str, reason: str) -> Decimal:
 
 @scenario.expect
 def the_kernel_ran_the_same_work_as_often_as_it_was_planned(outcome: Outcome) -> bool:
-    """A task and a result for each mail, those that repeat another included."""
+    """There is a task and a result for each mail, including mails that repeat another one."""
     tasks = last_workflow(outcome).tasks
     require(len(tasks) >= len(MAILS), f"there were {len(tasks)} tasks for {len(MAILS)} mails")
     good = {(call.params["order"], call.task) for call in calls_of(outcome, SKILL) if call.error is None}
@@ -128,7 +128,7 @@ def the_kernel_ran_the_same_work_as_often_as_it_was_planned(outcome: Outcome) ->
 
 @scenario.expect
 def the_same_work_gave_the_same_result(outcome: Outcome) -> bool:
-    """Whichever of two tasks came first."""
+    """This holds whichever of two tasks came first."""
     results: dict[str, set[str]] = {}
     for call in calls_of(outcome, SKILL):
         require(call.error is None, f"settle_refund failed: {call.error}")
@@ -138,7 +138,7 @@ def the_same_work_gave_the_same_result(outcome: Outcome) -> bool:
 
 @scenario.expect
 def each_order_was_booked_once(outcome: Outcome) -> bool:
-    """In the ledger, with what is due and a count of the requests."""
+    """The ledger has the amount due and the number of requests."""
     del outcome
     due = {(order, str(refund(order, reason))) for order, reason, _ in MAILS}
     booked = ledger('SELECT "order", amount, requests FROM refunds')
@@ -148,7 +148,7 @@ def each_order_was_booked_once(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_names_and_counts_each_order_once(outcome: Outcome) -> bool:
-    """One line an order, and a total without the repetitions."""
+    """The answer has one line for each order, and a total without repetitions."""
     due = {order: refund(order, reason) for order, reason, _ in MAILS}
     lines = Counter(re.findall(r"SO-\d{4}(?=[^\w\n]*:)", outcome.text))
     require(lines == Counter(list(due)), f"the answer has these lines: {dict(lines)}")

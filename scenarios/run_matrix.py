@@ -40,7 +40,7 @@ from kit.scenario_files import ScenarioFile, SelectionError, find_scenarios, sel
 
 HERE = Path(__file__).resolve().parent
 PASSED, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
-MOST_JOBS = 4  # by default: vendors limit how much is asked at once
+MOST_JOBS = 4  # by default: vendors limit the number of concurrent requests
 TIMEOUT_SECONDS = 300.0
 
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, SelectionError, MatrixFileError) as error:
         print(f"run_matrix: error: {printable(str(error))}", file=sys.stderr)
         return WRONG_USAGE
-    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         output.discard(sys.stdout)
         return FAILED
     except OSError as error:
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace, scenarios: Sequence[ScenarioFile], view: V
     output = options.output or logs / f"{stamp}.json"
     pairs = _pairs(options)
     _make_writable(logs / stamp, output)
-    # quoted: a model's name may hold anything, and two must not share a folder
+    # quoted: a model's name may contain any character, and two models must not share a folder
     places = [(one, pair, f"{stamp}/{one.name}-{quote(pair.label, safe='')}") for one in scenarios for pair in pairs]
     cells = [Cell(one, pair, logs, place) for one, pair, place in places]
     view.line(Styled(f"{len(scenarios)} x {len(pairs)} cells, {options.jobs} at a time"))
@@ -128,18 +128,18 @@ def _run(options: argparse.Namespace, scenarios: Sequence[ScenarioFile], view: V
 
 
 def _results(cells: Sequence[Cell], options: argparse.Namespace, view: View) -> list[CellResult]:
-    """What came of each cell, as many at once as asked for; after an interrupt, of those that were done."""
+    """The outcome of each cell, running as many at once as asked for; after an interrupt, of the cells that ended."""
     children = Children()
     running: list[Future[CellResult | None]] = []
     with ThreadPoolExecutor(options.jobs) as pool:
         try:
             running += (pool.submit(run_cell, cell, options.timeout, children) for cell in cells)
             _follow(running, view)
-        except (KeyboardInterrupt, OSError):  # or whoever read the output has gone, as `head` does
+        except (KeyboardInterrupt, OSError):  # or the reader of the output has closed it, as `head` does
             with suppress(OSError):
                 view.line(Styled("interrupted: stopping what runs, and writing what is done", "bad"))
         finally:
-            children.stop()  # after a fault of ours too: what was started must not keep running
+            children.stop()  # also after an error here: no child must keep running
     return [result for result in (one.result() for one in running) if result is not None]
 
 
@@ -152,9 +152,9 @@ def _follow(running: Sequence[Future[CellResult | None]], view: View) -> None:
 
 
 def _interrupt_once() -> None:
-    """Take the first signal to end for Ctrl-C, and no other: what is done then is short, and must not be lost.
+    """Treat the first signal to end as Ctrl-C, and ignore all later ones: the work after it is short, and must be done.
 
-    The children have sessions of their own, so what ends this process would not reach them.
+    The children have sessions of their own, so a signal to this process does not reach them.
     """
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
@@ -170,12 +170,12 @@ def _interrupt_once() -> None:
 
 
 def _make_writable(folder: Path, output: Path) -> None:
-    """Make what is written to before anything is paid for."""
+    """Create the files that are written to, before anything is paid for."""
     if output.is_dir():
         raise UsageError(f"--output takes a file, and {output} is a folder")
     try:
         if output.exists() and output.stat().st_size:
-            Matrix.load(output)  # nothing else is replaced
+            Matrix.load(output)  # only a matrix may be replaced
     except (OSError, MatrixFileError) as error:
         raise UsageError(f"--output: {output} exists and is no matrix, so it is left as it is") from error
     try:
@@ -190,7 +190,7 @@ def _make_writable(folder: Path, output: Path) -> None:
 
 
 def _pairs(options: argparse.Namespace) -> list[Pair]:
-    """The pairs that were asked for, each once."""
+    """The pairs that were asked for, without duplicates."""
     asked = [_pair(text) for text in options.pair] + ([TAPE] if options.offline else [])
     return list(dict.fromkeys(asked or [DEFAULT]))
 
@@ -226,7 +226,7 @@ def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What runs nothing takes nothing that is about a run."""
+    """Reject options about runs for commands that run nothing."""
     idle = "--compare" if options.compare else "--list" if options.list else None
     about_a_run = ["pair", "offline", "output", "logs"] + (["scenarios", "list"] if options.compare else [])
     given = [name for name in about_a_run if getattr(options, name)]

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A report is made by five sub-agents, one after the other, each from what the one before it made.
+"""A report is made by five sub-agents, one after the other, each from the result of the one before it.
 
-The skills hand on batches of real rows under ids that only their maker's result contains, so no stage can be skipped or
-guessed. One stage, the rates, depends on nothing: that it too runs alone is what the strategy `sequential` means.
+The skills pass on batches of real rows under ids that are only in the result of the skill that made them, so no stage
+can be skipped or guessed. One stage, the rates, depends on nothing, but runs alone too: this is the meaning of the
+strategy `sequential`.
 """
 
 from __future__ import annotations
@@ -50,21 +51,21 @@ scenario.input(f"How much did we sell in each region in {MONTH}, in euros?")
 
 
 class Store:
-    """What the stages hand to each other, by the hash of its content; shared by all sub-agents of a run."""
+    """The data that the stages pass on, by the hash of their content; shared by all sub-agents of a run."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[str, Any]] = {}
         self._lock = threading.Lock()
 
     def put(self, state: str, content: Any) -> str:
-        """Keep it; gives its id."""
+        """Keep the content and return its id."""
         name = f"{state}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"
         with self._lock:
             self._kept[name] = (state, content)
         return name
 
     def take(self, name: str, state: str) -> Any:
-        """The content of that id; `ValueError` when there is none in that state."""
+        """The content of that id. Raises `ValueError` if there is none in that state."""
         with self._lock:
             found, content = self._kept.get(name, (None, None))
         if found != state:
@@ -146,7 +147,7 @@ STAGES = (extract_orders, read_rates, clean_batch, convert_batch, summarize_batc
 
 @scenario.expect
 def the_stages_ran_one_at_a_time(outcome: Outcome) -> bool:
-    """Also the two that do not depend on each other."""
+    """This includes the two that do not depend on each other."""
     workflow = last_workflow(outcome)
     require(len(workflow.tasks) >= len(STAGES), f"the workflow has only the tasks {', '.join(workflow.tasks)}")
     together = beside(list(workflow.tasks.values()))
@@ -156,7 +157,7 @@ def the_stages_ran_one_at_a_time(outcome: Outcome) -> bool:
 
 @scenario.expect
 def each_stage_took_what_the_one_before_it_made(outcome: Outcome) -> bool:
-    """Whatever id a task used was made in another task, and in one that it waits for."""
+    """Each id that a task used was made in another task for which it waits."""
     workflow = last_workflow(outcome)
     require_results_passed_on(workflow)
     makers: dict[str, str | None] = {}
@@ -175,7 +176,7 @@ def each_stage_took_what_the_one_before_it_made(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_report_is_what_the_rows_say(outcome: Outcome) -> bool:
-    """Worked out here in one go, from the files."""
+    """The expected report is computed here, directly from the files."""
     rates = {row["currency"]: Decimal(row["euros"]) for row in rows_of(NAME, "rates") if row["month"] == MONTH}
     orders = {row["order"]: row for row in rows_of(NAME, "orders") if row["date"].startswith(MONTH)}
     due: dict[str, Decimal] = {}

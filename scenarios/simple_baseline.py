@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The least that an agent does: one question, one skill, one answer. What others cost is read against it."""
+"""The minimum that an agent does: one question, one skill, one answer. The cost of others is compared to this."""
 
 from __future__ import annotations
 

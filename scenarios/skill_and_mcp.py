@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A skill of this program and the tools of two MCP servers in one run, each one's result feeding the next.
+"""A skill of this program and the tools of two MCP servers in one run; the result of each is used by the next.
 
-The payments come from the filesystem server, the people's names from the memory server, a skill works out who owes
-whom, and the filesystem server writes it down. The file in its final state is judged by the payments alone:
-after its transfers everybody has to have paid the same.
+The payments come from the filesystem server, the people's names from the memory server, a skill computes who owes whom,
+and the filesystem server writes it down. The final file is judged only by the payments: after its transfers, everybody
+must have paid the same.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ scenario.input(
 
 
 class Payment(TypedDict):
-    """What one person paid for all."""
+    """An amount that one person paid for all."""
 
     who: str
     amount: Decimal
 
 
 class Transfer(TypedDict):
-    """What one person has to give another."""
+    """An amount that one person must give another."""
 
     giver: str
     taker: str
@@ -95,7 +95,7 @@ def settle(people: list[str], payments: list[Payment]) -> list[Transfer]:
 
 
 def travellers() -> dict[str, str]:
-    """Who went, by nickname, from the memory as it was before the run."""
+    """The travellers by nickname, from the memory before the run."""
     people = [json.loads(line) for line in workspace.given("memory.jsonl").splitlines()]
     return {
         one["observations"][0].removeprefix("is called "): one["name"]
@@ -104,7 +104,7 @@ def travellers() -> dict[str, str]:
 
 
 def paid() -> dict[str, Decimal]:
-    """What each traveller paid, by full name."""
+    """The amount that each traveller paid, by full name."""
     names = travellers()
     sums = dict.fromkeys(names.values(), Decimal(0))
     for row in csv.DictReader(io.StringIO(workspace.given("trip/expenses.csv"))):
@@ -113,7 +113,7 @@ def paid() -> dict[str, Decimal]:
 
 
 def transfers_of(text: str) -> list[tuple[str, str, Decimal]]:
-    """The transfers that a settlement's file holds; `ExpectationError` when it is no such file."""
+    """The transfers in a settlement's file. Raises `ExpectationError` if it is not such a file."""
     rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
     try:
         return [(row["from"].strip(), row["to"].strip(), Decimal(row["amount"].strip())) for row in rows]
@@ -131,7 +131,7 @@ def written() -> list[tuple[str, str, Decimal]]:
 
 @scenario.expect
 def after_the_transfers_everybody_has_paid_the_same(outcome: Outcome) -> bool:
-    """To the cent, by the file on the disk, with no more transfers than are needed."""
+    """This is checked to the cent in the file on disk, which has no more transfers than are needed."""
     del outcome
     balance = paid()
     share = sum(balance.values(), Decimal(0)) / len(balance)
@@ -148,7 +148,7 @@ def after_the_transfers_everybody_has_paid_the_same(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_skill_was_given_the_servers_answers(outcome: Outcome) -> bool:
-    """All who went, and all that they paid."""
+    """It was given all travellers, and all that they paid."""
     answered = {event.data["call_id"] for event in outcome.of("skill_result") if event.data["skill"] == "settle"}
     given = [event.data["params"] for event in outcome.of("skill_execute") if event.data["call_id"] in answered]
     if not given:
@@ -166,7 +166,7 @@ def the_server_wrote_down_what_the_skill_worked_out(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_states_the_transfers_of_the_file(outcome: Outcome) -> bool:
-    """One line for each."""
+    """The answer has one line for each."""
     paid = re.findall(r"^\W*([\w ]+?) pays ([\w ]+?):? +\W?(\d+\.\d\d)\b", outcome.text.replace("*", ""), re.MULTILINE)
     return sorted((giver, taker, Decimal(amount)) for giver, taker, amount in paid) == sorted(written())
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Sub-agents want to hand their work on as well: their plans are rejected, and they do the work themselves.
+"""Sub-agents try to delegate their work too: their plans are rejected, and they do the work themselves.
 
-The agent's own habit leads it there: whatever has parts is handed out by a plan. For the root that becomes a workflow.
-A sub-agent's plan is `nested`: it starts nothing, however valid it is, and the sub-agent reads that nothing was run.
+The agent's instructions cause this: all work with parts is delegated by a plan. The root's plan becomes a workflow. A
+sub-agent's plan is `nested`: it starts nothing, even if it is valid, and the sub-agent reads that nothing was run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_revenue(store: str, month: str) -> str:
 
 @scenario.expect
 def sub_agents_wrote_plans_and_each_was_rejected_as_nested(outcome: Outcome) -> bool:
-    """One of them at least would have been run, had the root written it; each is on record as notes."""
+    """At least one would have been run if the root had written it. Each is recorded as notes."""
     nested = [(scope, reason, raw) for scope, reason, raw in rejections_of(outcome) if scope]
     require(nested, "no sub-agent wrote a plan")
     require(any(kernai.Plan.validate(raw).ok for _, _, raw in nested), "none of their plans was a valid one")
@@ -68,7 +68,7 @@ def sub_agents_wrote_plans_and_each_was_rejected_as_nested(outcome: Outcome) -> 
 
 @scenario.expect
 def only_the_root_started_a_workflow(outcome: Outcome) -> bool:
-    """And no agent ran a level deeper than its tasks."""
+    """No agent ran on a level below the root's tasks."""
     starts = outcome.of("workflow_start")
     require(len(starts) == 1, f"{len(starts)} workflows were started")
     return starts[0].scope == "" and max(event.depth for event in outcome.events) == 1
@@ -76,7 +76,7 @@ def only_the_root_started_a_workflow(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_sub_agents_did_the_work_themselves(outcome: Outcome) -> bool:
-    """Each store was read by a task, and the task's result has its region's sum."""
+    """Each store was read by a task, whose result has the sum of its region."""
     results = last_workflow(outcome).tasks
     good = [call for call in calls_of(outcome, "read_revenue") if call.error is None and call.params["month"] == MONTH]
     for region, revenue in revenues().items():
@@ -90,7 +90,7 @@ def the_sub_agents_did_the_work_themselves(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_report_is_what_the_sales_say(outcome: Outcome) -> bool:
-    """Summed up here from the file."""
+    """The expected sums are computed here from the file."""
     due = revenues()
     return require_figures(outcome.text, {**due, "Total": sum(due.values())})
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tasks fail, the others continue, and the root gets what is missing in another way.
+"""Tasks fail, the others continue, and the root finds the missing results in another way.
 
-Osaka's count never ends, so its sub-agent asks until it has no step left. On the tape another sub-agent's
-provider fails as well. Both reach the root as `error: ...`, beside the results of the tasks that went well, and it
-works the missing counts out from last night's export and today's movements.
+Osaka's count never ends, so its sub-agent asks until it has no steps left. On the tape, another sub-agent's provider
+fails too. The root reads both as `error: ...`, together with the results of the successful tasks, and computes the
+missing counts from last night's export and today's movements.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def read_movements(warehouse: Warehouse, sku: str) -> list[dict[str, str]]:
 
 
 def pieces_in(warehouse: str, sku: str) -> int:
-    """How many there really are."""
+    """The actual number of pieces."""
     sources = [*rows_about("export", warehouse, sku), *rows_about("movements", warehouse, sku)]
     return sum(int(row["pieces"]) for row in sources)
 
 
 def rows_about(source: str, warehouse: str, sku: str) -> list[dict[str, str]]:
-    """What a file has about a product in a warehouse."""
+    """The rows of a file about a product in a warehouse."""
     return [row for row in rows_of(NAME, source) if (row["warehouse"], row["sku"]) == (warehouse, sku)]
 
 
@@ -88,7 +88,7 @@ def rows_about(source: str, warehouse: str, sku: str) -> list[dict[str, str]]:
 
 
 def counted(outcome: Outcome) -> set[str]:
-    """The warehouses whose task brought a count."""
+    """The warehouses whose task returned a count."""
     tasks = last_workflow(outcome).tasks
     good = {task.id for task in tasks.values() if not task.failed}
     calls = [call for call in calls_of(outcome, "count_pieces") if call.error is None and call.task in good]
@@ -110,7 +110,7 @@ def the_task_without_an_end_failed_for_want_of_steps(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_other_tasks_continued_and_returned_their_counts(outcome: Outcome) -> bool:
-    """Each task that did not fail has the right count in its result."""
+    """Each task that did not fail has the correct count in its result."""
     tasks = last_workflow(outcome).tasks
     require(len(tasks) == len(WAREHOUSES), f"there were {len(tasks)} tasks for {len(WAREHOUSES)} warehouses")
     good = counted(outcome)
@@ -123,7 +123,7 @@ def the_other_tasks_continued_and_returned_their_counts(outcome: Outcome) -> boo
 
 @scenario.expect
 def what_failed_was_worked_out_in_another_way(outcome: Outcome) -> bool:
-    """By the root, from export and movements, after the workflow; nothing was counted a second time."""
+    """The root did this after the workflow, from export and movements; nothing was counted a second time."""
     after = max(task.ended for task in last_workflow(outcome).tasks.values())
     missing = set(WAREHOUSES) - counted(outcome)
     for skill in ("read_export", "read_movements"):
@@ -135,7 +135,7 @@ def what_failed_was_worked_out_in_another_way(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_has_every_count(outcome: Outcome) -> bool:
-    """As if nothing had failed."""
+    """The answer is complete, as if nothing had failed."""
     due = {warehouse: pieces_in(warehouse, SKU) for warehouse in WAREHOUSES}
     return require_figures(outcome.text, {**due, "Total": sum(due.values())})
 

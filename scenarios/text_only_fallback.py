@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A model without eyes is given a picture. It gets a placeholder, the skill for eyes is refused, and it says so.
+"""A model without vision gets a picture: it reads a placeholder, the vision skill is refused, and the model says so.
 
-What every family of vendors would be sent of this very run is built here by their own adapters, and looked through: the
-picture must not be in it, its placeholder must. What the answer must not hold are facts that only the picture shows.
+The vendors' adapters build the requests that each family of vendors would be sent in this run. These must contain the
+placeholder, and not the picture. The answer must not contain facts that only the picture shows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def inspect_file(image: Annotated[kernai.Media, "the id of a picture, media_..."
 
 @scenario.expect
 def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> bool:
-    """Neither its data nor any reference to them."""
+    """The request has neither the picture's data nor any reference to them."""
     picture = outcome.result.messages[0].media[0].to_base64()
     for vendor, body in request_bodies(outcome):
         if PLACEHOLDER not in body:
@@ -78,14 +78,14 @@ def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> 
 
 @scenario.expect
 def no_skill_for_eyes_was_run(outcome: Outcome) -> bool:
-    """Where it was called, the call was refused."""
+    """If it was called, the call was refused."""
     errors = outcome.errors_of("measure_bars")
     return not outcome.results_of("measure_bars") and all("is not allowed" in error for error in errors)
 
 
 @scenario.expect
 def the_answer_is_honest_about_the_picture(outcome: Outcome) -> bool:
-    """It says that nothing was seen, and none of the facts that only the picture shows."""
+    """It says that the picture was not seen, and has none of the facts that only the picture shows."""
     seen = re.findall(r"Seen:\W*(\w+)", outcome.text)
     if [word.lower() for word in seen[-1:]] != ["no"]:
         raise ExpectationError("the answer does not end with `Seen: no`")

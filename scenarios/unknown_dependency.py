@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A plan waits for tasks that it does not have: the kernel drops these dependencies, and the run continues.
 
-Two tasks of the user's plan were never there (`menu`, `insurance`), and one, `travel`, has no input and is dropped.
-What waited for them starts as soon as the rest of its dependencies is done. The agent sees in the results what is
-missing.
+The user's plan refers to two tasks that do not exist (`menu`, `insurance`), and one, `travel`, has no input and is
+dropped. Tasks that waited for these start as soon as their other dependencies are done. The agent sees in the results
+what is missing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def add_up(amounts: list[float]) -> str:
 
 
 def cost_of(item: str, people: int, days: int) -> Decimal:
-    """By day, by person, and by person and day, as the price list has it."""
+    """The cost of an item, which the price list has by day, by person, or by person and day."""
     (row,) = (row for row in rows_of(NAME, "prices") if row["item"] == item)
     shares = (("per_day", days), ("per_person", people), ("per_person_and_day", people * days))
     return sum((Decimal(row[column]) * count for column, count in shares), Decimal("0.00"))
@@ -72,13 +72,13 @@ def cost_of(item: str, people: int, days: int) -> Decimal:
 
 
 def given_tasks() -> dict[str, dict[str, Any]]:
-    """The tasks of the user's plan that have something to do, as they stand there."""
+    """The tasks of the user's plan that have an input, unchanged."""
     return {task["id"]: task for task in json.loads(PLAN)["tasks"] if task["input"].strip()}
 
 
 @scenario.expect
 def the_plan_was_handed_on_as_it_is_and_run(outcome: Outcome) -> bool:
-    """Not rejected, and without the task that has no input."""
+    """It was not rejected, and ran without the task that has no input."""
     require_handed_on(PLAN, outcome)
     require(not rejections_of(outcome), f"a plan was rejected: {rejections_of(outcome)}")
     return set(first_workflow(outcome).tasks) == set(given_tasks())
@@ -86,7 +86,7 @@ def the_plan_was_handed_on_as_it_is_and_run(outcome: Outcome) -> bool:
 
 @scenario.expect
 def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> bool:
-    """Of each task the others stayed, in their order."""
+    """The other dependencies of each task are unchanged, in their order."""
     given = given_tasks()
     ran = {task["id"]: task["depends_on"] for task in first_workflow(outcome).plan["tasks"]}
     due = {one: [need for need in task.get("depends_on", []) if need in given] for one, task in given.items()}
@@ -96,7 +96,7 @@ def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> boo
 
 @scenario.expect
 def each_task_ran_to_its_end_after_what_it_still_waited_for(outcome: Outcome) -> bool:
-    """Nothing hangs or fails for want of what was dropped."""
+    """No task hangs or fails because of the dropped dependencies."""
     tasks = first_workflow(outcome).tasks
     failed = [task.id for task in tasks.values() if task.failed]
     require(not failed, f"these failed: {failed}")
@@ -106,7 +106,7 @@ def each_task_ran_to_its_end_after_what_it_still_waited_for(outcome: Outcome) ->
 
 @scenario.expect
 def what_the_plan_did_not_bring_was_looked_up_after_it(outcome: Outcome) -> bool:
-    """By the root itself."""
+    """The root looked it up itself."""
     ended = max(task.ended for task in last_workflow(outcome).tasks.values())
     calls = [call for call in calls_of(outcome, "work_out_cost") if call.error is None]
     own = {call.params["item"] for call in calls if call.task is None and call.started > ended}
@@ -117,7 +117,7 @@ def what_the_plan_did_not_bring_was_looked_up_after_it(outcome: Outcome) -> bool
 
 @scenario.expect
 def the_answer_has_every_cost(outcome: Outcome) -> bool:
-    """Worked out here from the price list, and summed up."""
+    """The expected costs and their sum are computed here from the price list."""
     due = {item: cost_of(item, PEOPLE, DAYS) for item in ITEMS}
     return require_figures(outcome.text, {**due, "Total": sum(due.values())})
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""An image goes into a skill by its media id; the skill is there only for models with eyes.
+"""An image is passed to a skill by its media id; only vision models can use the skill.
 
-The chart has no numbers in it. The skill measures the bars, pixel by pixel, so its result is the only way to the kg.
-What it measured and what the answer makes of it are judged by fixtures/harvest.csv, from which the chart was drawn.
+The chart contains no numbers. The skill measures the bars pixel by pixel, so only its result has the kg. The
+measurements and the answer are judged by fixtures/harvest.csv, from which the chart was drawn.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def measure_bars(
 
 
 def due() -> dict[str, float]:
-    """What the books say, by hive."""
+    """The kg in the books, by hive."""
     return {bar.hive: bar.kg for bar in charts.harvest("spring")}
 
 
 @scenario.expect
 def the_skill_measured_the_very_picture_that_was_given(outcome: Outcome) -> bool:
-    """A call of it names the picture's id, and one result is what the books say."""
+    """A call has the picture's id, and its result has the kg of the books."""
     given = outcome.result.messages[0].media[0].id
     answered = {event.data["call_id"] for event in outcome.of("skill_result")}
     calls = [event.data for event in outcome.of("skill_execute") if event.data["call_id"] in answered]
@@ -77,7 +77,7 @@ def the_skill_measured_the_very_picture_that_was_given(outcome: Outcome) -> bool
 
 @scenario.expect
 def every_hive_and_the_total_are_what_the_books_say(outcome: Outcome) -> bool:
-    """As read off the pixels."""
+    """The answer has the kg that were read from the pixels."""
     readings = {
         name: float(number)
         for name, number in re.findall(r"^\W*(\w+): *(\d+\.?\d*)", outcome.text.replace("*", ""), re.MULTILINE)

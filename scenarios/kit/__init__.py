@@ -1,1 +1,1 @@
-"""What `harness.py` and `run_matrix.py` are made of, and what scenarios share. Scenarios import `harness`."""
+"""The parts of `harness.py` and `run_matrix.py`, and helpers that scenarios share. Scenarios import `harness`."""

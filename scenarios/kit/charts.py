@@ -1,9 +1,9 @@
 """Bar charts of a beekeeper's harvest: drawn with Pillow to the pixel, and measured again from their pixels.
 
-The facts are those of fixtures/harvest.csv, so what a model says about a chart can be judged. A chart is the same to
-the byte on every machine: straight edges, a bitmap font, a palette, and a PNG that is not compressed (RFC 1951, section
-3.2.4). A media's id is a hash of its bytes, and tapes name ids; compressed data depends on which zlib a program was
-built with and on its version.
+The facts are those of fixtures/harvest.csv, so a model's statements about a chart can be judged. A chart has the same
+bytes on every machine: straight edges, a bitmap font, a palette, and a PNG that is not compressed (RFC 1951, section
+3.2.4). This matters because a media's id is a hash of its bytes, and tapes contain ids; compressed data depend on the
+zlib that Python was built with.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MARGIN = 30  # left and right of the bars
 GROUND = 350  # the y of the axis; bars end in the row above
 PIXELS_A_KG = 3
 MOST_KG = 100
-MOST_BARS, LONGEST_NAME, LONGEST_TITLE = 6, 8, 38  # what finds room
-LETTER_SCALE = 2  # the bitmap font is 11 pixels high, which is small for a model's eyes
+MOST_BARS, LONGEST_NAME, LONGEST_TITLE = 6, 8, 38  # more does not fit
+LETTER_SCALE = 2  # the bitmap font is 11 pixels high, which is small for a vision model
 
 PAPER, INK, HONEY, RED = range(4)
 COLOURS = ((255, 255, 255), (0, 0, 0), (230, 160, 30), (200, 30, 30))
@@ -37,14 +37,14 @@ COLOURS = ((255, 255, 255), (0, 0, 0), (230, 160, 30), (200, 30, 30))
 
 @dataclass(frozen=True)
 class Bar:
-    """What one hive gave."""
+    """The harvest of one hive."""
 
     hive: str
     kg: float
 
 
 def harvest(season: Season) -> list[Bar]:
-    """What the hives gave in one season."""
+    """The harvest of all hives in one season."""
     with HARVEST.open(encoding="utf-8", newline="") as file:
         return [Bar(row["hive"], int(row[f"{season}_kg"])) for row in csv.DictReader(file)]
 
@@ -55,7 +55,7 @@ def harvest(season: Season) -> list[Bar]:
 def draw(title: str, bars: Sequence[Bar], line_kg: float, *, numbered: bool = False) -> bytes:
     """A PNG: a bar for each hive with its name below, a red line across at `line_kg`; `numbered` writes the kg into it.
 
-    `ValueError` for what finds no room.
+    Raises `ValueError` for bars or texts that do not fit.
     """
     from PIL import Image, ImageDraw
 
@@ -101,7 +101,7 @@ def _write(image: Image, text: str, middle: int, top: int) -> None:
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default_imagefont()
-    text = text.encode("latin-1", "replace").decode("latin-1")  # all that the font has
+    text = text.encode("latin-1", "replace").decode("latin-1")  # the font has no other characters
     left, upper, right, lower = font.getbbox(text)
     letters = Image.new("1", (max(1, int(right - left)), int(lower - upper)))
     ImageDraw.Draw(letters).text((0, 0), text, fill=1, font=font)
@@ -115,7 +115,7 @@ def _write(image: Image, text: str, middle: int, top: int) -> None:
 def measure(png: bytes, line_kg: float) -> list[float]:
     """The kg of each bar from the left, read off the picture's own pixels; the red line is at `line_kg`.
 
-    A bar of 0 kg has no pixels, so it is not there. `ValueError` for a file that is no picture, or one without such a
+    A bar of 0 kg has no pixels, so it is missing. Raises `ValueError` for a file that is not a picture, or has no such
     line or bars.
     """
     picture = _opened(png)
@@ -151,12 +151,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-STORED_LIMIT = 0xFFFF  # bytes a stored block holds at most
+STORED_LIMIT = 0xFFFF  # the most bytes in a stored block
 PALETTE = 3  # colour type of PNG: each byte is an index
 
 
 def stored_png(image: Image) -> bytes:
-    """The file of an image of mode "P"; `ValueError` for one of another mode."""
+    """The PNG file of an image of mode "P". Raises `ValueError` for other modes."""
     palette = image.getpalette()
     if image.mode != "P" or palette is None:
         raise ValueError(f'image must have the mode "P", got {image.mode!r}: image.convert("P")')

@@ -1,4 +1,4 @@
-"""What a scenario's file has said, ready to be run, and what is expected of the run's outcome."""
+"""The definition of a scenario, as its file declares it, and the expectations of the run's outcome."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from kernai_providers.http_provider import HttpProvider
 
 
 class UsageError(Exception):
-    """What the user of the command line did wrong, or has to install, in one line."""
+    """A mistake on the command line, or something that must be installed, in one line."""
 
 
 class ExpectationError(Exception):
-    """Raised by an expectation that can say in what way the run was not good."""
+    """Raised by an expectation that can say what is wrong with the run."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an expectation judges: the run's result and every event it recorded, sub-runs' too."""
+    """What an expectation judges: the run's result and all recorded events, including those of sub-runs."""
 
     result: kernai.Result
     events: Sequence[kernai.Event]
 
     @property
     def text(self) -> str:
-        """The answer, empty when there is none."""
+        """The answer; empty if there is none."""
         return self.result.text or ""
 
     def of(self, event_type: str) -> list[kernai.Event]:
@@ -40,16 +40,17 @@ class Outcome:
         return [event for event in self.events if event.type == event_type]
 
     def results_of(self, skill: str) -> list[Any]:
-        """What the calls of one skill returned, in order."""
+        """The results of one skill's calls, in order."""
         return [event.data["result"] for event in self.of("skill_result") if event.data["skill"] == skill]
 
     def errors_of(self, skill: str) -> list[str]:
-        """The errors that calls of one skill were answered by, in order."""
+        """The errors of one skill's calls, in order."""
         return [event.data["error"] for event in self.of("skill_error") if event.data["skill"] == skill]
 
     def task_results(self) -> dict[str, Any]:
-        """The result of each workflow task by its id, a failed one's as ``error: MESSAGE``; a later workflow's go
-        before an earlier one's.
+        """The result of each workflow task by its id; that of a failed task is ``error: MESSAGE``.
+
+        Of tasks with the same id, the one of the later workflow counts.
         """
         found: dict[str, Any] = {}
         for event in self.of("workflow_complete"):
@@ -57,7 +58,7 @@ class Outcome:
         return found
 
     def protocol_results(self, protocol: str | None = None) -> list[Any]:
-        """What the protocols answered, in order; with a name, that one's answers alone."""
+        """The answers of all protocols, in order; with a name, only those of that protocol."""
         events = self.of("protocol_result")
         return [event.data["result"] for event in events if protocol in (None, event.data["protocol"])]
 
@@ -67,14 +68,14 @@ Check = Callable[[Outcome], object]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one expectation was judged. `holds` is None where there was nothing to judge."""
+    """How one expectation was judged. `holds` is None if there was nothing to judge."""
 
     name: str
     holds: bool | None
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As a log has it."""
+        """The data in a log."""
         return {"name": self.name, "holds": self.holds, "reason": self.reason}
 
     def __str__(self) -> str:
@@ -83,33 +84,33 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Expectation:
-    """One thing a good run shows: `check` is true of its outcome. `reason` says what is wrong when it is not."""
+    """One property of a good run: `check` is true for its outcome. `reason` says what is wrong if it is not."""
 
     name: str
     check: Check
     reason: str = ""
 
     def judge(self, outcome: Outcome) -> Verdict:
-        """Whether it holds. An expectation that raises does not hold, and its error is the reason."""
+        """Whether the expectation holds. If it raises, it does not hold, and its error is the reason."""
         try:
             found = self.check(outcome)
             holds = bool(found)
         except ExpectationError as error:
             return Verdict(self.name, holds=False, reason=str(error) or self.reason)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is reported as any other fault
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is reported like other faults
             return Verdict(self.name, holds=False, reason=f"it raised {named_error(error)}")
         forgotten = "it returned None, where an expectation returns True or False" if found is None else ""
         return Verdict(self.name, holds, "" if holds else self.reason or forgotten)
 
 
 def named_error(error: BaseException) -> str:
-    """The class of an exception and what it says."""
+    """The class and the message of an exception."""
     kind, text = type(error).__name__, error_text(error)
     return text if text.startswith(kind) else f"{kind}: {text}"
 
 
 def name_of(check: Check, number: int) -> str:
-    """What to call an expectation: its function's name as words; a lambda has none, so its place."""
+    """The name of an expectation: its function's name as words, or a lambda's place in the file."""
     name = getattr(check, "__name__", "<lambda>")
     if name != "<lambda>":
         return str(name).replace("_", " ").strip()
@@ -118,7 +119,7 @@ def name_of(check: Check, number: int) -> str:
 
 
 def judged(outcome: Outcome, expectations: Sequence[Expectation]) -> list[Verdict]:
-    """Every expectation's verdict; without an answer there is nothing to judge."""
+    """The verdict on each expectation. Without an answer, there is nothing to judge."""
     if outcome.result.stop_reason != kernai.StopReason.FINAL:
         return [Verdict(one.name, None, "the run has no answer") for one in expectations]
     return [one.judge(outcome) for one in expectations]
@@ -154,17 +155,17 @@ class Definition:
 
     @property
     def file(self) -> Path:
-        """The scenario itself."""
+        """The scenario's file."""
         return self.folder / f"{self.name}.py"
 
     @property
     def tape(self) -> Path:
-        """Where its tape belongs, whether there is one or not."""
+        """The path of its tape, which need not exist."""
         return self.folder / "tapes" / f"{self.name}.json"
 
     @contextmanager
     def agent(self, provider: kernai.Provider, model: kernai.Model) -> Iterator[kernai.Agent]:
-        """The agent, with its MCP servers and connections, which end when it is left."""
+        """The agent, with its MCP servers and connections, which are closed at the end of the ``with`` block."""
         with _mcp(self.mcp_config) as mcp, provider if isinstance(provider, HttpProvider) else nullcontext():
             yield kernai.Agent(
                 name=self.name,
@@ -178,13 +179,13 @@ class Definition:
 
 
 def shown(path: Path) -> str:
-    """A path as a reader of the output would type it in the repository."""
+    """A path as a reader of the output would type it, relative to the repository."""
     whole = path.absolute()
     return whole.relative_to(ROOT).as_posix() if whole.is_relative_to(ROOT) else str(path)
 
 
 def _protocols(wanted: Sequence[str | kernai.Protocol], mcp: kernai.Protocol | None) -> list[str | kernai.Protocol]:
-    """The protocols, as objects where the registry does not hold them; MCP is there where it is configured."""
+    """The protocols, as objects if the registry does not have them; includes MCP if it is configured."""
     found: list[str | kernai.Protocol] = []
     for one in wanted:
         if mcp is not None and one == mcp.name:
@@ -217,7 +218,7 @@ def _mcp(config: Path | None) -> Iterator[kernai.Protocol | None]:
 
 
 def _check_command(server: str, command: str, path: str | None) -> None:
-    """A server that cannot be started is reported before the run, not in an error block for the model."""
+    """Reports a server that cannot be started before the run, not in an error block for the model."""
     if shutil.which(command, path=path) is None:
         node = "Node.js, https://nodejs.org, which brings it" if command in ("node", "npx", "npm") else "it"
         raise UsageError(

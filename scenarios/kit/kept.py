@@ -1,4 +1,4 @@
-"""`Kept`: a scenario's run in a store of its own, that a scenario starts, breaks off, continues and forks."""
+"""`Kept`: a run in a store, which a scenario starts, breaks off, continues and forks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kernai.recording.recorder import expand
 from kit.definition import Definition, UsageError
 from kit.provider_choice import Choice
 
-#: names the store to a child process
+#: the environment variable that tells a child process the store
 STORE = "KERNAI_SCENARIO_STORE"
 
 
 class Kept:
-    """What `scenario.kept` decorates is given one. `folder` is fresh for the run, and the same in a child process."""
+    """Passed to the function that `scenario.kept` decorates. `folder` is new for the run, and shared with its child."""
 
     def __init__(
         self, definition: Definition, choice: Choice, agent: kernai.Agent, folder: Path, **options: Any
@@ -40,15 +40,15 @@ class Kept:
         return STORE in os.environ
 
     def start(self) -> kernai.Result:
-        """The run, from its input to where it ends or waits."""
+        """Runs the agent from its input until the run ends or waits."""
         return kernai.execute(
             self.agent, self._definition.input, store=self.store, run_id=self.run_id, **self._options
         )
 
     def start_in_child(self) -> int:
-        """The same in a process of its own, whose exit status it gives: the scenario is run again there.
+        """The same in a child process, which runs the scenario again. Returns the exit status of the child.
 
-        What that one says is printed when it has ended; what it put on record is recorded here too.
+        The child's output is printed when it has ended, and its recorded events are recorded here too.
         """
         tape = self._choice.tape
         if tape is not None:
@@ -81,7 +81,7 @@ class Kept:
 
 @contextmanager
 def kept_run(definition: Definition, choice: Choice, agent: kernai.Agent, **options: Any) -> Iterator[Kept]:
-    """A store in a folder that goes when the run is over; in a child process that of its parent."""
+    """A store in a folder that is deleted after the run; in a child process, the store of its parent."""
     given = os.environ.get(STORE)
     if given is not None:
         if not Path(given).is_dir():

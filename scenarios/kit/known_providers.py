@@ -1,6 +1,6 @@
-"""The providers a scenario can be run with: the vendors of `kernai_providers`, those registered here, and the tape.
+"""The providers that can run a scenario: the vendors of `kernai_providers`, those registered here, and the tape.
 
-An Ollama on this machine is asked for its models; `--list-providers` shows them all.
+An Ollama server on this machine is asked for its models; `--list-providers` shows them all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Factory = Callable[[], kernai.Provider]
 
 @dataclass(frozen=True)
 class Registered:
-    """A provider of the caller's own. `capabilities` is None where the model's name is known."""
+    """A provider that the caller has registered. `capabilities` is None if they are looked up by the model's name."""
 
     name: str
     factory: Factory
@@ -42,11 +42,11 @@ _REGISTERED: dict[str, Registered] = {}
 
 
 def register_provider(name: str, factory: Factory, default_model: str | kernai.Model) -> None:
-    """Make a provider known by name, for ``python scenarios/NAME.py MODEL name`` and ``PROVIDER=name``.
+    """Register a provider by name, for ``python scenarios/NAME.py MODEL name`` and ``PROVIDER=name``.
 
-    `factory` is called without arguments, once a run, and gives the `Provider` (a class will do). A `Model` as
-    `default_model` has its capabilities and price too; from a name alone they are looked up. A vendor's name may be
-    taken over. `ValueError` for a name that no command line can hold.
+    `factory` is called without arguments, once for each run, and returns the `Provider`; it may be a class. If
+    `default_model` is a `Model`, its capabilities and price are used; for a name, they are looked up. A vendor's name
+    may be replaced. Raises `ValueError` for a name that cannot be written on a command line.
     """
     if not isinstance(name, str) or not name.strip() or "/" in name or name.split() != [name] or name.startswith("-"):
         raise ValueError(f"name must be one word without '/', got {name!r}")
@@ -64,12 +64,12 @@ def register_provider(name: str, factory: Factory, default_model: str | kernai.M
 
 
 def registered() -> Sequence[Registered]:
-    """The caller's own providers, in the order of registration."""
+    """The providers that callers have registered, in that order."""
     return tuple(_REGISTERED.values())
 
 
 def known_name(name: str) -> str | None:
-    """The name a provider goes by, from any of its names; None for one that is not known."""
+    """A provider's main name, given any of its names; None if it is not known."""
     from kernai_providers.vendors import BY_NAME
 
     wanted = name.strip().lower()
@@ -79,7 +79,7 @@ def known_name(name: str) -> str | None:
 
 
 def checked_name(name: str) -> str:
-    """The same; `UsageError` for one that is not known, with those that are."""
+    """The same. Raises `UsageError` with the known names if the provider is not known."""
     from kernai_providers.vendors import BY_NAME, VENDORS
 
     found = known_name(name)
@@ -92,13 +92,13 @@ def checked_name(name: str) -> str:
 
 
 def default_model(name: str) -> str | None:
-    """The model that is taken when none is named; None where it has to be."""
+    """The model that is used if none is named; None if one must be named."""
     own = _REGISTERED.get(name)
     return DEFAULT_MODELS.get(name) if own is None else own.default_model
 
 
 def capabilities_of(name: str, model_id: str) -> tuple[str, ...]:
-    """A model's known capabilities; text alone for an unknown name."""
+    """A model's known capabilities; only text for an unknown name."""
     own = _REGISTERED.get(name)
     if own is not None and own.capabilities is not None and model_id == own.default_model:
         return own.capabilities
@@ -106,7 +106,7 @@ def capabilities_of(name: str, model_id: str) -> tuple[str, ...]:
 
 
 def made(name: str, model_id: str, capabilities: tuple[str, ...]) -> tuple[kernai.Provider, kernai.Model]:
-    """A provider and its model. `UsageError` names the key or the setting that is missing."""
+    """A provider and its model. Raises `UsageError` with the key or setting that is missing."""
     own = _REGISTERED.get(name)
     if own is not None:
         cost = own.cost if model_id == own.default_model else None
@@ -133,7 +133,7 @@ def _made_by(own: Registered) -> kernai.Provider:
 
 
 def key_that_is_set(variables: Sequence[str]) -> str | None:
-    """The first of these environment variables that holds something; its name alone."""
+    """The name of the first of these environment variables that is not empty."""
     return next((one for one in variables if os.environ.get(one, "").strip()), None)
 
 
@@ -142,17 +142,17 @@ def key_that_is_set(variables: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Ollama:
-    """A server that was looked for at `url`; `models` is None where it does not answer."""
+    """An Ollama server at `url`; `models` is None if it does not answer."""
 
     url: str
     models: tuple[str, ...] | None = None
 
     def has(self, model: str) -> bool:
-        """Whether the model is there, with or without its tag."""
+        """Whether the server has the model, with or without its tag."""
         return any(model in (one, one.removesuffix(":latest")) for one in self.models or ())
 
     def model_for(self, capabilities: Sequence[str]) -> str | None:
-        """The default model where it is there, else the first that can do this; None when none can."""
+        """The default model if the server has it, else the first with these capabilities; None if there is none."""
         default = DEFAULT_MODELS["ollama"]
         able = [
             one for one in self.models or ()
@@ -164,7 +164,7 @@ class Ollama:
 def look_for_ollama(*, local: bool = True) -> Ollama:
     """Ask the server at `OLLAMA_HOST`, by default port 11434 of this machine, for its models.
 
-    With `local` one beyond this machine is not asked. Nothing is raised: whatever fails is no answer.
+    With `local`, a server on another machine is not asked. Raises nothing: any failure counts as no answer.
     """
     try:
         url = OllamaProvider().base_url
@@ -195,7 +195,7 @@ Row = tuple[str, str, str]
 
 
 def listing(tape: Path) -> str:
-    """One line for each provider, in the order in which they are looked for, and one for the tape."""
+    """One line for each provider, in the order in which they are tried, and one for the tape."""
     own = {one.name for one in registered()}
     rows: list[Row] = [("provider", "default model", "state")]
     rows += [(one_line(one.name, WIDTH), one_line(one.default_model, WIDTH), "registered") for one in registered()]

@@ -1,8 +1,8 @@
-"""One cell of the matrix: a scenario run once by one model, in a process of its own.
+"""One cell of the matrix: a scenario run once by one model, in a separate process.
 
-The process is the leader of a group, so that whatever it starts ends with it. Its output goes to files: nothing of it
-can block the process, nor reach the terminal before it was made fit for that. What counts is the JSON log that the
-scenario writes; a process that crashes, hangs, or leaves no log is a failed cell, with the end of what it said.
+The process is the leader of a group, so all processes that it starts end with it. Its output goes to files, so it can
+neither block the process nor reach the terminal unescaped. The result is the JSON log that the scenario writes. If a
+process crashes, hangs, or leaves no log, the cell has failed, with the end of the process's output.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ GRACE_SECONDS = 5.0  # from the interrupt that asks a process to write its log, 
 TAIL_CHARACTERS = 4000
 TAIL_LINES = 15
 PASSED, FAILED = 0, 1  # exit statuses of a scenario that was judged
-WRONG_USAGE = 2  # of one that says in one line why it does not even begin
+WRONG_USAGE = 2  # exit status of a scenario that says in one line why it does not begin
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Who plays the model: a name for it, and what is said to a scenario to have it."""
+    """A model of the matrix: its name, and the arguments that select it for a scenario."""
 
     label: str
     arguments: tuple[str, ...]
 
     @classmethod
     def named(cls, provider: str, model: str = "") -> Pair:
-        """A provider and one of its models; without one, its default model."""
+        """The pair of a provider and one of its models, by default its default model."""
         return cls(f"{provider}/{model}" if model else provider, ("--", model, provider))
 
 
 TAPE = Pair("tape", ("--offline",))
-#: the scenario's own choice, which may differ from one to the next: some need a vision model
+#: the scenario's own choice; scenarios may choose different models, since some need a vision model
 DEFAULT = Pair("default", ())
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is to be run, and the place under the folder of logs that takes its log and output."""
+    """A scenario and a pair to run, and the folder for the log and the output."""
 
     scenario: ScenarioFile
     pair: Pair
@@ -62,23 +62,23 @@ class Cell:
 
     @property
     def folder(self) -> Path:
-        """Nobody else's, so that a log found in it is this cell's."""
+        """The folder of this cell alone, so that a log in it is from this cell."""
         return self.logs / self.place
 
     @property
     def command(self) -> list[str]:
-        """The scenario as a user would start it."""
+        """The command that starts the scenario, as a user would."""
         return [sys.executable, str(self.scenario.path), "--logs", str(self.folder), *self.pair.arguments]
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, in which a scenario of any folder finds the harness."""
+    """This process's environment, changed so that a scenario in any folder finds the harness."""
     paths = [path for path in (os.environ.get("PYTHONPATH"), str(SCENARIOS)) if path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Children:
-    """The processes that are going on, so that all of them can be stopped at once."""
+    """The running processes, so that all of them can be stopped at once."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -87,9 +87,9 @@ class Children:
 
     @contextmanager
     def started(self, command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes] | None]:
-        """A process that is ended, with its group, when the block is left; `None` once `stop` was called."""
+        """Starts a process, and ends it with its group after the ``with`` block. None if `stop` was called before."""
         with self._lock:
-            # under the lock: a process that starts while the others are stopped would be missed
+            # with the lock held, since otherwise a process that starts while the others are stopped would be missed
             process = None if self.stopped else subprocess.Popen(command, start_new_session=True, **options)
             if process is not None:
                 self._running.add(process)
@@ -105,7 +105,7 @@ class Children:
                 self._running.discard(process)
 
     def stop(self) -> None:
-        """End all of them and let no other start. Each has a moment to put its house in order."""
+        """End all processes and let no other start. Each has a moment to clean up."""
         with self._lock:
             self.stopped = True
             running = list(self._running)
@@ -119,7 +119,7 @@ class Children:
 
 
 def run_cell(cell: Cell, timeout: float, children: Children) -> CellResult | None:
-    """Run one cell, `timeout` seconds at most; `None` when it was stopped before it had an outcome."""
+    """Run one cell for at most `timeout` seconds. Returns None if it was stopped before it had an outcome."""
     began = time.perf_counter()
     try:
         status, is_late = _run(cell, timeout, children)
@@ -133,7 +133,7 @@ def run_cell(cell: Cell, timeout: float, children: Children) -> CellResult | Non
 
 
 def _run(cell: Cell, timeout: float, children: Children) -> tuple[int | None, bool]:
-    """The exit status, `None` when it was not started, and whether it had to be ended."""
+    """The exit status (None if the process was not started), and whether the process had to be ended."""
     if children.stopped:
         return None, False
     cell.folder.mkdir(parents=True)
@@ -151,7 +151,7 @@ def _ends_within(process: subprocess.Popen[bytes], timeout: float) -> bool:
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
-        _interrupt(process)  # first, so that the log shows how far it got
+        _interrupt(process)  # an interrupt first, so that the log shows how far it got
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
         return False
@@ -163,15 +163,15 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Also after the leader's end: what it started may still be there."""
+    """Kill the process group, even if its leader has ended: processes that it started may still run."""
     _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
     if os.name != "posix":
-        process.kill()  # Windows has no groups of this kind: what the process started is not reached there
+        process.kill()  # Windows has no such groups, so processes that it started are not ended there
         return
-    with suppress(ProcessLookupError, PermissionError):  # macOS refuses where nothing but zombies is left
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses if only zombies are left
         os.killpg(process.pid, number)
 
 
@@ -182,7 +182,7 @@ def _judge(cell: Cell, status: int, seconds: float, late: str | None) -> CellRes
     log, trouble = _read_log(cell)
     said = _tail(cell.folder / "errors.txt")
     reason = late or _reason(status, log, trouble)
-    if status == WRONG_USAGE and said:  # one line, which says all there is to say
+    if status == WRONG_USAGE and said:  # one line that explains everything
         reason, said = said.rpartition("error: ")[2], ""
     faults = log.get("faults")
     return CellResult(
@@ -203,7 +203,7 @@ def _judge(cell: Cell, status: int, seconds: float, late: str | None) -> CellRes
 
 
 def _reason(status: int, log: dict[str, Any], trouble: str | None) -> str | None:
-    """Why the cell failed, in one line; `None` when it passed, which both the log and the exit status must say."""
+    """Why the cell failed, in one line; None if it passed according to both the log and the exit status."""
     if status < 0:
         return f"killed by signal {_signal_name(-status)}"
     if status not in (PASSED, FAILED):
@@ -219,7 +219,7 @@ def _reason(status: int, log: dict[str, Any], trouble: str | None) -> str | None
 
 
 def _read_log(cell: Cell) -> tuple[dict[str, Any], str | None]:
-    """The log of a run that may have written anything; and what is wrong with it."""
+    """The log of a run, which may contain anything, and what is wrong with it."""
     paths = [path for path in cell.folder.glob("*.json") if path.name != MANIFEST]
     if len(paths) != 1:
         return {}, "it wrote no log" if not paths else f"it wrote {len(paths)} logs"
@@ -231,7 +231,7 @@ def _read_log(cell: Cell) -> tuple[dict[str, Any], str | None]:
         return {}, "its log is none of a scenario"
     if log.get("scenario") != cell.scenario.name:
         return {}, f"its log is of the scenario {printable(str(log.get('scenario')))!r}"
-    # the manifest beside all logs lists every run, the cell's own this one alone
+    # the manifest beside all logs lists every run; the one in the cell's folder lists only this run
     line = {key: value for key, value in log.items() if key not in LONG}
     append_line(cell.logs / MANIFEST, line | {"log": f"{cell.place}/{paths[0].name}"})
     return log, None
@@ -249,7 +249,7 @@ def _signal_name(number: int) -> str:
 
 
 def _tail(path: Path) -> str:
-    """The end of what a process said, printable."""
+    """The end of a process's output, made printable."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_CHARACTERS))
         text = file.read().decode("utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""Two matrices side by side: what fails now, what was mended, and what takes more or less than before.
+"""Compares two matrices: what fails now, what was fixed, and what takes more or less than before.
 
-Cells are compared by scenario and pair. Where each matrix has one pair and they are not the same, the scenarios are
-compared, so that one model can be held against another.
+Cells are compared by scenario and pair. If each matrix has one pair and the pairs differ, cells are compared by
+scenario, so that one model can be compared to another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernai.terminal_text import one_line, printable
 from kit.matrix_report import REASON_WIDTH, Styled, Table, View, outcome
 from kit.matrix_result import SHAPES, CellResult, Matrix, MatrixFileError
 
-# A clock measures the machine too: a difference counts when it is large both ways.
+# Times depend on the machine too: a difference counts only if it is large both absolutely and relatively.
 NOISE_SECONDS = 1.0
 NOISE_SHARE = 0.25
 
@@ -25,14 +25,14 @@ STYLES = {NEWLY_FAILING: "bad", WORSE: "bad", MENDED: "good", BETTER: "good", SA
 
 @dataclass(frozen=True)
 class Change:
-    """One cell before and now."""
+    """The same cell before and now."""
 
     before: CellResult
     now: CellResult
 
     @property
     def verdict(self) -> str:
-        """What became of it, in a word or two; figures count only where it passed both times."""
+        """The verdict on the change, in a word or two. Figures count only if the cell passed both times."""
         if self.now.passed and not self.before.passed:
             return MENDED
         if not self.now.passed:
@@ -53,20 +53,20 @@ class Change:
 
 
 def differs(name: str, before: float, now: float) -> bool:
-    """Whether a figure has changed by more than noise."""
+    """Whether a figure has changed by more than measurement noise."""
     change = abs(now - before)
     return change > max(NOISE_SECONDS, NOISE_SHARE * min(before, now)) if name == "seconds" else change > 0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     changes: tuple[Change, ...]
-    #: cells of one side alone
+    #: cells that only one of the matrices has
     only_before: tuple[CellResult, ...]
     only_now: tuple[CellResult, ...]
-    #: the two pairs, where not the same one was compared
+    #: the two pairs, if different pairs were compared
     pairs: tuple[str, str] | None = None
 
     def of(self, verdict: str) -> list[Change]:
@@ -75,7 +75,7 @@ class Comparison:
 
 
 def compare(before: Matrix, now: Matrix) -> Comparison:
-    """Compare two matrices. `MatrixFileError` when they have nothing in common."""
+    """Compare two matrices. Raises `MatrixFileError` if they have nothing in common."""
     pairs = _exchanged(before, now)
     name = attrgetter("scenario") if pairs else attrgetter("key")
     old = {name(cell): cell for cell in before.cells}
@@ -92,7 +92,7 @@ def compare(before: Matrix, now: Matrix) -> Comparison:
 
 
 def _exchanged(before: Matrix, now: Matrix) -> tuple[str, str] | None:
-    """The pairs of two matrices of one pair each, when they differ."""
+    """The pairs of two matrices that have one pair each, if these differ."""
     if len(before.pairs) == len(now.pairs) == 1 and before.pairs != now.pairs:
         return before.pairs[0], now.pairs[0]
     return None
@@ -102,7 +102,7 @@ def _exchanged(before: Matrix, now: Matrix) -> tuple[str, str] | None:
 
 
 def show_comparison(comparison: Comparison, view: View) -> None:
-    """What changed, then the sums, then one line that says it all."""
+    """Shows the changes, then the sums, then one line with the conclusion."""
     if comparison.pairs is not None:
         before, now = map(printable, comparison.pairs)
         view.line(Styled(f"two pairs, compared scenario by scenario: {before} before, {now} now"))
@@ -132,7 +132,7 @@ def _table(changes: list[Change]) -> Table:
 
 
 def _movement(name: str, before: float | None, now: float | None) -> Styled:
-    """A figure before and now, the value alone where it is the same."""
+    """A figure before and now; only one value if both are the same."""
     old, new = ("-" if value is None else f"{value:{SHAPES[name]}}" for value in (before, now))
     if before is None or now is None:
         return Styled(old if old == new else f"{old} -> {new}", "faint")
@@ -150,9 +150,9 @@ def _show_reasons(comparison: Comparison, view: View) -> None:
 
 
 def _sums(comparison: Comparison) -> list[Styled]:
-    """Sums over what passed both times, each of the cells where it is known both times.
+    """Sums over the cells that passed both times, each over those for which the figure is known both times.
 
-    A run that failed early took little, and one without a figure none at all: neither is a gain.
+    A run that failed early took little, and a run without a figure nothing: neither is an improvement.
     """
     both = [change for change in comparison.changes if change.before.passed and change.now.passed]
     parts = [Styled(f"the {len(both)} that passed both times: ")]

@@ -1,7 +1,7 @@
-"""A matrix as it is read: a line for each cell while it is running, then the table, the totals, and what went wrong.
+"""The output of a matrix: a line for each cell while it is running, then the table, the totals, and the failures.
 
-It is shown on a terminal with `rich`, or as plain lines. Both take text as data: nothing is read as markup, and whoever
-gives text made it printable before.
+It is shown on a terminal with `rich`, or as plain lines. Both treat text as data: nothing is read as markup, and
+callers pass only printable text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kit import standard_output
 from kit.matrix_cell import DEFAULT
 from kit.matrix_result import SHAPES, CellResult, Figures, Matrix
 
-#: how a text is meant; to `rich` these are colours
+#: styles of texts; `rich` shows them as colours
 STYLES = {"good": "green", "bad": "bold red", "faint": "dim", "strong": "bold", "plain": ""}
 
 
 @dataclass(frozen=True)
 class Styled:
-    """A text and how it is meant, one of `STYLES`."""
+    """A text and its style, one of `STYLES`."""
 
     text: str
     style: str = "plain"
@@ -60,11 +60,11 @@ class View(Protocol):
         """Show a table."""
 
     def progress(self, total: int) -> AbstractContextManager[Progress]:
-        """Show how many of `total` are done, until the block is left."""
+        """Show how many of `total` are done, until the end of the ``with`` block."""
 
 
 class Progress(Protocol):
-    """How far the matrix has come."""
+    """The progress of the matrix."""
 
     def done(self, *parts: Styled, is_bad: bool) -> None:
         """One more is done; the parts say how it went."""
@@ -74,7 +74,7 @@ class PlainView:
     """Lines of text, one for each thing that happened."""
 
     def line(self, *parts: Styled) -> None:
-        """Print at once: whoever reads a pipe wants to know how far it is."""
+        """Print immediately, so that a reader of a pipe sees the progress."""
         print("".join(part.text for part in parts), flush=True)
 
     def table(self, table: Table) -> None:
@@ -82,7 +82,7 @@ class PlainView:
         print("\n".join(table.lines()), flush=True)
 
     def progress(self, total: int) -> AbstractContextManager[Progress]:
-        """Count on the left."""
+        """Show a count on the left of each line."""
         return nullcontext(_PlainProgress(self, total))
 
 
@@ -111,7 +111,7 @@ class RichView:
         self._console.print(_text(parts), soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """Print a table that fits the terminal; a long text is folded, not cut, and a number neither."""
+        """Print a table that fits the terminal. Long texts are folded, not cut; numbers are neither folded nor cut."""
         from rich import box
         from rich.table import Table as RichTable
 
@@ -124,7 +124,7 @@ class RichView:
         self._console.print(shown)
 
     def progress(self, total: int) -> AbstractContextManager[Progress]:
-        """A bar; above it a line for each that went wrong."""
+        """A bar, with a line above it for each failure."""
         return _Bar(self._console, self, total)
 
 
@@ -159,7 +159,7 @@ class _Bar:
 
 
 def view_for_stdout(*, is_plain: bool = False) -> View:
-    """`rich` where standard output is a terminal and it is installed; plain text otherwise."""
+    """`rich` if it is installed and standard output is a terminal; plain text otherwise."""
     if is_plain or not standard_output.can_be_drawn_on():
         return PlainView()
     try:
@@ -172,12 +172,12 @@ def view_for_stdout(*, is_plain: bool = False) -> View:
 
 
 REASON_WIDTH = 500
-LINE_WIDTH = 100  # of a reason beside the cell, while others are running
+LINE_WIDTH = 100  # characters of a reason that is shown while other cells are running
 NUMBERS = tuple(f">{name}" for name in SHAPES)
 
 
 def cell_line(cell: CellResult) -> list[Styled]:
-    """One cell in one line, as it is shown when it is done."""
+    """One cell in one line, as it is shown when the cell has ended."""
     scenario, pair = printable(cell.scenario), printable(cell.pair)
     parts = [outcome(passed=cell.passed), Styled(f"  {scenario}  "), Styled(pair, "faint")]
     if cell.reason is not None:
@@ -206,12 +206,12 @@ def show_matrix(matrix: Matrix, view: View) -> None:
 
 
 def outcome(*, passed: bool) -> Styled:
-    """A word and its colour."""
+    """The outcome as a word in its style."""
     return Styled("pass", "good") if passed else Styled("FAIL", "bad")
 
 
 def figures(taken: Figures, rows: Sequence[Figures] = ()) -> list[Styled]:
-    """Figures as texts: `-` where unknown, and a `+` behind a sum of `rows` that lacks some of them."""
+    """Figures as texts: `-` if unknown, and a `+` after a sum over `rows` for which some values are unknown."""
     texts = []
     for name, shape in SHAPES.items():
         value = attrgetter(name)(taken)
@@ -255,7 +255,7 @@ def _total(name: str, cells: Sequence[CellResult], style: str) -> list[Styled]:
 
 
 def _show_failure(cells: Sequence[CellResult], view: View) -> None:
-    """Why cells of one pair failed, all in the same way, as a missing key makes every scenario fail."""
+    """Shows why cells of one pair failed, all in the same way: a missing key, say, makes every scenario fail."""
     first = cells[0]
     names = ", ".join(printable(cell.scenario) for cell in cells)
     view.line()

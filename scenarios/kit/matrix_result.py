@@ -1,4 +1,4 @@
-"""What came of a matrix, and the JSON file that keeps it.
+"""The results of a matrix, and the JSON file in which they are stored.
 
     {"format": 1, "started_at": "2026-11-21T19:00:00Z", "seconds": 81.2, "interrupted": false,
      "scenarios": ["inventory_lookup"], "pairs": ["tape"], "totals": {"tape": {"passed": 1, "failed": 0, ...}},
@@ -6,7 +6,7 @@
                 "steps": 6, "tokens": 5321, "cost": null, "seconds": 0.2, ...}],
      "not_run": []}
 
-A figure that nobody knows is `null`, never 0.
+An unknown figure is `null`, never 0.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class MatrixFileError(ValueError):
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run took. Tokens are prompt and completion together, cost is in dollars."""
+    """What a run used. Tokens are prompt and completion together, cost is in dollars."""
 
     steps: int | None = None
     tokens: int | None = None
     cost: float | None = None
-    #: the run's own; where there is no log, those of its process
+    #: the figures of the run; if there is no log, those of its process
     seconds: float | None = None
 
     @classmethod
     def from_log(cls, log: dict[str, Any], process_seconds: float) -> Figures:
-        """Out of a scenario's log, which may hold anything or nothing."""
+        """The figures in a scenario's log, which may contain anything or nothing."""
         usage = log.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         seconds = _number(log.get("seconds"))
@@ -52,7 +52,7 @@ class Figures:
 
     @classmethod
     def sum(cls, figures: Iterable[Figures]) -> Figures:
-        """Each the sum of what is known, `None` where nothing is."""
+        """The sums of the known figures; None if none is known."""
         rows = list(figures)
         columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(cls)}
         known = {name: [value for value in values if value is not None] for name, values in columns.items()}
@@ -75,7 +75,7 @@ class CellResult:
     provider: str | None = None
     model: str | None = None
     chosen_because: str | None = None
-    #: where its log and output are
+    #: the folder of its log and output
     folder: Path | None = None
     stderr_tail: str = ""
 
@@ -85,7 +85,7 @@ class CellResult:
         return self.scenario, self.pair
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, the figures beside the rest."""
+        """The result as JSON data, with the figures at the same level."""
         row = asdict(self)
         row.update(row.pop("figures"))
         return row | {"faults": list(self.faults), "folder": None if self.folder is None else str(self.folder)}
@@ -112,7 +112,7 @@ class Matrix:
         return [cell for cell in self.cells if not cell.passed]
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, with the totals of each pair."""
+        """The matrix as JSON data, with the totals of each pair."""
         return {
             "format": MATRIX_FORMAT,
             "started_at": self.started_at,
@@ -126,7 +126,7 @@ class Matrix:
         }
 
     def write(self, path: Path) -> None:
-        """Replace the file in one move, so that no reader ever sees half of it. `MatrixFileError` when that fails."""
+        """Replace the file atomically, so that no reader sees half of it. Raises `MatrixFileError` if that fails."""
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=True) + "\n"
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -138,7 +138,7 @@ class Matrix:
 
     @classmethod
     def load(cls, path: Path) -> Matrix:
-        """Read a file that `write` made. `MatrixFileError` says what is wrong with any other."""
+        """Read a file that `write` made. For any other file, raises a `MatrixFileError` that says what is wrong."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -192,5 +192,5 @@ def _count(value: object) -> int | None:
 def _number(value: object) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    # NaN and infinity are no figures: JSON has none, and Python's reader takes them all the same
+    # NaN and infinity are not figures: JSON does not have them, but Python's reader accepts them
     return float(value) if 0 <= value < float("inf") else None

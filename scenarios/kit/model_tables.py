@@ -1,7 +1,7 @@
-"""Default models and list prices: choices that age, kept in one place. Written from memory in November 2026, not held
-against the vendors' pages: look there before a bill depends on it.
+"""Default models and list prices: facts that become outdated, kept in one place.
 
-A vendor that is missing here has no default (Azure's models bear the names their owner gave them); a price that is
+Written from memory in November 2026 and not compared with the vendors' pages: look there before a bill depends on it. A
+vendor that is missing here has no default (Azure's models have the names that their owner gave them). A price that is
 missing is unknown, and a cost that needs it is shown as unknown.
 """
 
@@ -67,10 +67,10 @@ PRICES: dict[str, dict[str, tuple[float, float]]] = {
     },
 }
 
-#: a dated version costs what its model does
+#: a dated version costs as much as its model
 _DATE = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
 def price_of(vendor: str, model_id: str) -> tuple[float, float] | None:
-    """Dollars per million prompt and completion tokens; None where it is not known."""
+    """Dollars per million prompt and completion tokens; None if unknown."""
     return PRICES.get(vendor, {}).get(_DATE.sub("", model_id))

@@ -1,7 +1,8 @@
 """The MCP servers of the scenarios: official ones from npm, at fixed versions, run by Node.js on this machine.
 
-They are installed once, into `.cache/mcp-servers`, which git ignores. Each run gets a fresh folder. Both places reach
-the scenarios' `mcp*.yml` through the environment, as `kernai.mcp` expands it: `${MCP_SERVERS}` and `${MCP_FOLDER}`.
+They are installed once, into `.cache/mcp-servers`, which git ignores. Each run gets a new folder. The scenarios'
+`mcp*.yml` refer to both places by environment variables, which `kernai.mcp` expands: `${MCP_SERVERS}` and
+`${MCP_FOLDER}`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ NEEDS_NODE = "this scenario runs MCP servers with Node.js 20 or later and npm: i
 
 
 class Workspace:
-    """The folder that the servers of one run work in, a fresh copy of a folder of `fixtures`; it goes with the process.
+    """The folder of one run's servers: a copy of a folder in `fixtures`, which is deleted when the process ends.
 
-    The servers may be allowed a part of it only, see `mcp*.yml`.
+    The servers may be allowed to use only a part of it, see `mcp*.yml`.
     """
 
     def __init__(self, fixture: str) -> None:
@@ -44,9 +45,9 @@ class Workspace:
         self._folder: Path | None = None
 
     def open(self) -> None:
-        """Install the servers where they are missing, make the folder, pass both to the configuration.
+        """Install the servers if they are missing, make the folder, pass both to the configuration.
 
-        `UsageError` where a package, Node.js or the registry is missing.
+        Raises `UsageError` if a package, Node.js or the registry is missing.
         """
         require("mcp", "yaml", "jsonschema")
         servers = installed()
@@ -58,11 +59,11 @@ class Workspace:
         os.environ["MCP_FOLDER"] = str(self._folder)
 
     def given(self, name: str) -> str:
-        """What a file held before the run."""
+        """The contents of a file before the run."""
         return (self._fixture / name).read_text(encoding="utf-8")
 
     def read(self, name: str) -> str | None:
-        """What a file of the folder holds now, or None when it is not there."""
+        """The current contents of a file in the folder; None if it does not exist."""
         if self._folder is None:
             raise RuntimeError("the workspace is not open yet: call open() before the run")
         path = self._folder / name
@@ -70,7 +71,7 @@ class Workspace:
 
 
 def installed() -> Path:
-    """The folder whose `node_modules` holds the servers; the first time they are fetched, and a line says so."""
+    """The folder whose `node_modules` has the servers. The first time, installs them and prints a line about it."""
     if shutil.which("node") is None:
         raise UsageError(NEEDS_NODE)
     there = [folder for folder in sorted(CACHE.glob("npm-*")) if _versions_in(folder) == VERSIONS]
@@ -83,7 +84,7 @@ def installed() -> Path:
 
 
 def _versions_in(folder: Path) -> dict[str, str]:
-    """The versions of the servers that an installation has; it may hold others beside them."""
+    """The versions of the servers in an installation, which may have other packages too."""
     found = {}
     for name in VERSIONS:
         with suppress(OSError, ValueError, KeyError):
@@ -105,7 +106,7 @@ def _install(npm: str) -> Path:
 
 
 def _fetched(npm: str) -> Path:
-    """Installs beside the place and moves there, so that no run finds half of an installation."""
+    """Installs into another folder and moves it into place, so that no run finds half of an installation."""
     manifest = json.dumps({"private": True, "dependencies": VERSIONS})
     folder = CACHE / f"npm-{hashlib.sha256(manifest.encode()).hexdigest()[:12]}"
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -123,7 +124,7 @@ def _fetched(npm: str) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """One line; of npm's own words the first that says something."""
+    """The reason of a failure in one line: the first line of npm's output that says something."""
     if isinstance(error, subprocess.TimeoutExpired):
         return f"npm was not ready after {INSTALL_SECONDS} s"
     if not isinstance(error, subprocess.CalledProcessError):
@@ -138,14 +139,14 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call, with what the server answered; `result` is None where that was an error."""
+    """One call and the server's answer; `result` is None if that was an error."""
 
     tool: str
     result: str | None
 
 
 def tool_calls(outcome: Outcome) -> list[ToolCall]:
-    """Every call of a tool, in order; requests that are none are left out."""
+    """Every call of a tool, in order; other requests are left out."""
     results = {event.data["call_id"]: event.data["result"] for event in outcome.of("protocol_result")}
     found = []
     for event in outcome.of("protocol_execute"):
@@ -157,7 +158,7 @@ def tool_calls(outcome: Outcome) -> list[ToolCall]:
 
 
 def results_since(outcome: Outcome, *tools: str) -> list[str]:
-    """The results of the calls after the last one of `tools` that the server carried out; none without such a call."""
+    """The results of the calls after the last successful call of one of `tools`; none without such a call."""
     calls = tool_calls(outcome)
     last = max((at for at, call in enumerate(calls) if call.tool in tools and call.result is not None), default=None)
     return [] if last is None else [call.result for call in calls[last + 1 :] if call.result is not None]

@@ -12,7 +12,7 @@ from kit.definition import Definition, UsageError, shown
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, by a `UsageError`. Help keeps the line breaks of its texts."""
+    """Raises a `UsageError` that says what is wrong in one line. Keeps the line breaks of help texts."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
         super().__init__(prog, None, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -40,7 +40,7 @@ exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130 
 
 
 class Options(argparse.Namespace):
-    """What the command line said."""
+    """The options on the command line."""
 
     model: str | None
     provider: str | None
@@ -57,7 +57,7 @@ class Options(argparse.Namespace):
 
     @property
     def replays(self) -> bool:
-        """Whether a tape is asked for; with a model and `--save-tape`, `--tape` names the one to be made."""
+        """Whether to replay a tape; with a model and `--save-tape`, `--tape` is the tape to be made."""
         return self.offline or (self.tape is not None and not self.model and not self.provider)
 
 
@@ -66,7 +66,7 @@ THIS_RUN = ""
 
 
 def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
-    """The options; `UsageError` where they are wrong or rule each other out."""
+    """The options. Raises `UsageError` if they are wrong or exclude each other."""
     logs, file = definition.folder / "logs", shown(definition.file)
     parser = Parser(f"python {file}", definition.description, EPILOG.format(file=file, logs=shown(logs)))
     add = parser.add_argument
@@ -88,7 +88,7 @@ def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
 
 
 def _help_path(path: Path) -> str:
-    """A path for a help text, in which argparse fills in what a percent sign names."""
+    """A path for a help text, escaped since argparse replaces percent signs there."""
     return shown(path).replace("%", "%%")
 
 

@@ -1,4 +1,4 @@
-"""The packages that a scenario needs beyond kernai, asked for before a run and not in the middle of it."""
+"""The packages that a scenario needs besides kernai, checked before a run and not in the middle of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness import UsageError
 
 @dataclass(frozen=True)
 class Package:
-    """What to write after `pip install`, and the oldest version that serves."""
+    """The requirement for `pip install`, and the oldest version that works."""
 
     name: str
     oldest: tuple[int, int]
@@ -31,7 +31,7 @@ PACKAGES = {
 
 
 def require(*modules: str) -> None:
-    """`UsageError` with the command to run where one of these modules of `PACKAGES` is missing or too old."""
+    """Raises `UsageError` with the command to run if one of these modules of `PACKAGES` is missing or too old."""
     missing = [str(PACKAGES[module]) for module in modules if not _serves(module)]
     if missing:
         raise UsageError(f"this scenario needs more than kernai: pip install {' '.join(missing)}")
@@ -42,5 +42,5 @@ def _serves(module: str) -> bool:
     try:
         found = re.match(r"(\d+)\.(\d+)", version(package.name))
     except PackageNotFoundError:
-        return find_spec(module) is not None  # there without metadata: its version is not known
+        return find_spec(module) is not None  # importable without metadata, so its version is not known
     return found is None or (int(found[1]), int(found[2])) >= package.oldest

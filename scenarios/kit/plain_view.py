@@ -15,7 +15,7 @@ from kit.run import Run
 
 WIDTH = 150  # characters shown of one value
 ERROR_WIDTH = 500  # an error is worth reading whole
-VERDICT_WIDTH = 2000  # of a fault or a note, on one line: what it quotes must not pass for lines of ours
+VERDICT_WIDTH = 2000  # of a fault or a note, on one line: text quoted in it must not look like lines of the report
 
 LEAST_COST = 0.0001  # dollars
 
@@ -23,28 +23,26 @@ Line = tuple[str, str]
 
 
 def count(tokens: int | None) -> str:
-    """A number of tokens; what is unknown is said so."""
+    """A number of tokens, or a text if it is unknown."""
     return "unknown" if tokens is None else f"{tokens:,}"
 
 
 def dollars(cost: float | None) -> str:
-    """A price in dollars; what is unknown is said so, for 0 would be wrong."""
+    """A price in dollars, or a text if it is unknown, since 0 would be wrong."""
     if cost is None:
         return "unknown"
     return f"${cost:.4f}" if cost == 0 or cost >= LEAST_COST else f"under ${LEAST_COST}"
 
 
 def calls_line(outcome: Outcome, kind: str) -> str:
-    """How many calls of a ``skill`` or a ``protocol`` there were, those that could not begin among them; blank for
-    none.
-    """
+    """The number of calls of a ``skill`` or a ``protocol``, including calls that could not begin; blank if none."""
     begun, failed = ({event.data["call_id"] for event in outcome.of(f"{kind}_{end}")} for end in ("execute", "error"))
     number = len(begun | failed)
     return f"{number}, {len(failed)} of them answered by an error" if number else ""
 
 
 def _named(label: str, who: str, what: str, width: int = WIDTH) -> Callable[[Any], Line]:
-    """A line with the name of a skill, a task and the like in front."""
+    """A line that begins with a name, such as that of a skill or a task."""
     return lambda data: (label, f"{one_line(data[who] or 'no name', WIDTH)}: {one_line(data[what], width)}")
 
 
@@ -88,7 +86,7 @@ def _decision(data: Any) -> Line:
     return "decided", one_line(f"{data['by'] or 'somebody'} on call {data['call_id']}: {answer}", WIDTH)
 
 
-#: how each kind of event reads; the others are not shown
+#: the text of each kind of event; other kinds are not shown
 LINES: Mapping[str, Callable[[Any], Line]] = {
     "llm_response": _tokens,
     "plan": _value("plan"),
@@ -142,7 +140,7 @@ LABEL = 9
 
 
 def say(text: str = "") -> None:
-    """Print text of whatever origin, at once."""
+    """Print text of any origin, immediately."""
     print(printable(text), flush=True)
 
 
@@ -169,7 +167,7 @@ class PlainView:
         say(f"    {line[0]:{LABEL}} {line[1]}")
 
     def live(self) -> AbstractContextManager[None]:
-        """Nothing is drawn that would have to be taken away again."""
+        """Does nothing, since this view draws nothing that must be removed again."""
         return nullcontext()
 
     def report(self, run: Run, files: Sequence[str]) -> None:
@@ -197,7 +195,7 @@ class PlainView:
 
 
 class View(Protocol):
-    """What shows a run: `begin`, then events within `live`, then `report`."""
+    """Shows a run: `begin`, then events within `live`, then `report`."""
 
     def begin(self, definition: Definition, choice: Choice) -> None: ...
 
@@ -209,7 +207,7 @@ class View(Protocol):
 
 
 def view_for(*, plain: bool) -> View:
-    """The drawn view where standard output is a terminal that can be drawn on and `rich` is installed."""
+    """The view for standard output: drawn if that is a terminal with cursor control and `rich` is installed."""
     if plain or not standard_output.can_be_drawn_on():
         return PlainView()
     try:

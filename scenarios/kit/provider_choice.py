@@ -1,4 +1,4 @@
-"""Which model plays: the argument, else the environment, else a vendor with a key, else Ollama, else the tape."""
+"""Chooses the model: by the argument, else the environment, else a vendor with a key, else Ollama, else the tape."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kit.tape_provider import TapeProvider
 
 COMMAND_LINE = "named on the command line"
 UNUSED_MODEL = "MODEL in the environment is not used"
-WIDTH = 500  # characters of a line that holds a model's name, which may come from a server
+WIDTH = 500  # characters of a line with a model's name, which may come from a server
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and why. `tape` is the provider when it is one."""
+    """The chosen provider and model, and the reason. `tape` is the provider if that is a tape."""
 
     name: str
     provider: kernai.Provider
@@ -40,7 +40,7 @@ class Choice:
     tape: TapeProvider | None = None
 
     def lines_of(self, real: str) -> list[str]:
-        """What to say of it before a run, in lines; `real` is what of a replay does not come from the tape."""
+        """The lines to print before a run. `real` says which parts of a replay do not come from the tape."""
         lines = [one_line(f"provider: {self.shown} ({self.reason})", WIDTH)]
         if self.tape is not None:
             counts = "" if self.tape.tape.is_counted else " Token counts are estimates."
@@ -50,7 +50,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for: a provider by name, a model's id, and where the provider's name came from."""
+    """The provider's name and the model's id that were asked for, and the source of the provider's name."""
 
     provider: str | None
     model: str | None
@@ -58,7 +58,7 @@ class Wish:
 
 
 def choose(definition: Definition, options: Options) -> Choice:
-    """The provider and the model of a run. `UsageError` says what is missing."""
+    """The provider and the model of a run. Raises a `UsageError` that says what is missing."""
     if options.replays:
         return _tape(definition, options, "--offline" if options.offline else "--tape")
     wish = _wish(options)
@@ -72,7 +72,7 @@ def choose(definition: Definition, options: Options) -> Choice:
 
 
 def _wish(options: Options) -> Wish:
-    """The argument goes before the environment; an empty model is the provider's default."""
+    """The argument takes precedence over the environment; an empty model is the provider's default."""
     environment = os.environ.get("PROVIDER", "").strip()
     model = os.environ.get("MODEL", "").strip() if options.model is None else options.model.strip()
     if options.provider:
@@ -111,12 +111,12 @@ def _ollama_model(definition: Definition) -> str | None:
 
 
 def _found(definition: Definition, options: Options, model: str | None) -> Choice:
-    """The first vendor with a key that can be used, else Ollama, else the tape; those passed over are reported."""
+    """The first vendor with a usable key, else Ollama, else the tape. Reports those that were skipped."""
     from kernai_providers import configured
 
     passed: list[str] = []
     for vendor in configured():
-        if not vendor.needs_key:  # a server of one's own: by name, or below
+        if not vendor.needs_key:  # the user's own server: only by name, or below
             continue
         found = model or default_model(vendor.name)
         reason = f"{key_that_is_set(vendor.variables)} is set"
@@ -152,14 +152,14 @@ def _with(reason: str, passed: Sequence[str]) -> str:
 
 
 def _missing(definition: Definition, options: Options, name: str, model: str) -> list[str]:
-    """What the scenario needs and the model is not known to have."""
+    """The capabilities that the scenario needs and the model is not known to have."""
     capabilities = options.capabilities
     has = capabilities_of(name, model) if capabilities is None else tuple(capabilities)
     return [word for word in definition.capabilities if word not in has]
 
 
 def _choice(definition: Definition, name: str, model_id: str, reason: str) -> Choice:
-    # declared to have what the scenario needs and no more, so that every model is put to the same test
+    # declared with exactly the capabilities that the scenario needs, so that the test is the same for every model
     provider, model = made(name, model_id, definition.capabilities)
     return Choice(name, provider, model, reason, f"{name} {model_id}")
 

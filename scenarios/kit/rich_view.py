@@ -1,7 +1,6 @@
-"""A run on a terminal: what happened scrolls by, and a panel below shows what is running, drawn with `rich`.
+"""A run on a terminal: past events scroll by, and a panel below shows what is running, drawn with `rich`.
 
-Nothing that came from a model, a tool or a tape is ever read as markup: all of it goes through `printable` into a
-`rich.text.Text`.
+Text from a model, a tool or a tape is never read as markup: all of it goes through `printable` into a `rich.text.Text`.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from kit.plain_view import VERDICT_WIDTH, calls_line, count, dollars, line_of, p
 from kit.provider_choice import Choice
 from kit.run import Run
 
-KEPT = 2000  # characters kept of a block that is being streamed; a terminal shows its end
+KEPT = 2000  # characters that are kept of a block that is being streamed; the terminal shows its end
 
 
 @dataclass
 class Streaming:
-    """A block or prose as it arrives: what it is, and the end of its text so far."""
+    """A block or prose that is arriving: its kind, and the end of its text so far."""
 
     title: str = "prose"
     tail: str = ""
 
     def add(self, piece: str) -> None:
-        """Take up a piece, and let go of what is too long ago."""
+        """Add a piece, and drop text that is too old."""
         self.tail = (self.tail + piece)[-KEPT:]
 
 
@@ -57,13 +56,13 @@ class TaskState:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running, or ran."""
+        """How long the task has been running, or ran."""
         return 0.0 if self.began is None else (self.ended or time.monotonic()) - self.began
 
 
 @dataclass
 class LiveState:
-    """Counts, tasks by their id, and what is being streamed by its scope. Not thread-safe."""
+    """Counts, tasks by their id, and streamed text by its scope. Not thread-safe."""
 
     began: float = field(default_factory=time.monotonic)
     step: int = 0
@@ -74,7 +73,7 @@ class LiveState:
     streams: dict[str, Streaming] = field(default_factory=dict)
 
     def take(self, event: kernai.Event) -> None:
-        """Take up one event."""
+        """Update the state by one event."""
         kind, data = event.type, event.data
         if kind in ("text_chunk", "block_content"):
             self.streams.setdefault(event.scope, Streaming()).add(data)
@@ -141,16 +140,16 @@ STYLES = {
     "built-in": "dim", "final": "bold green",
 }
 TASK_STYLES = {"waiting": "dim", "running": "yellow", "done": "green", "failed": "bold red"}
-NARROW = 60  # columns below which a task's name has the room, and not its bar and figures
+NARROW = 60  # with fewer columns, only a task's name is shown, without its bar and figures
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text of whatever origin, to the letter and without what would steer a terminal."""
+    """Text of any origin, unchanged except for characters that would control a terminal."""
     return Text(printable(text), style=style)
 
 
 def pair(label: str, text: Text, width: int = 9) -> Table:
-    """A label and a text beside it, which wraps under itself."""
+    """A label and a text beside it, whose lines wrap in its own column."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width, no_wrap=True)
     grid.add_column(overflow="fold")
@@ -175,7 +174,7 @@ class RichView:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """While in it, the lower end of the terminal shows what is going on."""
+        """Shows what is running at the bottom of the terminal inside its ``with`` block."""
         self.state = LiveState()
         with Live(
             get_renderable=self._screen, console=self.console, refresh_per_second=REFRESHES, transient=True,
@@ -203,7 +202,7 @@ class RichView:
         self.console.print(verdict_of(run))
 
     def _screen(self) -> RenderableType:
-        """What is going on, as it is now; called by rich's own thread. A low terminal shows as much as it can."""
+        """The current state; called by rich's own thread. A terminal with few lines shows as much as it can."""
         with self._lock:
             state = self.state
             streams = list(islice(state.streams.items(), MOST_STREAMS))
@@ -223,7 +222,7 @@ class RichView:
         return Group(plain(f"{title} ...", "cyan"), *(Text("  ") + line for line in lines))
 
     def _tasks(self, tasks: dict[str, TaskState]) -> RenderableType:
-        """A bar for the workflow, and one for each task; where they are many, those that are going on go first."""
+        """A bar for the workflow, and one for each task. If there are many tasks, running ones come first."""
         ended = sum(task.ended is not None for task in tasks.values())
         narrow = self.console.width < NARROW
         bar_width, name_width = (6, max(self.console.width - 18, 4)) if narrow else (20, self.console.width - 50)
@@ -249,7 +248,7 @@ class RichView:
 
 
 def _bar(task: TaskState, width: int) -> ProgressBar:
-    """A task has no known length, so its bar moves to and fro until it is full."""
+    """The bar of a task. A task has no known length, so the bar moves to and fro until it is full."""
     if task.state == "running":
         return ProgressBar(total=None, pulse=True, width=width)
     return ProgressBar(1, 1 if task.ended is not None else 0, width)
@@ -269,7 +268,7 @@ STATES = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("not judg
 
 
 def report_of(run: Run) -> RenderableType:
-    """The answer, the figures, each expectation, and what is worth a note."""
+    """The answer, the figures, each expectation, and the notes."""
     parts: list[RenderableType] = [
         Text(),
         Panel(_plain(run.outcome.text or "none"), title="answer", title_align="left", border_style=_colour(run)),
@@ -284,7 +283,7 @@ def report_of(run: Run) -> RenderableType:
 
 
 def verdict_of(run: Run) -> RenderableType:
-    """What is wrong, or that nothing is."""
+    """The verdict: what is wrong, or that nothing is."""
     if run.passed:
         return _plain(run.praise, "green")
     return Group(*(_plain(one_line(f"FAILED: {fault}", VERDICT_WIDTH), "bold red") for fault in run.faults))

@@ -40,12 +40,12 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        """Whether it ended with an answer, every expectation holds and the tape was played whole."""
+        """Whether the run ended with an answer, every expectation holds and the whole tape was played."""
         return not self.faults
 
     @property
     def praise(self) -> str:
-        """What a run that passed has shown, in one line."""
+        """One line about a run that passed."""
         return "ok: " + ("; ".join(one.name for one in self.verdicts) or "the run has an answer")
 
 
@@ -57,7 +57,7 @@ def perform(
     *,
     debug: bool = False,
 ) -> Run:
-    """Run it. Ctrl-C and an error in the scenario's own code end the run, and what happened until then is kept."""
+    """Run the scenario. Ctrl-C and errors in the scenario's own code end the run; all that happened before is kept."""
     began, started_at = time.perf_counter(), _now()
     interrupted, broken = False, []
     try:
@@ -98,12 +98,12 @@ def _driven(
 
 
 def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is wrong with a replay, and what is worth a note; `ended` is how the run itself failed, if it did."""
+    """The faults of a replay, and the notes about it. `ended` is how the run itself failed, if it did."""
     if tape is None:
         return [], []
     left = [one for one in tape.left if not any(one in fault for fault in ended)]
     unplayed = [f"the run has left the recorded path: {one}" for one in tape.unplayed]
-    if ended:  # of course it did not get to the tape's end
+    if ended:  # so it did not reach the end of the tape
         return left, [*tape.notes, *unplayed]
     return [*left, *unplayed], tape.notes
 
@@ -119,7 +119,7 @@ def _ended(result: kernai.Result) -> list[str]:
 
 
 def _result_so_far(events: Sequence[kernai.Event], unbegun: kernai.StopReason) -> kernai.Result:
-    """The result of a run that an exception left, from its last event; one that had not begun ended by `unbegun`."""
+    """The result of a run that an exception ended, from its last event; `unbegun` if the run had not begun."""
     result = next((event for event in reversed(events) if event.type == "result" and event.depth == 0), None)
     if result is None:
         return kernai.Result(None, unbegun, 0, kernai.Usage(), (), "")
@@ -129,7 +129,7 @@ def _result_so_far(events: Sequence[kernai.Event], unbegun: kernai.StopReason) -
 
 
 def _place(error: BaseException) -> str:
-    """Where in the scenario's own file an error came from; blank where it did not."""
+    """The place of an error in the scenario's own file; blank if the error came from elsewhere."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
@@ -137,7 +137,7 @@ def _place(error: BaseException) -> str:
 
 @contextmanager
 def recording(path: Path | None) -> Iterator[kernai.Recorder]:
-    """A recorder that keeps its events, and writes them to a file where one is asked for, as `kernai run --record`."""
+    """A recorder that keeps its events, and writes them to a file if asked to, as `kernai run --record` does."""
     memory = kernai.MemorySink()
     if path is None:
         yield kernai.Recorder(memory)

@@ -47,9 +47,10 @@ else:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process (or thread) is in such a block for the same path. The file stays, and is empty.
+    """Waits until no other process or thread is inside such a ``with`` block for the same path.
 
-    The system gives the lock back when a process dies. `OSError` where the file cannot be made.
+    The file remains, and is empty. The system releases the lock when a process dies. Raises `OSError` if the file
+    cannot be created.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -71,14 +72,14 @@ if TYPE_CHECKING:
 LOG_FORMAT = 1
 MANIFEST = "manifest.json"
 LOCK = ".manifest.lock"
-#: what a line of the manifest leaves out
+#: the fields that a line of the manifest omits
 LONG = ("events", "answer")
 
 
 class RunLog:
-    """The log of one run in a folder, a context manager; left without `write`, it leaves nothing behind.
+    """The log of one run in a folder, as a context manager. If `write` is not called, no file remains.
 
-    `UsageError` when the folder cannot be written.
+    Raises `UsageError` if the folder cannot be written.
     """
 
     def __init__(self, folder: Path, scenario: str, provider: str) -> None:
@@ -95,7 +96,7 @@ class RunLog:
             raise _unwritable(folder, error) from error
 
     def write(self, run: Run, recorder: kernai.Recorder) -> Path:
-        """Write the log and its line; gives the log's path. `UsageError` when the disk does not take it."""
+        """Write the log and its line in the manifest. Returns the log's path. Raises `UsageError` if that fails."""
         entry = _entry(run, json.loads(recorder.to_json(expand=False)))
         line = {key: value for key, value in entry.items() if key not in LONG} | {"log": self.path.name}
         try:
@@ -116,7 +117,7 @@ class RunLog:
 
 
 def append_line(path: Path, entry: dict[str, Any]) -> None:
-    """Append one line of JSON to a manifest atomically, whoever else is writing to it."""
+    """Append one line of JSON to a manifest atomically, even if other processes write to it."""
     line = (json.dumps(entry) + "\n").encode("ascii")
     with locked(path.with_name(LOCK)), _opened(path) as file:
         end = file.seek(0, os.SEEK_END)
@@ -128,7 +129,7 @@ def append_line(path: Path, entry: dict[str, Any]) -> None:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Opened for appending, and for reading how it ends."""
+    """Opens a file for appending, and for reading its end."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
 
 

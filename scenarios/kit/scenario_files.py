@@ -1,4 +1,4 @@
-"""Which scenarios there are: found by reading their files, so that a broken one costs nobody else anything."""
+"""Finds scenarios by reading their files without running them, so that a broken file does not affect others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class SelectionError(ValueError):
-    """A name or pattern that fits no scenario, or a folder that holds none; one line."""
+    """A name or pattern that matches no scenario, or a folder without scenarios; one line."""
 
 
 @dataclass(frozen=True)
@@ -19,22 +19,22 @@ class ScenarioFile:
     """A file that makes a `Scenario` under the module-level name `scenario`."""
 
     path: Path
-    #: in one line; blank where the file gives none as plain text
+    #: in one line; blank if the file has none as a plain text
     description: str
 
     @property
     def name(self) -> str:
-        """The file's name without its ending, which is the scenario's name."""
+        """The file's name without the extension, which is the scenario's name."""
         return self.path.stem
 
     @property
     def tape(self) -> Path:
-        """Where its tape belongs, whether there is one or not."""
+        """The path of its tape, which need not exist."""
         return self.path.parent / "tapes" / f"{self.name}.json"
 
 
 def find_scenarios(folder: Path) -> list[ScenarioFile]:
-    """The scenarios of a folder by name. `SelectionError` when it holds none or cannot be read."""
+    """The scenarios of a folder by name. Raises `SelectionError` if it has none or cannot be read."""
     if not folder.is_dir():
         raise SelectionError(f"there is no folder {folder}")
     made = ((path, _maker(path)) for path in sorted(folder.glob("*.py")))
@@ -45,9 +45,9 @@ def find_scenarios(folder: Path) -> list[ScenarioFile]:
 
 
 def select_scenarios(found: Sequence[ScenarioFile], patterns: Iterable[str]) -> list[ScenarioFile]:
-    """Those that fit one of the names or globs, each once, in the order of `found`; all of them without a pattern.
+    """The scenarios that match one of the names or globs, each once, in the order of `found`; all without a pattern.
 
-    `SelectionError` for a pattern that fits none: a misspelt name must not look like a passed test.
+    Raises `SelectionError` for a pattern that matches none: a misspelled name must not look like a passed test.
     """
     names = [one.name for one in found]
     wanted: set[str] = set()
@@ -65,9 +65,9 @@ def _guess(pattern: str, names: Sequence[str]) -> str:
 
 
 def _maker(path: Path) -> ast.Call | None:
-    """The call `Scenario(...)` of `scenario = Scenario(...)`; `None` where there is none.
+    """The call `Scenario(...)` of `scenario = Scenario(...)`; None if there is none.
 
-    A file that is not Python but mentions a scenario is taken for one, so that it fails by name and is not skipped.
+    A file that is not valid Python but mentions a scenario counts as one, so that it fails by name and is not skipped.
     """
     source = path.read_text(encoding="utf-8", errors="replace")
     try:

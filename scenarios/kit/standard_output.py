@@ -1,4 +1,4 @@
-"""Standard output: what may be drawn on it, and what skills print, made printable."""
+"""Standard output: whether it can be drawn on; and making the output of skills printable."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kernai.terminal_text import printable
 
 
 def can_be_drawn_on() -> bool:
-    """Whether it is a terminal that knows more than lines."""
+    """Whether standard output is a terminal that supports more than lines."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 @contextmanager
 def made_printable() -> Iterator[None]:
-    """While in it, what anybody prints arrives without control characters, newline and tab aside."""
+    """Removes control characters, except newline and tab, from everything that is printed in its ``with`` block."""
     stdout, stderr = (cast("TextIO", _Printable(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(stdout), redirect_stderr(stderr):
         yield
 
 
 class _Printable:
-    """Wraps a stream, which does everything else."""
+    """Wraps a stream; all other operations are the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

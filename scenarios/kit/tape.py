@@ -7,9 +7,9 @@
         {"content": "<block ...", "asked": ["What has to be ordered?"], "prompt_tokens": 812, "completion_tokens": 31},
         {"error": {"message": "overloaded", "retryable": true}}]}]}
 
-A conversation is one run or sub-run; `scope` names it as events do, `input` is what it was given, and with media the
-text after the last one. `asked` holds the texts of the user messages that were new at that turn, media as
-``[kind:id]``. A turn needs its `content`, or the `error` by which the provider failed; everything else of it may be
+A conversation is one run or sub-run. `scope` is its scope in the events. `input` is its input; if that has media, the
+text after the last of them. `asked` has the texts of the user messages that were new at that turn, with media as
+``[kind:id]``. A turn needs its `content`, or the `error` with which the provider failed; everything else may be
 missing. A tape written by hand has "hand-written" as its provider and model.
 """
 
@@ -31,7 +31,7 @@ TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")
 
 @dataclass(frozen=True)
 class Turn:
-    """One call of the model: its `content`, or the `error` it failed with. What is None is not on the tape."""
+    """One call of the model: its `content`, or the `error` with which it failed. None means: not on the tape."""
 
     content: str = ""
     asked: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class Turn:
         return self.prompt_tokens is not None and self.completion_tokens is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file has it, without what is not known."""
+        """The turn as it is in the file, without unknown values."""
         said = {"content": self.content} if self.error is None else {"error": dict(self.error)}
         rest = {
             "asked": None if self.asked is None else list(self.asked),
@@ -65,17 +65,17 @@ class Conversation:
 
     @property
     def name(self) -> str:
-        """What to call it in a message."""
+        """Its name in messages."""
         return f"the conversation {self.scope!r}" if self.scope else "the root's conversation"
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file has it."""
+        """The conversation as it is in the file."""
         return {"scope": self.scope, "input": self.input, "turns": [turn.to_dict() for turn in self.turns]}
 
 
 @dataclass(frozen=True)
 class Tape:
-    """All conversations of one run, and which model held them."""
+    """All conversations of one run, and the model that answered in them."""
 
     scenario: str
     provider: str
@@ -84,7 +84,7 @@ class Tape:
 
     @classmethod
     def load(cls, path: Path, scenario: str) -> Tape:
-        """Read a tape; `UsageError` when there is none, or when it is no tape of this scenario and format."""
+        """Read a tape. Raises `UsageError` if there is none, or if it is not of this scenario and format."""
         data = _json(path)
         if not isinstance(data, dict) or data.get("format") != TAPE_FORMAT:
             raise UsageError(
@@ -105,17 +105,17 @@ class Tape:
 
     @property
     def turns(self) -> int:
-        """How many turns it has in all."""
+        """The number of turns in all conversations."""
         return sum(len(one.turns) for one in self.conversations)
 
     @property
     def origin(self) -> str:
-        """Where it is from, for a reader."""
+        """A text about its origin."""
         written = "hand-written"
         return written if self.provider == written else f"recorded from {self.provider} {self.model}"
 
     def save(self, path: Path) -> None:
-        """Write it, in the place of what was there. `UsageError` when that cannot be done."""
+        """Write the tape, replacing an existing one. Raises `UsageError` if that fails."""
         data = {
             "format": TAPE_FORMAT,
             "scenario": self.scenario,
@@ -129,14 +129,14 @@ class Tape:
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             beside.write_text(text + "\n", encoding="utf-8")
-            beside.replace(path)  # whole or not at all
+            beside.replace(path)  # completely or not at all
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise UsageError(f"cannot write the tape {path}: {error.strerror}") from error
 
 
 def check_place(path: Path) -> None:
-    """`UsageError` where a tape is to be put and something else is: a tape of an older format may be replaced."""
+    """Raises `UsageError` if a file that is not a tape is at the place. A tape of an older format may be replaced."""
     if not path.exists() or (path.is_file() and path.stat().st_size == 0):
         return
     try:

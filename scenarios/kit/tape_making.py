@@ -1,4 +1,4 @@
-"""`--save-tape`: a tape made of what a run recorded, from a log or from the run that has just ended."""
+"""`--save-tape`: makes a tape from a recorded run, either from a log or from the run that has just ended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Entries = Iterable[Mapping[str, Any]]
 
 
 def tape_of(entries: Entries, *, scenario: str, provider: str, model: str) -> Tape:
-    """The tape of one recorded run; `entries` are events as `Recorder.to_list` gives them.
+    """The tape of one recorded run; `entries` are events as returned by `Recorder.to_list`.
 
-    `UsageError` when no model was asked in it.
+    Raises `UsageError` if the run called no model.
     """
     spoken: dict[str, _Scope] = {}
     inputs: dict[str, str] = {}
@@ -46,7 +46,7 @@ class _Scope:
     def __init__(self) -> None:
         self.input = ""
         self.turns: list[Turn] = []
-        self._asked: tuple[str, ...] | None = None  # of a call that is not answered yet
+        self._asked: tuple[str, ...] | None = None  # the texts of a call that is not answered yet
 
     def take(self, kind: str, data: Any) -> None:
         if kind == "messages_sent":
@@ -61,20 +61,20 @@ class _Scope:
             known = {} if estimated(data.get("metadata")) else {key: data.get(key) for key in TOKEN_COUNTS}
             self.turns.append(Turn(data["content"], self._asked, **known))
         elif data.get("stop_reason") == "error":
-            # whether the same call may have succeeded later is not on record, and no run asks
+            # the recording does not say whether the error was retryable, and no run needs to know
             self.turns.append(Turn(asked=self._asked, error={"message": data.get("error") or "", "retryable": False}))
         self._asked = None
 
 
 def _text(content: str | Sequence[Any]) -> str:
-    """A message's text, media as ``[kind:id]``: what `Message.text` gives."""
+    """A message's text with media as ``[kind:id]``, like `Message.text`."""
     if isinstance(content, str):
         return content
     return "".join(part if isinstance(part, str) else f"[{part['kind']}:{part['id']}]" for part in content)
 
 
 def _own_input(content: str | Sequence[Any]) -> str:
-    """A run's input as a tape has it: the text after the last medium, or all of it where none follows."""
+    """A run's input as a tape has it: the text after the last medium, or the whole input if no text follows."""
     if isinstance(content, str):
         return content
     texts: list[str] = []
@@ -108,7 +108,7 @@ FROM_A_REPLAY = "the tape that it replays was not played as it is, so it stays a
 
 
 def save_from_run(run: Run, recorder: Recorder, path: Path) -> str:
-    """Make the tape of a run; returns a line about it. `UsageError` when a replay has left its own tape."""
+    """Make the tape of a run; returns a line about it. Raises `UsageError` if a replay diverged from its own tape."""
     if run.interrupted:
         return "no tape is made of a run that was interrupted"
     choice = run.choice
@@ -122,7 +122,7 @@ def save_from_run(run: Run, recorder: Recorder, path: Path) -> str:
 
 
 def save_from_log(log: Path, scenario: str, path: Path) -> str:
-    """Make the tape of an earlier run from its log; returns a line about it. `UsageError` if it is no log."""
+    """Make the tape of an earlier run from its log; returns a line about it. Raises `UsageError` if it is not a log."""
     recorded = _log(log, scenario)
     source, replayed = recorded, recorded.get("tape")
     if isinstance(replayed, dict):

@@ -1,9 +1,9 @@
-"""`TapeProvider` replays a tape, and says where and how a run leaves the recorded path.
+"""`TapeProvider` replays a tape, and reports where and how a run diverges from it.
 
-A provider gets no scope, so it finds its place from the messages alone: a conversation fits when the first user
-message ends with its `input` (a task's begins with the results it depends on) and the model's turns so far are those
-already played of it. Of several that fit, the one is taken that was asked the very same, else the one with the longest
-input, else the first on the tape.
+A provider does not receive the scope, so it finds its place only from the messages. A conversation fits if the first
+user message ends with its `input` (a task's message begins with the results that it depends on), and the model's turns
+so far are the turns that were already played from it. If several fit, the provider takes the one with exactly the same
+questions, else the one with the longest input, else the first on the tape.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import kernai
 from kernai.terminal_text import one_line
 from kit.tape import Conversation, Tape, Turn
 
-PIECE = 7  # characters a streamed piece; small, so that tags come in parts as they do from a vendor
+PIECE = 7  # characters of a streamed piece; few, so that tags arrive in parts, as they do from a vendor
 CHARACTERS_A_TOKEN = 4
 BEFORE = 20  # characters quoted before the first difference
 SHOWN = 120  # characters of a text that a message quotes
-COMPARED = 2000  # characters of a text that the search for the closest input looks at
+COMPARED = 2000  # characters of a text that are compared in the search for the closest input
 
 
 class TapeProvider(kernai.Provider):
     """Replays a tape for one run and its sub-runs, streaming each turn in small pieces. Thread-safe.
 
-    Where the tape holds no token counts, they are estimated at four characters a token, so that the figures of a run
+    If the tape has no token counts, they are estimated as four characters per token, so that the figures of a run
     behave as with a vendor.
     """
 
@@ -39,26 +39,26 @@ class TapeProvider(kernai.Provider):
         self._skips = False
         self._played = [0] * len(tape.conversations)
         self._lock = threading.Lock()
-        self._notes: dict[int, list[str]] = {}  # by the conversation's place on the tape
+        self._notes: dict[int, list[str]] = {}  # by the index of the conversation on the tape
         self._left: list[str] = []
 
     def skip_to_recorded(self) -> None:
-        """From now on a resumed run continues after the turns it knows, whoever played them."""
+        """Lets a resumed run continue after the turns that it already has, whichever provider played these."""
         self._skips = True
 
     @property
     def notes(self) -> list[str]:
-        """Where the run asked something else than when the tape was made, and the tape had an answer all the same."""
+        """The places where the run's questions differ from the recorded ones, but the tape had an answer."""
         return [f"{self.name}, {note}" for number in sorted(self._notes) for note in self._notes[number]]
 
     @property
     def left(self) -> list[str]:
-        """Where the run asked for a turn that the tape does not have."""
+        """The places where the run asked for a turn that the tape does not have."""
         return list(self._left)
 
     @property
     def unplayed(self) -> list[str]:
-        """Which conversations were not played to their end."""
+        """The conversations that were not played to their end."""
         pairs = zip(self.tape.conversations, self._played, strict=True)
         return [
             f"{one.name} of {self.name} was played up to turn {played} of {len(one.turns)}"
@@ -72,7 +72,7 @@ class TapeProvider(kernai.Provider):
         generation: kernai.GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> kernai.LlmResponse:
-        """The next turn of the conversation that fits. `ProviderError` when there is none, or when the turn is one."""
+        """The next turn of the conversation that fits. Raises `ProviderError` if there is none, or it is an error."""
         del model, generation
         turn = self._next_turn(messages)
         if turn.error is not None:
@@ -132,7 +132,7 @@ class TapeProvider(kernai.Provider):
         return same, len(conversation.input), -number
 
     def _why_none(self, request: _Request) -> str:
-        """Where the run has left the recorded path, and how."""
+        """Where and how the run has diverged from the tape."""
         conversations = self.tape.conversations
         begun = [number for number, one in enumerate(conversations) if request.first.endswith(one.input)]
         if not begun:
@@ -154,7 +154,7 @@ class TapeProvider(kernai.Provider):
 
 
 class _Request:
-    """What a call asks, as a tape has it."""
+    """The messages of a call, in the form in which a tape has them."""
 
     def __init__(self, messages: Sequence[kernai.Message]) -> None:
         turns = [message for message in messages if message.role != "system"]
@@ -164,7 +164,7 @@ class _Request:
 
 
 def asked_last(messages: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The texts of the user messages since the model's last turn; `messages` are pairs of role and text."""
+    """The texts of the user messages after the model's last turn; `messages` are pairs of role and text."""
     last = max((at for at, (role, _) in enumerate(messages) if role == "assistant"), default=-1)
     return tuple(text for role, text in messages[last + 1 :] if role == "user")
 
@@ -174,7 +174,7 @@ def _answers(turns: Sequence[Turn]) -> list[str]:
 
 
 def _agreed(conversation: Conversation, request: _Request) -> int:
-    """How many of the model's turns so far are those of a conversation."""
+    """How many of the model's turns so far are the turns of a conversation."""
     pairs = zip(_answers(conversation.turns), request.answers, strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one != other), len(request.answers))
 
@@ -189,7 +189,7 @@ def _closest(conversations: Sequence[Conversation], request: _Request) -> str:
 
 
 def _difference(then: Sequence[str], now: Sequence[str]) -> str:
-    """The first difference between what was asked when the tape was made and now."""
+    """The first difference between the recorded and the current questions."""
     for one, other in zip(then, now, strict=False):
         if one != other:
             same = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
@@ -199,7 +199,7 @@ def _difference(then: Sequence[str], now: Sequence[str]) -> str:
 
 
 def _from(text: str, start: int) -> str:
-    """A text from a place on, cut to what a message can quote."""
+    """A text from a place on, cut to a length that a message can quote."""
     return ("..." if start else "") + one_line(text[start : start + SHOWN], SHOWN)
 
 

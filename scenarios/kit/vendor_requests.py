@@ -1,4 +1,4 @@
-"""What the vendors would be sent of a run, built by their own adapters; nothing is sent."""
+"""The requests that the vendors would be sent in a run, built by their adapters; nothing is sent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ ADAPTERS: tuple[type[HttpProvider], ...] = (
 
 
 def request_bodies(outcome: Outcome, *capabilities: str) -> Iterator[tuple[str, str]]:
-    """For each family of vendors its name, and as JSON the body of a request with this run's conversation, to a model
-    that can do `capabilities` beside text.
+    """The JSON body of a request with this run's conversation, by the name of each family of vendors.
+
+    The request is for a model that has `capabilities` besides text.
     """
     model = kernai.Model("any", ("text", *capabilities))
     for adapter in ADAPTERS:

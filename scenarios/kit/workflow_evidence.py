@@ -1,8 +1,8 @@
-"""What a recorded run shows about its workflows, for the scenarios about sub-agents.
+"""Reads from a recording what happened in its workflows, for the scenarios about sub-agents.
 
-Nothing here knows a scenario. It reads events: which tasks ran and when, which calls each of them made, which plans
-were rejected; and it reads figures out of an answer. Positions are places in the recording, so "before" and "beside"
-need no clock.
+Nothing here depends on a particular scenario. This module reads events: which tasks ran and when, which calls each task
+made, which plans were rejected; and it reads figures from an answer. Positions are places in the recording, so "before"
+and "beside" need no clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rows_of(scenario: str, name: str) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of a workflow: the positions of its start and end, its result, and all its input."""
+    """One task of a workflow: the positions of its start and end, its result, and its whole input."""
 
     id: str
     depends_on: tuple[str, ...]
@@ -42,7 +42,7 @@ class TaskRun:
     input: str
 
     def is_beside(self, other: TaskRun) -> bool:
-        """Whether both were under way at the same time."""
+        """Whether both were running at the same time."""
         return self.started < other.ended and other.started < self.ended
 
 
@@ -54,7 +54,7 @@ class Workflow:
     tasks: dict[str, TaskRun] = field(default_factory=dict)
 
     def needed_by(self, task_id: str) -> set[str]:
-        """The ids of all tasks that one waits for, directly or not."""
+        """The ids of all tasks that a task waits for, directly or indirectly."""
         found: set[str] = set()
         left = list(self.tasks[task_id].depends_on)
         while left:
@@ -88,21 +88,21 @@ def workflows_of(outcome: Outcome) -> list[Workflow]:
 
 
 def first_workflow(outcome: Outcome) -> Workflow:
-    """The workflow that ran first; `ExpectationError` when none ran."""
+    """The workflow that ran first. Raises `ExpectationError` if none ran."""
     found = workflows_of(outcome)
     require(found, "no workflow was run")
     return found[0]
 
 
 def last_workflow(outcome: Outcome) -> Workflow:
-    """The workflow that ran last; `ExpectationError` when none ran."""
+    """The workflow that ran last. Raises `ExpectationError` if none ran."""
     found = workflows_of(outcome)
     require(found, "no workflow was run")
     return found[-1]
 
 
 def require_results_passed_on(workflow: Workflow) -> None:
-    """`ExpectationError` unless each task began after all that it waits for had ended, and was given their results."""
+    """Requires that each task began after its dependencies had ended, and received their results."""
     for task in workflow.tasks.values():
         for needed in (workflow.tasks[one] for one in task.depends_on):
             require(needed.ended < task.started, f"{task.id} began before {needed.id} had ended")
@@ -111,7 +111,7 @@ def require_results_passed_on(workflow: Workflow) -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a skill. `task` is None for the root's own; a call that was refused has an `error` and no `value`."""
+    """One call of a skill. `task` is None for a call of the root. A refused call has an `error` and no `value`."""
 
     task: str | None
     params: dict[str, Any]
@@ -122,7 +122,7 @@ class Call:
 
 
 def calls_of(outcome: Outcome, skill: str) -> list[Call]:
-    """Every call of a skill that ended, in the order in which they began; JSON results are read."""
+    """Every call of a skill that has ended, in the order in which they began; JSON results are parsed."""
     begun: dict[str, tuple[int, kernai.Event]] = {}
     calls = []
     for at, event in enumerate(outcome.events):
@@ -146,7 +146,7 @@ def _value(result: Any) -> Any:
 
 
 def rejections_of(outcome: Outcome) -> list[tuple[str, str, str]]:
-    """Scope, reason and text of every plan that was not run, in order."""
+    """The scope, the reason and the text of every plan that was not run, in order."""
     return [(event.scope, event.data["reason"], event.data["raw"]) for event in outcome.of("plan_rejected")]
 
 
@@ -157,14 +157,14 @@ def plans_written(outcome: Outcome) -> list[str]:
 
 
 def require_handed_on(plan: str, outcome: Outcome) -> None:
-    """`ExpectationError` unless the root's first plan is this one, white space aside, which a copy may change."""
+    """Requires that the root's first plan is this one. Ignores white space, which a copy may change."""
     written = plans_written(outcome)
     require(written, "no plan was written")
     require(written[0].split() == plan.split(), "the first plan is not the one that the user gave")
 
 
 def figure(text: str, label: str) -> Decimal:
-    """The last number on the last line `LABEL: ...` of an answer; `ExpectationError` when there is none."""
+    """The last number on the last line `LABEL: ...` of an answer. Raises `ExpectationError` if there is none."""
     labelled = re.compile(rf"(?<!\w){re.escape(label)}[^\w\n]*:(.*)", re.IGNORECASE)
     for rest in reversed(labelled.findall(text)):
         if numbers := NUMBER.findall(rest):
@@ -173,7 +173,7 @@ def figure(text: str, label: str) -> Decimal:
 
 
 def require_figures(text: str, due: Mapping[str, Decimal | int]) -> bool:
-    """Whether an answer gives every figure under its label; `ExpectationError` names those that are wrong."""
+    """Whether an answer has every figure under its label. Raises an `ExpectationError` that lists wrong figures."""
     wrong = [f"{label} is {figure(text, label)}, due {value}" for label, value in due.items()
              if figure(text, label) != value]
     if wrong:
@@ -182,11 +182,11 @@ def require_figures(text: str, due: Mapping[str, Decimal | int]) -> bool:
 
 
 def require(holds: object, reason: str) -> None:
-    """`ExpectationError` with the reason unless it holds."""
+    """Raises `ExpectationError` with the reason unless the condition holds."""
     if not holds:
         raise ExpectationError(reason)
 
 
 def beside(tasks: Sequence[TaskRun]) -> list[tuple[str, str]]:
-    """The pairs of tasks that were under way at the same time."""
+    """The pairs of tasks that were running at the same time."""
     return [(one.id, two.id) for at, one in enumerate(tasks) for two in tasks[at + 1 :] if one.is_beside(two)]
