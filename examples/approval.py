@@ -1,10 +1,10 @@
 """A payment that waits for a person: the process may end while it waits.
 
     python examples/approval.py                 asks for the payment, and ends
-    python examples/approval.py yes             another process, next week: agrees, and the run continues
-    python examples/approval.py "too expensive" or says why not
+    python examples/approval.py yes             another process, next week: approves, and the run continues
+    python examples/approval.py "too expensive" or refuses, with the reason
 
-The run is kept in approval.db, in the folder you are in; delete it to start over. On the command line it is
+The run is stored in approval.db in the current folder; delete the file to start over. The same on the command line:
 
     kernai resume examples/approval.py approval.db refund-42 --approve 0.0
 """
@@ -27,7 +27,7 @@ def refund(order: int, amount: int) -> str:
 
 
 def answer(messages: Sequence[Message], _: Model) -> str:
-    """What a model would say: pay, then report the outcome."""
+    """The mock model: it pays, then reports the outcome."""
     last = messages[-1].text
     if last.startswith("Please"):
         return '<block type="command" name="refund">{"order": 42, "amount": 30}</block>'

@@ -1,4 +1,4 @@
-"""A skill that needs a key and a setting, and what the model and the recording see of the key: nothing."""
+"""A skill that needs a key and a setting. Neither the model nor the recording ever contains the key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernai import Credential, MappingResolver, Setting, SkillContext
 )
 def forecast(city: str, ctx: SkillContext[Any]) -> str:
     """Forecast the weather."""
-    key = ctx.credential("api_key")  # looked up now, so a key that was changed is seen at the next call
+    key = ctx.credential("api_key")  # looked up at each call, so a changed key takes effect at the next one
     if city not in ctx.setting("cities"):
         raise LookupError(f"GET /{city}?key={key} gave 404 within {ctx.setting('timeout')} s")
     return "sunny"
@@ -40,7 +40,7 @@ if __name__ == "__main__":
         print(result.messages[4].text)
         print(f"the key is in the recording: {'s3cret' in recorder.to_json()}")
 
-    # In a test, a context is built by hand and the skill called as the function it is.
+    # In a test, make a context by hand and call the skill like a function.
     ctx: SkillContext[Any] = SkillContext(forecast, credentials={"api_key": "k"}, settings={"cities": '["Oslo"]'})
     print(f"called by hand: {forecast('Oslo', ctx)}")
 

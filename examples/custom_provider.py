@@ -1,6 +1,6 @@
 """A provider of your own: a small HTTP client that streams, and distinguishes a broken stream from a short answer.
 
-The "vendor" is a server in this very process; it sends one JSON object a line and ends with `{"done": true}`.
+The "vendor" is a server in this process; it sends one JSON object per line and ends with `{"done": true}`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LineProvider(kernai.Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """One turn; `ProviderError` for any failure."""
+        """One turn. Raises `ProviderError` for any failure."""
         turns = [{"role": one.role, "content": self.encode(one.content, model)} for one in messages]
         body = json.dumps({"model": model.id, "messages": turns, **generation.to_dict()}).encode()
         try:
@@ -52,11 +52,11 @@ class LineProvider(kernai.Provider):
             if event.get("done"):
                 return LlmResponse("".join(pieces), prompt_tokens=event["in"], completion_tokens=event["out"])
             pieces.append(event["text"])
-            on_chunk(event["text"])  # raises to cancel the run: let it pass, the connection is closed on the way out
+            on_chunk(event["text"])  # raises to cancel the run: do not catch it; `closing` closes the connection
         raise ProviderError("the stream broke off", retryable=True)  # never a short answer
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """This vendor wraps text and takes images; everything else becomes a placeholder."""
+        """This vendor wraps text and accepts images; everything else becomes a placeholder."""
         if isinstance(part, str):
             return {"text": part}
         if part.kind == "image" and model.supports("vision") and not part.is_url:

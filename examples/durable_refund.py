@@ -1,9 +1,9 @@
 """A refund that survives its process: let it die in the middle, and run it again.
 
-    python examples/durable_refund.py --die     dies while the money is on its way, as by a power cut
+    python examples/durable_refund.py --die     dies while the money is on its way, as in a power cut
     python examples/durable_refund.py           continues: the order is not looked up again, the money moves once
 
-The run is kept in refund.db, what the bank has booked in bank.txt; delete both to start over. To look at it:
+The run is stored in refund.db, the bank's bookings in bank.txt; delete both to start over. To look at the run:
 
     kernai runs refund.db
     kernai view refund.db refund-42 --open
@@ -42,7 +42,7 @@ def refund(order: int, amount: int, ctx: SkillContext) -> str:
         BANK.write_text("\n".join([*booked, ctx.idempotency_key]), encoding="utf-8")
         print(f"the bank moves {amount} for order {order}", flush=True)
     if DIE:
-        os._exit(1)  # the money has moved, and nobody has noted it
+        os._exit(1)  # the money has moved, but the run has not recorded it
     return f"{amount} paid back"
 
 

@@ -1,4 +1,4 @@
-"""Images in both directions: one as input, one out of a skill, and a skill that needs a model with eyes."""
+"""Images in both directions: one as input, one from a skill; and a skill that needs a vision model."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import kernai
 from kernai import Media, Message, Model, Models
 
-SQUARE = 8  # pixels a side
+SQUARE = 8  # pixels on each side
 
 
 def png(red: int, green: int, blue: int) -> bytes:
-    """A square of one colour as the bytes of a PNG file."""
+    """A square in one colour, as the bytes of a PNG file."""
     rows = (b"\x00" + bytes((red, green, blue)) * SQUARE) * SQUARE  # each row begins with its filter type
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", SQUARE, SQUARE, 8, 2, 0, 0, 0)  # 8 bits a channel, colours without a palette
+    header = struct.pack(">IIBBBBB", SQUARE, SQUARE, 8, 2, 0, 0, 0)  # 8 bits per channel, colours without a palette
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
@@ -38,7 +38,7 @@ def measure(image: Media) -> str:
 
 
 def answer(messages: Sequence[Message], _: Model) -> str:
-    """The mock model: it paints, measures what it got by its id, and answers."""
+    """The mock model: it paints, measures the image by its id, and answers."""
     last = messages[-1]
     if last.text.startswith('<block type="result" name="measure">'):
         return "<final>The new square is 8 x 8, like yours.</final>"

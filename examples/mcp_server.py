@@ -1,7 +1,7 @@
 """Skills and an agent as an MCP server, for any MCP client: over stdio, or with --http.
 
-Configure a client that starts programs to run ``python examples/mcp_server.py``. Over HTTP,
-``python examples/mcp_server.py --http --token "$TOKEN"`` says on stderr where it listens.
+Configure a client that starts programs to run ``python examples/mcp_server.py``. For HTTP, run
+``python examples/mcp_server.py --http --token "$TOKEN"``, which prints its address on stderr.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ async def index_files(folder: str, ctx: SkillContext[Context]) -> str:
 @kernai.skill(register=False, credentials={"api_key": Credential(description="of the weather service")})
 def forecast(city: str, ctx: SkillContext[Context]) -> str:
     """Tomorrow's weather."""
-    key = ctx.credential("api_key")  # KERNAI_SKILL_FORECAST_API_KEY; whatever goes wrong, no client sees it
+    key = ctx.credential("api_key")  # KERNAI_SKILL_FORECAST_API_KEY; no client ever sees it
     print("asking the weather service")  # goes to stderr: stdout belongs to the protocol
     return f"sunny in {city}" if key else "no key"
 
 
 def plan(messages: Sequence[Message], _model: Model) -> str:
-    """In the place of a model: draws a map, then answers."""
+    """The mock model: draws a map, then answers."""
     if messages[-1].has_media:
         return '<block type="final">Take the train. A map is drawn.</block>'
     return '<block type="command" name="draw_square">{"size": 2}</block>'

@@ -1,4 +1,4 @@
-"""Middleware: a call that fails is retried, another model steps in, and a dangerous call never happens."""
+"""Middleware: a failed call is retried, another model takes over, and a dangerous call is never made."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def refund(order: int, euros: int) -> str:
 
 
 def small_amounts(call: object) -> str | None:
-    """Says why a call must not be made."""
+    """Returns why a call must not be made."""
     if isinstance(call, CallSkill) and call.arguments["euros"] > 100:
         return f"{call.arguments['euros']} euros need a person"
     return None
 
 
 def show(effect: Effect) -> Flow:
-    """Prints what is asked for, and what came of it."""
+    """Prints each effect and its outcome."""
     name = effect.model.id if isinstance(effect, CallModel) else "refund"
     try:
         outcome = yield effect

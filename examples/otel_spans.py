@@ -1,7 +1,7 @@
-"""Runs as OpenTelemetry spans, by the conventions for generative AI: `pip install ".[otel]"`.
+"""Runs as OpenTelemetry spans, following the conventions for generative AI: `pip install ".[otel]"`.
 
-A real program gives its tracer provider an exporter that sends spans somewhere, `OTLPSpanExporter` for example; here
-they are kept in memory and printed.
+In a real program, the tracer provider has an exporter that sends spans somewhere, such as `OTLPSpanExporter`; here they
+are kept in memory and printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ agent = kernai.Agent(
 
 
 def show(spans: tuple[ReadableSpan, ...], parent: int | None = None, indent: str = "") -> None:
-    """Prints the spans below one, in the order in which they ended."""
+    """Prints the child spans of a span, in the order in which they ended."""
     for span in spans:
         if (span.parent.span_id if span.parent else None) == parent:
             attributes = span.attributes or {}

@@ -1,4 +1,4 @@
-"""A protocol: a block type of your own with a handler, where a skill's named parameters are not the right shape."""
+"""A protocol: a block type of your own with a handler, if named parameters of a skill do not fit your format."""
 
 from __future__ import annotations
 

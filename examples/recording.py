@@ -1,4 +1,4 @@
-"""A recording as a file: every event as a line of JSON, read back whole, with what was used."""
+"""A recording as a file: every event is a line of JSON. It is read back completely, with the usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to test an agent: a mock plays the model, everything else is real. Works with pytest, or run as it is."""
+"""How to test an agent: a mock plays the model, everything else is real. Works with pytest, or as a program."""
 
 from __future__ import annotations
 

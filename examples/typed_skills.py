@@ -1,4 +1,4 @@
-"""Inputs of any depth, validated: a wrong call comes back to the model with every fault and a right call to copy."""
+"""Validated inputs of any depth: after a wrong call, the model reads every fault and a correct call to copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def book_rooms(
     return {"arrival": arrival, "weekday": f"{arrival:%A}", "guests": guests, "board": board, "discount": discount}
 
 
-# The first call gets three things wrong; the model reads the faults and mends them.
+# The first call has three mistakes; the model reads the faults and corrects them.
 WRONG = '{"arrival": "tomorrow", "guests": [{"name": "Ada"}, {"age": "7"}]}'
 RIGHT = '{"arrival": "2026-11-20", "guests": [{"name": "Ada"}, {"name": "Ben", "age": 7}], "board": "half"}'
 

@@ -1,4 +1,4 @@
-"""A plan of three tasks: two sub-agents work at the same time, the third gets what they found."""
+"""A plan of three tasks: two sub-agents work at the same time, the third receives their results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import kernai
 
 PRICES = {"north": 40, "south": 35}
-both_at_once = threading.Barrier(2)  # breaks the run, after 10 seconds, unless two sub-agents are here at the same time
+both_at_once = threading.Barrier(2)  # breaks after 10 seconds, unless two sub-agents wait at the same time
 
 
 @kernai.skill(register=False)
@@ -31,7 +31,7 @@ PLAN = {
 
 
 def answer(messages: Sequence[kernai.Message], _: kernai.Model) -> str:
-    """The mock model: the first message shows whether it is the root or a sub-agent, the last one what to do next."""
+    """The mock model. The first message shows whether it is the root or a sub-agent, the last one what to do next."""
     first, last = messages[1].text, messages[-1].text
     if "Which one is cheaper?" in first:
         return "<final>south</final>" if "35 euros" in first else "<final>unknown</final>"

@@ -1,4 +1,4 @@
-"""What the programs beside this one share: their arguments, the line about usage, and errors in one line."""
+"""Shared by the programs in this folder: their arguments, the line about usage, and errors in one line."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Asked:
 
     @property
     def input(self) -> list[str | Media]:
-        """What to give to an agent."""
+        """The input for an agent."""
         return [self.question] if self.image is None else [self.question, self.image]
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What the model can take: what its family can, and an image where one is given."""
+        """The capabilities of the model's family, and vision if an image is given."""
         known = capabilities_of(self.model)
         return known if self.image is None or "vision" in known else (*known, "vision")
 
 
 def show_usage(response: Mapping[str, Any]) -> None:
-    """A line about a model call, from the data of its `llm_response` event. What the vendor left out is unknown."""
+    """A line about a model call, from the data of its `llm_response` event. Figures may be unknown."""
     tokens = [response["prompt_tokens"], response["completion_tokens"]]
     given, made = ("unknown" if count is None else f"{count:,}" for count in tokens)
     name = response["metadata"].get("model", "unknown")
@@ -55,7 +55,7 @@ def show_usage(response: Mapping[str, Any]) -> None:
 
 
 def show(event: Event) -> None:
-    """The answer as it comes, then its usage: what to give as `on_event`."""
+    """Prints the answer as it arrives, then its usage. Pass this as `on_event`."""
     if event.type in ("text_chunk", "block_content"):
         print(event.data, end="", flush=True)
     elif event.type == "llm_response":
@@ -63,7 +63,7 @@ def show(event: Event) -> None:
 
 
 def key_from(variable: str) -> str:
-    """The key in an environment variable, fit for a header; `ValueError` that does not show it where there is none."""
+    """The key in an environment variable, checked for use in a header. Raises a `ValueError` that does not show it."""
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ValueError(f"set the environment variable {variable}; a server that wants no key takes any word")
@@ -73,7 +73,7 @@ def key_from(variable: str) -> str:
 
 
 def run_with(provider_at: Callable[[str | None], Provider], about: str, *, model: str) -> NoReturn:
-    """A program that asks the provider for the given base URL; see `run_program`."""
+    """Runs a program that calls the provider at the given base URL; see `run_program`."""
 
     def ask(asked: Asked) -> None:
         agent = kernai.Agent(
@@ -87,23 +87,23 @@ def run_with(provider_at: Callable[[str | None], Provider], about: str, *, model
 
 
 def run_program(ask: Callable[[Asked], None], about: str, *, model: str, image_urls: bool = True) -> NoReturn:
-    """Parses the command line, asks, and exits: with 0, or 1 after an error and 2 after wrong usage, each in one line.
+    """Parses the command line, calls the model, and exits: with 0, 1 after an error, 2 after wrong usage.
 
-    `about` is the program's docstring: what it does, then examples. `model` is asked where `--model` names no other.
-    `image_urls`: whether the vendor takes them.
+    Errors are printed in one line. `about` is the program's docstring: what it does, then examples. `model` is the
+    default of `--model`. `image_urls` says whether the vendor accepts URLs of images.
     """
     asked = _parsed(about, model, image_urls=image_urls)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a model may write what this terminal cannot show
+        sys.stdout.reconfigure(errors="replace")  # a model may write characters that this terminal cannot show
     try:
         ask(asked)
         sys.stdout.flush()
     except BrokenPipeError:
-        # whoever read the output has enough; what is still buffered has nowhere to go
+        # the reader of the output has closed it, so buffered output cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(130)  # as shells report it
+        sys.exit(130)  # the status that shells report
     except (KernaiError, ValueError) as error:
         if sys.stdout.isatty():
             print()  # the answer may have broken off in the middle of a line
@@ -150,7 +150,7 @@ def _image(place: str) -> Media:
     if "://" in place:
         return Media.from_url(place, kind="image")
     try:
-        with Path(place).open("rb"):  # now, so that a typing error costs no call
+        with Path(place).open("rb"):  # checked now, so that a typing error costs no call
             image = Media.from_file(place)
     except OSError as error:
         _fail(f"cannot read --image {place}: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""An adapter from scratch, on `http.client` alone: it speaks Chat Completions, as OpenAI and most local servers do."""
+"""An adapter from scratch with only `http.client`. It uses Chat Completions, as OpenAI and most local servers do."""
 
 import json
 from contextlib import closing
@@ -10,7 +10,7 @@ from command_line import key_from, run_with
 from kernai import LlmResponse, Media, Model, Provider, ProviderError
 
 
-class ChatProvider(Provider):  # noqa: D101 - the file's docstring says it
+class ChatProvider(Provider):  # noqa: D101 - the module's docstring describes it
     def __init__(self, base_url: str | None) -> None:
         self.url = urlsplit(base_url or "https://api.openai.com/v1")
         self.headers = {"Authorization": f"Bearer {key_from('OPENAI_API_KEY')}", "Content-Type": "application/json"}
@@ -20,7 +20,7 @@ class ChatProvider(Provider):  # noqa: D101 - the file's docstring says it
         body["messages"] = [{"role": one.role, "content": self.encode(one.content, model)} for one in messages]
         connect = HTTPSConnection if self.url.scheme == "https" else HTTPConnection
         try:
-            with closing(connect(self.url.netloc, timeout=60)) as http:  # also when the run is cancelled
+            with closing(connect(self.url.netloc, timeout=60)) as http:  # closed also if the run is cancelled
                 http.request("POST", f"{self.url.path}/chat/completions", json.dumps(body), self.headers)
                 return self.read(http.getresponse(), on_chunk)
         except (OSError, HTTPException) as error:
@@ -32,7 +32,7 @@ class ChatProvider(Provider):  # noqa: D101 - the file's docstring says it
         text, name, reason, usage = "", "", None, dict[str, int]()
         for data in (line[5:].strip() for line in response if line.startswith(b"data:")):
             if data == b"[DONE]":
-                tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), None  # the sum is derived
+                tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), None  # the total is derived
                 return LlmResponse(text, 0, *tokens, reason, {"model": name})
             event = json.loads(data)
             if event.get("error"):
@@ -43,7 +43,7 @@ class ChatProvider(Provider):  # noqa: D101 - the file's docstring says it
                     reason = choice["finish_reason"]
                 piece = (choice.get("delta") or {}).get("content") or ""
                 text += piece
-                on_chunk(piece)  # raises to cancel the run: let it pass
+                on_chunk(piece)  # raises to cancel the run: do not catch it
         raise ProviderError("the stream broke off", retryable=True)  # never a short answer
 
     def encode_part(self, part: str | Media, model: Model) -> Any:

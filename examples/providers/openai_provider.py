@@ -15,7 +15,7 @@ from kernai_providers import OpenAIProvider
 
 
 def show(event: kernai.Event) -> None:
-    """Called with all that happens, as it happens."""
+    """Called with each event when it happens."""
     if event.type in ("text_chunk", "block_content"):
         print(event.data, end="", flush=True)
     elif event.type == "llm_response":
