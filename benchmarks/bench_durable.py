@@ -1,7 +1,7 @@
 """The cost of storing a run: appends of four entries of 300 bytes.
 
-Floors: for `MemoryStore`, making their JSON texts and appending these to a list; for `SqliteStore`, making the same
-texts, an INSERT and a commit, with the same settings.
+Floors: for `MemoryStore`, making their JSON texts and appending these to a list; for `SqliteStore`, an INSERT of the
+same texts, which the store must make first, and a commit, with the same settings.
 """
 
 from __future__ import annotations

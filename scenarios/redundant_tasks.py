@@ -2,7 +2,7 @@
 """The same work is planned twice: the kernel runs both tasks, and the answer counts the work once.
 
 The kernel does not guess that two tasks mean the same; it only requires different ids. So a skill that changes
-something must be safe to call twice: here a refund is booked once for each order, in a SQLite database, whoever asks.
+something must be safe to call twice: here a refund is booked once for each order, in a SQLite database.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Utilities that no layer owns: locks, worker threads, private files, redaction."""
+"""Utilities that belong to no layer: base classes, locks, worker threads, private files, redaction."""

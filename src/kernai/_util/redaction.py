@@ -17,7 +17,7 @@ from typing import Any
 from kernai.errors import KernaiError
 
 MAX_DEPTH = 200
-#: shorter secrets are not looked for in base64, where a few letters match by chance
+#: shorter secrets are not searched for in base64, where a few letters match by chance
 SHORTEST_IN_BASE64 = 6
 _LATIN_1 = 0xFF
 _SLASHES = r"\\{1,8}"

@@ -15,10 +15,10 @@ from functools import cache, partial
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 
 #: characters that look like `<`, and invisible characters
-_BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
+_BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - similar characters on purpose
 _HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
 #: quotation marks that become plain ones
-QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
+QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - on purpose
 
 # ---------------------------------------------------------------------------------------------- everything at once
 
@@ -138,7 +138,7 @@ def _from_mail(run: re.Match[str]) -> str:
     return bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace")
 
 
-_CLOSING = "＞﹥›〉⟩❯"  # noqa: RUF001 - the subject
+_CLOSING = "＞﹥›〉⟩❯"  # noqa: RUF001 - similar characters on purpose
 _LOOK_ALIKES = QUOTES | str.maketrans(
     {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
     | dict.fromkeys(_BRACKETS, "<") | dict.fromkeys(_CLOSING, ">")

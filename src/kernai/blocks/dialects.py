@@ -68,7 +68,7 @@ def json_at(text: str, at: int) -> tuple[Any, int]:
     Raises `Unreadable` otherwise. The value is read in growing windows, so that a failure takes no longer than reading
     the text up to the mistake.
     """
-    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
     size = _WINDOW
     while True:
         window = text[at : at + size]
@@ -251,7 +251,7 @@ def mended_tags(text: str) -> str:
 
 
 def _mended_tag(markup: str) -> str:
-    slash, word, attributes = _NEAR_TAG.fullmatch(markup).groups()  # type: ignore[union-attr]  # it was found by it
+    slash, word, attributes = _NEAR_TAG.fullmatch(markup).groups()  # type: ignore[union-attr]  # it has matched before
     word, attributes = word.lower(), attributes.translate(QUOTES)
     attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
     attributes = _KEY.sub(lambda key: key[1].lower(), attributes)

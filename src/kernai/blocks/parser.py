@@ -101,7 +101,7 @@ def behind_a_close(text: str) -> str | None:
     Perhaps the block was meant to end there. None if only the tag follows, which is a slip, or if the last block is not
     closed.
     """
-    if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own, another
+    if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own tag and another
         return None
     at, inside = 0, None
     while (found := find_opening(text, at)) is not None:

@@ -52,7 +52,7 @@ _ANY = QuotedCall(None, None, None)
 
 
 def quoted_calls(text: str) -> Iterator[QuotedCall]:
-    """The calls in a text, some perhaps more than once."""
+    """The calls in a text. May yield the same call more than once."""
     for reading in readings_of(text):
         if has_tags(reading):
             yield from _in_blocks(reading)
@@ -230,7 +230,7 @@ def _may_spell_a_call(forms: Iterable[str], spellings: Iterable[str]) -> bool:
 
 def spelled(text: str) -> str:
     """The letters and digits of a text, in lower case, without accents, and in one form of each character."""
-    # as bytes: a megabyte in a millisecond
+    # as bytes, which takes a millisecond for a megabyte
     text = text.encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION).decode("utf-8", "surrogatepass")
     return (text if text.isascii() else _BEYOND_ASCII.sub(lambda run: _letters_of(run[0]), text)).lower()
 

@@ -71,7 +71,7 @@ class StreamParser:
         self._sink: Listener = _drop  # receives text that is not a tag
         self._sink_content: Listener = _drop  # the sink without the JSON value
         self._take: Listener = _drop  # receives pieces without `<`; the sink, unless something is held
-        self._completed = 0  # blocks of this text
+        self._completed = 0  # the number of complete blocks in this text
         self._certain: int | None = None
         self.certain: int | None = None
         """`ParseResult.certain` of the text that the last `flush` ended."""
@@ -308,7 +308,7 @@ class StreamParser:
             self._level = 1
         self._choose_sink()
 
-    # --------------------------------------------------------------------------------------- what is held
+    # ------------------------------------------------------------------------------------------ held text
 
     def _hold_unread(self, text: str) -> None:
         self._held.append(text)

@@ -1,1 +1,1 @@
-"""Typed inputs, a small library of its own: from an annotation to checked, converted values."""
+"""Typed inputs, a small separate library: from an annotation to checked and converted values."""

@@ -312,7 +312,7 @@ def _description_inside(annotation: Any) -> str:
 
 
 def _check_constructor(record: type, names: Collection[str]) -> None:
-    """A dataclass may need more than its fields: an `InitVar`, or other arguments of its own `__init__`."""
+    """Raises `TypeError` if a dataclass needs more than its fields: an `InitVar`, or other arguments of `__init__`."""
     from inspect import signature
 
     for one in signature(record).parameters.values():

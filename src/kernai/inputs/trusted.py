@@ -254,7 +254,7 @@ def _name_in_schema(name: str, field: Any) -> str:
     return next((one for one in (field.validation_alias, field.alias) if isinstance(one, str)), name)
 
 
-# ------------------------------------------------------------------------------------------ whether a text holds it
+# ----------------------------------------------------------------------------------- searching texts for a value
 
 
 class Said(NamedTuple):

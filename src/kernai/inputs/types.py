@@ -106,7 +106,7 @@ def _shown_object(value: Mapping[Any, Any]) -> str:
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """A path as text: ``tickets[1].priority``; a key that is no name is quoted in brackets."""
+    """A path as text: ``tickets[1].priority``; a key that is not a name is quoted in brackets."""
     text = ""
     for key in path:
         if isinstance(key, int):
@@ -226,7 +226,7 @@ class PlainType(InputType):
 
 
 class FloatType(InputType):
-    """`float`: any finite number; an integer becomes one."""
+    """`float`: any finite number. An integer becomes a float."""
 
     natural = frozenset({float})
 
@@ -299,7 +299,7 @@ class MediaType(InputType):
 
 
 class ChoiceType(InputType):
-    """`Literal` and `Enum`: one of some values, distinguished by type too (`True` is not 1).
+    """`Literal` and `Enum`: one of several values, which are distinguished by type too (`True` is not 1).
 
     A member of an enum is found by its value, else by its name. The member itself is accepted as well.
     """

@@ -117,7 +117,10 @@ class Conversion:
         return hex(value) if isinstance(value, int) else _text(value)
 
     def refuse(self, why: str) -> Any:  # noqa: ARG002 - for a policy that raises it
-        """The replacement for data that nest too deeply. Also called for two equal keys, of which the last counts."""
+        """The replacement for data that contain themselves or nest too deeply.
+
+        Also called if two keys become equal; the last of them counts.
+        """
         return "…"
 
     def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - for a policy that raises it

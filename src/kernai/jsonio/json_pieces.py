@@ -79,7 +79,7 @@ class JsonValue:
         Do not call this again after the value has ended or turned out to be broken.
         """
         if self._state is _START:
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         while True:
             if self._quote or self._in_word:
                 at = self._read_scalar(text, at)
@@ -105,9 +105,9 @@ class JsonValue:
         return True
 
     def _read_scalar(self, text: str, at: int) -> int:
-        """Where the open string or word ends; -1 if it may continue beyond the text."""
+        """The end of the open string or word; -1 if it may continue after the text."""
         if self._in_word:
-            end = _WORD.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+            end = _WORD.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
             self._in_word = end == len(text)
             return -1 if self._in_word else end
         start = at + 1 if self._escaped and at < len(text) else at
@@ -157,7 +157,7 @@ class PartialJson(JsonValue):
     def __init__(self) -> None:
         super().__init__()
         self._state = _VALUE
-        self._containers: list[Any] = []  # those that are open, outermost first
+        self._containers: list[Any] = []  # the open containers, outermost first
         self._key: str | None = None  # the key whose value comes next
         self._is_key = False  # the open string is a key
         self._word = io.StringIO()  # the open string or word so far
@@ -227,7 +227,7 @@ class PartialJson(JsonValue):
         elif self._key is None:
             self._containers[-1].append(value)
         elif self._key in self._containers[-1]:
-            raise _BrokenError  # a duplicate key is refused in the whole answer too
+            raise _BrokenError  # a complete answer with a duplicate key is refused too
         else:
             self._containers[-1][self._key] = value
             self._key = None

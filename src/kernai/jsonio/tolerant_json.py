@@ -37,8 +37,8 @@ _PYTHON = {"True": True, "False": False, "None": None}
 _CONSTANT = re.compile(r"-?Infinity|NaN")
 _RUN = re.compile(r"[\w.+$/*#-]*+(?:(?<=/\*).*)?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-# Most strings hold no escape and most numbers are short integers. A pattern reads these at once, in a fraction of the
-# time, together with the comma that follows, unless a comment or a bracket comes after it.
+# Most strings contain no escapes and most numbers are short integers. One pattern reads such a value together with the
+# comma after it, in a fraction of the time, unless a comment or a bracket follows the comma.
 _PLAIN = r"""'([^'\\\x00-\x1f]*+)'|"([^"\\\x00-\x1f]*+)\""""
 _SCALAR = rf"(?:{_PLAIN}|(-?(?:0|[1-9][0-9]{{0,17}}))(?![\w.+-]))[ \t\r\n]*+"
 _ITEM = re.compile(rf"{_SCALAR}(?:,[ \t\r\n]*+(?![\]/#])|(?=\]))")
@@ -46,7 +46,7 @@ _MEMBER = re.compile(rf"(?:{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}(?:,[ \t\r\n
 
 
 class Reading(NamedTuple):
-    """A value, where it ends in the text, and what was repaired."""
+    """A value, its end in the text, and the repairs that were made."""
 
     value: Any
     end: int
@@ -86,7 +86,7 @@ class _Reader:
 
     def space(self, at: int) -> int:
         """Skips white space and comments; returns the place after them."""
-        at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         while (comment := _COMMENT.match(self._text, at)) is not None:
             self._repaired(COMMENT)
             at = _SPACE.match(self._text, comment.end()).end()  # type: ignore[union-attr]  # as above
@@ -94,7 +94,7 @@ class _Reader:
 
     def fault(self, what: str, at: int, reached: int | None = None) -> JsonSyntaxError:
         if reached is None:  # a word, a number or a comment that was cut off may continue
-            reached = _RUN.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+            reached = _RUN.match(self._text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         return JsonSyntaxError(what, self._text, at, reached)
 
     def _repaired(self, what: str) -> None:
@@ -158,7 +158,7 @@ class _Reader:
         return made, at + 1
 
     def _plain(self, single: str | None, double: str | None, number: str | None) -> Any:
-        """The value that a pattern found."""
+        """The value that `_ITEM` or `_MEMBER` found."""
         if single is not None:
             if SINGLE not in self.repairs:
                 self.repairs.append(SINGLE)
@@ -193,7 +193,7 @@ class _Reader:
                 value, end = scanstring(self._text, at + 1, False)
             except ValueError as error:
                 what, place = getattr(error, "msg", "Invalid string"), getattr(error, "pos", at)
-                # a missing end is reported with the place of the beginning
+                # a string without an end is reported at its beginning
                 reached = len(self._text) if what.startswith("Unterminated") else place + 8
                 raise self.fault(what, place, reached) from None
         else:

@@ -1,1 +1,1 @@
-"""What can be called, and by whom: skills, protocols, providers, configuration, access."""
+"""Skills, protocols, providers and the configuration, and what an agent may call."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Named(Protocol):
-    """What can be registered."""
+    """An object that can be registered."""
 
     @property
     def name(self) -> str: ...

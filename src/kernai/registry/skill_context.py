@@ -53,7 +53,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
         approval: Any = None,
     ) -> None:
         self.skill = skill
-        self.run_context: RunContext = run_context  # type: ignore[assignment]  # None where there is no run
+        self.run_context: RunContext = run_context  # type: ignore[assignment]  # None without a run
         store = getattr(run_context, "media_store", None) if media_store is None else media_store
         self.media_store: MediaStore = MediaStore() if store is None else store
         self.call_id = call_id

@@ -1,1 +1,1 @@
-"""Messages, media, models, limits, results: the values that everything else uses. They know nothing of a run."""
+"""Messages, media, models, limits, results: the values that all other code uses. They do not depend on a run."""

@@ -22,7 +22,7 @@ _OF_THE_RUN = frozenset({
 
 
 class Context:
-    """Subclass it to carry the host's state to skills (`ctx.run_context`) and instructions.
+    """The context of a run. Subclass it to pass the host's state to skills (`ctx.run_context`) and instructions.
 
     `plan` is the last workflow that was started, `tasks` are its tasks, `task_results` their results by task id. `own`
     names attributes that each sub-run makes for itself, such as a connection: `child` sets them to None.

@@ -28,7 +28,7 @@ class LlmResponse(Value):
 
     `content` is its whole text. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
     is None, never 0, and the total is derived if both parts are known. `finish_reason` is one of `FINISH_REASONS` or
-    None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text. `cached_tokens`
+    None. `metadata` has all other known facts: request id, the vendor's model name, reasoning text. `cached_tokens`
     were read from the vendor's cache and `cache_write_tokens` written to it; both are parts of `prompt_tokens`. `cost`
     is in dollars, if it is known better than by the price of the run's model. `model` is the id of the model that
     answered, if it was not the run's.

@@ -49,7 +49,7 @@ def joined(texts: Iterable[str]) -> str:
 
 
 class Message(Replaceable):
-    """Role and content; read-only.
+    """A message of a conversation: its role and content. Read-only.
 
     `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
     is data that a vendor wants returned with the assistant's text, unchanged; it is not sent to other vendors.

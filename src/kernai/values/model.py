@@ -201,7 +201,7 @@ class GenerationOptions(Value):
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, {})}
 
     def __hash__(self) -> int:
-        return hash((self.temperature, self.max_tokens, self.top_p))  # the rest may hold mappings and lists
+        return hash((self.temperature, self.max_tokens, self.top_p))  # the others may contain mappings and lists
 
 
 def _mapping(name: str, value: object) -> Mapping[Any, Any]:
@@ -211,7 +211,7 @@ def _mapping(name: str, value: object) -> Mapping[Any, Any]:
 
 
 def _one_letter_apart(one: str, other: str) -> bool:
-    """Whether one missing, additional or different letter is the only difference."""
+    """Whether the only difference is one missing, additional or different letter."""
     at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     rests = (one[at:], other[at + 1 :]), (one[at + 1 :], other[at:]), (one[at + 1 :], other[at + 1 :])
     return one != other and any(a == b for a, b in rests)

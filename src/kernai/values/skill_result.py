@@ -196,7 +196,7 @@ class _Strict(Conversion):
     def refuse(self, why: str) -> NoReturn:
         raise KernaiError(why)
 
-    def failed(self, value: object, error: Exception) -> NoReturn:  # noqa: ARG002 - the error says it
+    def failed(self, value: object, error: Exception) -> NoReturn:  # noqa: ARG002 - the error describes the value
         raise error
 
 
