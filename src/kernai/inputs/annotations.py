@@ -165,7 +165,7 @@ class TypeBuilder:
         if origin is tuple:
             return self._tuple(annotation, arguments)
         if isinstance(origin, type) and parameters_of(origin):
-            return self._held(annotation, origin)
+            return self._record_node(annotation, origin)
         raise _unsupported(annotation)
 
     def _tuple(self, annotation: Any, arguments: tuple[Any, ...]) -> InputType:
@@ -195,9 +195,9 @@ class TypeBuilder:
             return ChoiceType(list(annotation), annotation.__members__)
         if annotation in text_types():
             return text_types()[annotation]
-        return self._held(annotation, annotation)
+        return self._record_node(annotation, annotation)
 
-    def _held(self, annotation: Any, origin: type) -> InputType:
+    def _record_node(self, annotation: Any, origin: type) -> InputType:
         """The node of a record, which is built only once."""
         if annotation not in self._records:
             if len(self._records) > _MOST_RECORDS:

@@ -137,7 +137,7 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
             items = [prefix[at] if at < len(prefix) else rest for prefix, rest in places]
             given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
             yield from _leaves(items, given, one, f"{path}[{at}]", trusted=trusted)
-    elif isinstance(sent, (dict, list, str)) and not isinstance(value, _KNOWN):  # a class of the author's own
+    elif isinstance(sent, (dict, list, str)) and not isinstance(value, _SEARCHABLE):  # a class of the author's own
         yield from _leaves(schemas, sent, sent, path, trusted=trusted)
     else:
         yield Leaf(path, value, trusted)
@@ -155,7 +155,7 @@ def _is_as_sent(sent: object, value: object) -> bool:
 
 
 #: classes whose values can be searched for in texts
-_KNOWN = (str, int, float, Decimal, date, time, UUID)
+_SEARCHABLE = (str, int, float, Decimal, date, time, UUID)
 
 
 def _in_object(
@@ -265,7 +265,7 @@ class Said(NamedTuple):
 
 
 #: a value of at least this many characters may be recognised inside a word
-_RECOGNISED = 4
+_SHORTEST_IN_A_WORD = 4
 
 
 class Words:
@@ -284,7 +284,7 @@ class Words:
     def source_of_mention(self, value: object) -> str | None:
         """The same, but if no text has the whole value, a long value may also be part of a word."""
         whole, wanted = self.source_of(value), folded(str(value))
-        if whole is not None or len(wanted) < _RECOGNISED:
+        if whole is not None or len(wanted) < _SHORTEST_IN_A_WORD:
             return whole
         return next((source for text, source in self._texts if wanted in text), None)
 
@@ -365,11 +365,11 @@ def _ends_at(text: str, end: int, last: str) -> bool:
     while (after := text[rest : rest + 1]) and (after in CONNECTORS or _is_invisible(after)):
         is_connected = is_connected or after in CONNECTORS
         rest += 1
-    return not after or not (_is_of_a_word(after) if is_connected else _is_joined(after, last))
+    return not after or not (_is_word_character(after) if is_connected else _is_joined(after, last))
 
 
 def _is_joined(other: str, edge: str) -> bool:
-    return _is_of_a_word(other) and not (edge.isascii() and _WRITTEN_TOGETHER.match(other))
+    return _is_word_character(other) and not (edge.isascii() and _WRITTEN_TOGETHER.match(other))
 
 
 def _is_invisible(character: str) -> bool:
@@ -377,7 +377,7 @@ def _is_invisible(character: str) -> bool:
     return not character.isascii() and category(character) == "Cf"
 
 
-def _is_of_a_word(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     return character.isalnum() or category(character)[0] == "M"
 
 

@@ -281,7 +281,7 @@ def _brackets(text: str) -> int:
 
 def _is_too_deep(data: Any, text: str) -> bool:
     """Whether the object or list in the text nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
-    if len(data) <= _SHORT and not _held([data]):
+    if len(data) <= _SHORT and not _containers_inside([data]):
         return False
     depth, level, left = 0, [data], _brackets(text)
     while left > 0 and level:
@@ -289,11 +289,11 @@ def _is_too_deep(data: Any, text: str) -> bool:
         left -= len(level)
         if left + depth <= MAX_DEPTH:
             return False
-        level = _held(level)
+        level = _containers_inside(level)
     return depth > MAX_DEPTH
 
 
-def _held(level: list[Any]) -> list[Any]:
+def _containers_inside(level: list[Any]) -> list[Any]:
     """The objects and lists directly inside these."""
     return [
         inner

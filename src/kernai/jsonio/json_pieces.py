@@ -36,7 +36,7 @@ _WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
 # the states are named after what comes next; in `item` and `key` the closing bracket may come as well
 _START, _ITEM, _VALUE, _KEY, _COLON, _AFTER = "start", "item", "value", "key", "colon", "after"
 # the state after a word or a string
-_BEHIND = {_ITEM: _AFTER, _VALUE: _AFTER, _KEY: _COLON}
+_AFTER_SCALAR = {_ITEM: _AFTER, _VALUE: _AFTER, _KEY: _COLON}
 _CLOSES = {"[": "]", "{": "}"}
 _CLOSED_FROM = {"]": (_ITEM, _AFTER), "}": (_KEY, _AFTER)}
 
@@ -98,9 +98,9 @@ class JsonValue:
 
     def _begin_scalar(self, quote: str | None) -> bool:
         """Begins a word, or a string with its quote; False if neither is allowed here."""
-        if self._state not in _BEHIND:
+        if self._state not in _AFTER_SCALAR:
             return False
-        self._state = _BEHIND[self._state]
+        self._state = _AFTER_SCALAR[self._state]
         self._quote, self._in_word = quote or "", quote is None
         return True
 
