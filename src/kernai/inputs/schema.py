@@ -355,12 +355,12 @@ def _number(found: Schema, *, whole: bool) -> int | float:
 
 
 def _rounded(number: float) -> float:
-    """Three times 0.1 as 0.3."""
+    """A number without the rounding errors of floats: 3 * 0.1 becomes 0.3."""
     return float(f"{number:.12g}") if isinstance(number, float) else number
 
 
 def is_multiple(value: Any, of: Any) -> bool:
-    """Whether a number is a multiple of another one, both as they are written: 0.3 is one of 0.1."""
+    """Whether a number is a multiple of another one. Compares them as they are written: 0.3 is a multiple of 0.1."""
     if isinstance(value, float) or isinstance(of, float):
         from fractions import Fraction  # few types have such a bound
 

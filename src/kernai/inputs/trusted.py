@@ -130,7 +130,7 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
     if isinstance(value, dict):
         yield from _in_object(found, sent, value, path, trusted=trusted)
     elif isinstance(value, list):
-        # a set has no order, and `__post_init__` may sort a list: then an item's default is not another one's
+        # a set has no order, and `__post_init__` may sort a list: then items cannot be matched with what was sent
         alike = _is_as_sent(sent, value)
         for at, one in enumerate(value):
             places = [(each.get("prefixItems", ()), each.get("items")) for each in found]
@@ -144,7 +144,7 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
 
 
 def _is_as_sent(sent: object, value: object) -> bool:
-    """Whether each part of a value is what the model sent at the same place; fields that were not sent do not count."""
+    """Whether each part of a value equals what the model sent at its place. Ignores fields that were not sent."""
     value = _opened(value)
     if isinstance(value, dict):
         return isinstance(sent, Mapping) and all(key in value and _is_as_sent(sent[key], value[key]) for key in sent)

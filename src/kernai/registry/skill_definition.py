@@ -1,4 +1,4 @@
-"""`Skill`: a function that a model may call, and everything known about it; `AgentSkill`: an agent called like one."""
+"""`Skill`: a function that a model may call, and everything known about it; `AgentSkill`: an agent as a skill."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class FunctionSkill(Skill, Generic[Params, Returned]):
 
 
 class AgentSkill(Skill):
-    """A skill with one input, `input: str`. Called within a run it is a sub-run; elsewhere `execute` runs it."""
+    """A skill with one input, `input: str`. A call within a run is a sub-run; outside a run, `execute` runs it."""
 
     def __init__(
         self, name: str, agent: Agent[Any], execute: Callable[..., Any], description: str, **flags: Any

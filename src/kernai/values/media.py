@@ -1,4 +1,4 @@
-"""`Media`: an image, audio, video or document in a message; `MediaStore`: those of a run and its sub-runs, by id.
+"""`Media`: an image, audio, video or document in a message; `MediaStore`: the media of a run and its sub-runs, by id.
 
 A `Media` refers to a file, to a URL, or to bytes. A file is read only when needed, a URL never. Neither `repr` nor
 `to_dict` shows a payload or the query of a URL (signed URLs carry secrets there).
