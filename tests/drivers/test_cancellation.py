@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -566,6 +568,36 @@ async def test_a_run_that_is_cancelled_three_times_still_waits_for_tasks_that_en
         await running
     assert asyncio.all_tasks() == before
     assert {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")} == EIGHT
+
+
+async def test_cancelling_a_run_again_cancels_tasks_again_that_took_no_notice() -> None:
+    class Deaf(_NativeWaiting):
+        async def acall(self, *given: Any) -> LlmResponse:
+            try:
+                return await super().acall(*given)
+            except asyncio.CancelledError:
+                await asyncio.Event().wait()
+                raise
+
+    provider = Deaf("a")
+    running = asyncio.ensure_future(arun(Agent(instructions="x", provider=provider), "go"))
+    await _all_under_way(provider)
+    for _ in range(2):
+        running.cancel()
+        for _turn in range(5):
+            await asyncio.sleep(0)
+    done, _ = await asyncio.wait([running], timeout=PATIENCE / 4)
+    assert done
+    assert running.cancelled()
+
+
+async def test_a_run_that_ends_lets_go_of_what_might_have_cancelled_it() -> None:
+    cancel = threading.Event()
+    forgotten = weakref.ref(cancel)
+    assert await arun(Agent(instructions="x", provider=MockProvider(final("done"))), "go", cancel=cancel) == "done"
+    del cancel
+    gc.collect()
+    assert forgotten() is None
 
 
 @pytest.mark.parametrize(

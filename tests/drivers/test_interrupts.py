@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -268,6 +269,22 @@ def test_a_second_ctrl_c_is_raised_wherever_it_falls() -> None:
         kernai.execute(agent, "go", cancel=Asked(key), on_event=lambda event: None)
         key()
     assert key.raised[-1]
+
+
+def test_a_second_ctrl_c_that_is_lost_where_it_falls_is_raised_when_the_run_has_ended() -> None:
+    recorder = Recorder()
+
+    class Impatient(Asked):
+        def is_set(self) -> bool:
+            with suppress(KeyboardInterrupt):
+                super().is_set()
+                super().is_set()
+            return False
+
+    agent = Agent(instructions="x", provider=MockProvider(final("done")))
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(agent, "go", cancel=Impatient(Key(2)), recorder=recorder)
+    assert recorder.entries[-1].data["stop_reason"] == "final"
 
 
 def test_a_ctrl_c_that_is_noted_when_the_run_has_its_answer_is_raised_when_its_recording_is_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import os
 import random
 from datetime import date, datetime, time
@@ -31,7 +32,7 @@ from kernai import (
     parse,
     skills,
 )
-from kernai.grammars.gbnf import integers
+from kernai.grammars.gbnf import decimals, integers
 from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
 
@@ -170,6 +171,7 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({}, ["", "{}"], ["x", " ", '{"a": 1}']),
     ({"a": str}, ['{"a": "x"}', '{"a":"</block>"}', '{"a": "\\u00e9\\n"}'], ["", "{}", "x", '{"a": 1}', '{"a": "\n"}', '{"a": "\\ud800"}', '{"a": "x"} ', '{"b": "x"}', '{"a": "x", "a": "x"}']),
     ({"a": int}, ['{"a": -12}', '{"a": 0}'], ['{"a": 01}', '{"a": 1.0}', '{"a": "1"}', '{"a": true}']),
+    ({"a": Annotated[int, Ge(0)]}, [f'{{"a": {10**18 - 1}}}'], [f'{{"a": {10**18}}}', '{"a": -1}']),
     ({"a": float}, ['{"a": 1}', '{"a": -1.5e10}'], ['{"a": 1.}', '{"a": NaN}', '{"a": 9e999}', '{"a": .5}']),
     ({"a": Input(int, default=1), "b": Input(int, default=2)}, ["", "{}", '{"a": 1}', '{"b": 1}', '{"a": 1, "b": 2}'], ['{"b": 2, "a": 1}', '{, "b": 2}', '{"a": 1,}']),
     ({"a": Input(int, default=1), "b": int}, ['{"b": 1}', '{"a": 1, "b": 2}'], ["", "{}", '{"a": 1}']),
@@ -259,6 +261,14 @@ def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:
     assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
 
 
+def test_rules_are_named_after_what_they_hold() -> None:
+    inputs: dict[str, dict[str, Any]] = {"a b": {}, "a-b": {}, "A B": {}, "é": {"é": str}}
+    some = [Skill(name, execute=lambda **given: "", inputs=one) for name, one in inputs.items()]
+    names = [line.partition(" ::= ")[0] for line in Agent(instructions="", skills=some, protocols=[]).grammar().splitlines()]
+    assert names[:8] == ["root", "final", "call-2", "text", "call-a-b", "call-a-b-2", "call-a-b-3", "call"]
+    assert "rule" in names
+
+
 def test_a_grammar_is_compiled_again_when_a_skill_is_added() -> None:
     with isolated():
         agent = Agent(instructions="", skills="all", protocols=[])
@@ -276,6 +286,24 @@ def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) ->
     assert not any(grammar.accepts(text) for text in ("", "00", "007", "-", "-0", "+1", " 1"))
 
 
+@pytest.mark.parametrize("least, most", [
+    (0, 0), (0, 1), (0, 2), (0, 12), (-1, 0), (-1, 1), (-3, -2), ("0", "0.1"), ("0.02", "0.98"), ("0.25", "0.75"), ("0.5", "0.5"),
+    ("-0.5", "0.05"), ("-2.5", "-2.45"), ("1.05", "3"), ("0.099", "10.001"), ("7.3", "8"), ("0.1", "0.101"), ("9.99", "10"),
+])  # fmt: skip
+def test_a_range_of_decimals_holds_those_and_no_others(least: str, most: str) -> None:
+    low, high = Decimal(least), Decimal(most)
+    steps = (Decimal(step).scaleb(-places) for step in range(-21, 22) for places in range(4))
+    near = {f"{(edge + step).normalize():f}" for step in steps for edge in (low, high, (low + high) / 2)}
+    for above, below in itertools.product([False, True], repeat=2):
+        if low == high and (above or below):
+            continue
+        grammar = Grammar(f"root ::= {decimals(low, high, above=above, below=below)}\n")
+        for text in near:
+            outside = [*([low] * above), *([high] * below)]
+            assert grammar.accepts(text) == (low <= Decimal(text) <= high and Decimal(text) not in outside), text
+        assert not grammar.accepts("-0")
+
+
 @pytest.mark.parametrize("bounds, right, wrong", [
     ([Gt(0), Lt(1)], ["0.5", "0.001", "0.99"], ["0", "1", "0.0", "1.0", "-0.5", ".5"]),
     ([Ge(-90), Le(90)], ["-33.87", "90", "-90.0", "0", "0.25", "-0.5"], ["90.1", "-91", "090"]),
@@ -283,6 +311,11 @@ def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) ->
     ([Ge(0.25), Le(0.75)], ["0.25", "0.5", "0.75", "0.6"], ["0.2", "0.76", "0", "1"]),
     ([Gt(0)], ["19.99", "0.01", "3.14159265"], ["0", "0.00", "-1"]),
     ([Ge(5), Ge(7)], ["7", "8.5"], ["5", "6.9"]),
+    # as many digits as floats tell apart
+    ([Ge(0), Le(2)], [f"0.{'1' * 12}", f"1.{'1' * 13}"], [f"0.{'1' * 13}", f"1.{'1' * 14}"]),
+    ([Ge(0.25), Le(0.75)], [f"0.3{'1' * 12}"], [f"0.3{'1' * 13}"]), ([Ge(1), Le(1000)], [f"5.{'1' * 10}"], [f"5.{'1' * 11}"]),
+    ([Ge(12345678.000001), Le(12345678.9)], ["12345678.0000011"], ["12345678.00000111"]),
+    ([Ge(1), Le(10**15)], ["5.1"], ["5.12"]), ([Ge(1), Le(10**15 + 1)], [f"5.{'1' * 17}"], [f"5.{'1' * 18}"]),
 ])  # fmt: skip
 def test_a_number_between_bounds_is_any_of_them_and_no_other(bounds: list[Any], right: list[str], wrong: list[str]) -> None:
     grammar = Grammar(Agent(instructions="", output=Annotated[float, *bounds]).grammar())

@@ -305,7 +305,8 @@ def test_a_sub_agent_knows_what_its_caller_had_read() -> None:
 
 def test_a_sub_agent_knows_what_it_read_itself_after_what_its_caller_had_read() -> None:
     ran, recorder, other = Ran(), Recorder(), WIPE.replace("/etc", "/var")
-    mock = MockProvider(WIPE, FETCH, other, WIPE, other, DONE)
+    same = other.replace("}", ', "times": 1}')  # not by its letters
+    mock = MockProvider(WIPE, FETCH, same, WIPE, same, DONE)
     helper = ran.agent(other, provider=mock, name="helper").as_skill("helper", "Helps.")
     agent = ran.agent(WIPE)
     agent = agent.replace(skills=[*agent.skills, helper])  # type: ignore[misc]
@@ -411,8 +412,25 @@ def test_among_too_many_blocks_one_is_recognised_by_its_name_alone() -> None:
     text = '<block type="command" name="a">' * (DEEPEST + 1)
     found = list(quoted_calls(text))
     assert [one.name for one in found if one.content is None] == ["a"]
+    for tag in ("<function=a>", '<invoke name="a">'):
+        assert list(quoted_calls(tag * 202)) == [QuotedCall("command", "a", None)] * 2
+        assert list(quoted_calls(tag * 200)) == []
     ran, _, _ = after_reading('<block type="command" name="a">' * DEEPEST + WIPE, WIPE)
     assert ran == []
+
+
+@pytest.mark.parametrize("text, contents", [
+    ('<command name="a">{"b": 1} and more', ['{"b": 1}', '{"b": 1} and more']), ('<command name="a">x', ["x", "x"]),
+    ('<command name="a"> x\nand more', [" x", " x\nand more"]), ('[TOOL_CALLS]a[ARGS]{"b": 1}', ['{"b":1}']),
+    ("<function=a>{}</function>", ["{}", ""]), ("[TOOL_CALLS] [1]", []),
+])  # fmt: skip
+def test_a_call_in_a_text_has_the_content_that_it_has_there(text: str, contents: list[str]) -> None:
+    assert list(quoted_calls(text)) == [QuotedCall("command", "a", one) for one in contents]
+
+
+def test_a_text_that_is_made_to_be_slow_quotes_any_call() -> None:
+    ran, recorder, _ = after_reading("""{a:"'",name:{arguments:""" * 100, WIPE)
+    assert (ran, sources(recorder)) == ([], [("command", "wipe", "fetch"), ("final", None, "fetch")])
 
 
 @pytest.mark.slow

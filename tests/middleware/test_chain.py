@@ -242,7 +242,7 @@ def test_a_sleep_ends_when_the_run_is_to_stop(way: Way, by: str) -> None:
 
 
 def test_a_sleep_takes_a_time_that_can_be_waited_for() -> None:
-    assert Sleep(0) == Sleep(0, "", "")
+    assert Sleep(0) == Sleep(0, "", "", reason=None, attempt=1)
     for seconds in (-1, float("nan"), float("inf"), 10**400):
         with pytest.raises(ValueError, match="at least 0 and finite"):
             Sleep(seconds)

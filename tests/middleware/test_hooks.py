@@ -91,6 +91,19 @@ def test_each_sub_run_is_a_run(way: Way) -> None:
     ]  # fmt: skip
 
 
+def test_hooks_may_have_another_base_with_options_of_its_own() -> None:
+    class Named:
+        name = ""
+
+        def __init_subclass__(cls, name: str) -> None:
+            cls.name = name
+
+    class Both(Hooks, Named, name="both"):
+        """Hooks that are named."""
+
+    assert Both.name == "both"
+
+
 @WAYS
 def test_hooks_that_are_not_written_change_nothing(way: Way) -> None:
     assert way(agent_with(Hooks(), command("echo", "hi"), command("fail", "why"), FINAL)).text == "done"

@@ -57,7 +57,7 @@ def test_content_must_be_text(content: Any) -> None:
         LlmResponse(content)
 
 
-@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens", "total_tokens"])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens"])
 @pytest.mark.parametrize("count", ["5", 5.0, -1, True, [5]])
 def test_a_count_that_is_no_count_is_refused_by_name(name: str, count: Any) -> None:
     with pytest.raises(TypeError, match=f"{name} must be an int of at least 0, or None for unknown, got"):

@@ -194,7 +194,6 @@ class _Channel:
         """Notes that the consumer has left: events are dropped, and nobody waits."""
         self._left, self._event = True, None
         self._room.set()
-        self.end()
 
 
 #: the channel of the stream whose run the current code belongs to, if any

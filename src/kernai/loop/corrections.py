@@ -31,7 +31,7 @@ def _error(name: str | None, text: str, native: str) -> str:
     return Wording(error_block(name, text), error_block(name, native))
 
 
-def incomplete(block: Block, *, cut: bool = False) -> str:
+def incomplete(block: Block, *, cut: bool) -> str:
     """For a response that ends inside a block; `cut`: because the vendor broke it off."""
     named = f' name="{escape_attribute(block.name)}"' if block.name is not None else ""
     tag = f'<block type="{escape_attribute(block.type)}"{named}>'

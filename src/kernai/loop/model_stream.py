@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from kernai.values.llm_response import LlmResponse
 
 
+def _is_open(block: Block) -> bool:
+    return getattr(block, "is_open", False)
+
+
 def _counts(answer: LlmResponse) -> tuple[int | None, ...]:
     return answer.prompt_tokens, answer.completion_tokens, answer.total_tokens
 
@@ -270,15 +274,15 @@ class ModelStream:
             if prose and not shown:
                 self._parser.push(prose)
             self._parser.flush()
-            if self._last_call is not None and not getattr(blocks[self._last_call], "is_open", False):
+            if self._last_call is not None and not _is_open(blocks[self._last_call]):
                 self._end_call(self._last_call)
             for at, block in enumerate(blocks):
                 if at not in calls:
                     self._show(BlockStartRow(block.type, block.name, block=at))
                     self._show(BlockContentRow(block.content, block=at))
-                    if not getattr(block, "is_open", False):
+                    if not _is_open(block):
                         self._show(BlockEndRow(block.type, block.name, block=at))
-        incomplete = next((block for block in blocks if getattr(block, "is_open", False)), None)
+        incomplete = next((block for block in blocks if _is_open(block)), None)
         whole = blocks if incomplete is None else [block for block in blocks if block is not incomplete]
         return ParsedResponse(answer.content, whole, incomplete, None, answer.finish_reason, answer.ends_turn)
 

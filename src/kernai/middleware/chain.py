@@ -81,14 +81,13 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
             is_outcome = True
             try:
                 effect = flow.send(outcome) if error is None else flow.throw(error)
-            except StopIteration as stop:
-                flows.pop()
-                is_missing = not got_none.pop() and stop.value is None
-                outcome, error = stop.value, _missing_outcome(middleware[len(flows)]) if is_missing else None
             except BaseException as raised:  # noqa: BLE001 - thrown into the next middleware out
                 flows.pop()
-                got_none.pop()
+                may_be_none = got_none.pop()
                 outcome, error = None, raised
+                if isinstance(raised, StopIteration):  # it has returned
+                    outcome, is_missing = raised.value, raised.value is None and not may_be_none
+                    error = _missing_outcome(middleware[len(flows)]) if is_missing else None
             else:
                 if type(effect) in _MAY_BE_YIELDED:
                     break
