@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import logging
 import threading
@@ -422,7 +423,32 @@ def test_what_comes_after_the_end_is_refused_and_not_forgotten() -> None:
     gc.collect()  # a coroutine that nobody closed would warn here
 
 
-def test_closing_frees_whoever_waits() -> None:
+def test_work_that_is_cancelled_before_it_begins_is_not_forgotten(loop: BackgroundLoop) -> None:
+    entered, leave, asked = threading.Event(), threading.Event(), list[str]()
+
+    async def busy() -> None:
+        entered.set()
+        leave.wait(PATIENCE)
+
+    def cancelled() -> bool:
+        asked.append("asked")
+        if len(asked) == 2:  # the work waits behind the other
+            loop.cancel()
+            leave.set()
+        return False
+
+    thread = threading.Thread(target=loop.run, args=(busy(),))
+    thread.start()
+    assert entered.wait(PATIENCE)
+    with pytest.raises(concurrent.futures.CancelledError):
+        loop.run(value(2), cancelled)
+    thread.join(PATIENCE)
+    loop.close()
+    gc.collect()  # as above
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_whoever_waits_is_freed_when_the_loop_is_closed_or_its_work_cancelled(is_closed: bool) -> None:
     loop, begun = BackgroundLoop("kernai-test"), threading.Event()
 
     async def wait() -> None:
@@ -440,7 +466,12 @@ def test_closing_frees_whoever_waits() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     assert begun.wait(PATIENCE)
-    loop.close()
-    thread.join(PATIENCE)
+    if is_closed:
+        loop.close()
+    else:
+        loop.cancel()
+        assert in_time(loop, value(5)) == 5
+    thread.join(PATIENCE / 4)
     assert not thread.is_alive()
     assert ended == ["CancelledError"]
+    loop.close()

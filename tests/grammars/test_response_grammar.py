@@ -32,7 +32,7 @@ from kernai import (
     parse,
     skills,
 )
-from kernai.grammars.gbnf import decimals, integers
+from kernai.grammars.gbnf import decimals, integers, repeated
 from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
 
@@ -284,6 +284,13 @@ def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) ->
     near = {*range(-130, 260), *range(990, 1010)}
     assert {number for number in near if grammar.accepts(str(number))} == near & {*range(least, most + 1)}
     assert not any(grammar.accepts(text) for text in ("", "00", "007", "-", "-0", "+1", " 1"))
+
+
+@pytest.mark.parametrize("least, most, text", [
+    (0, 1, "a?"), (0, None, "a*"), (1, None, "a+"), (1, 1, "a"), (2, 2, "a{2}"), (2, None, "a{2,}"), (0, 2, "a{0,2}"),
+])  # fmt: skip
+def test_a_repetition_is_written_in_its_shortest_form(least: int, most: int | None, text: str) -> None:
+    assert repeated("a", least, most) == text
 
 
 @pytest.mark.parametrize("least, most", [
