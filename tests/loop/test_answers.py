@@ -321,3 +321,17 @@ def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_
         assert isinstance(result.error, ProviderError)
         assert result.error.code == "pause_turn"
     assert (calls, first) == (2, 1)
+
+
+@pytest.mark.parametrize("rules, recorded, stop", [(1, "stop", "final"), (2, "tool", "error")])
+def test_nothing_at_all_is_in_an_older_recording_what_it_was_then(rules: int, recorded: str, stop: str) -> None:
+    store, older, agent = MemoryStore(), MemoryStore(), Agent(instructions="Go.", provider=said(("", recorded)))
+    assert kernai.execute(agent, "Hi.", store=store, run_id="r").stop_reason == stop
+    entries = store.load("r")
+    entries[0]["data"]["rules"]["answers"] = rules
+    for response in (entry for entry in entries if entry["event"] == "llm_response"):
+        response["data"]["finish_reason"] = "tool"
+    older.append("r", 0, entries, [])
+    result = kernai.replay(agent, "r", store=older).result
+    assert result is not None
+    assert result.stop_reason == stop
