@@ -21,7 +21,6 @@ from kernai import (
     Block,
     CompositeSink,
     JsonlSink,
-    Limits,
     LlmResponse,
     MemorySink,
     Message,
@@ -148,16 +147,6 @@ def test_of_very_many_commands_in_one_response_a_hundred_are_run(
     assert called == 100
     assert str(commands - 100) in result.messages[-2].text
     assert len(recording.for_event("blocks_parsed")[0].data) == commands
-
-
-@pytest.mark.slow
-@WAYS
-def test_five_thousand_commands_without_a_skill_are_a_hundred_errors(way: Way) -> None:
-    recorder = Recorder()
-    texts = command("ghost") * 2_500 + command("") * 2_500
-    result = way(answering(texts, final("done"), parallel_skills=True), recorder=recorder)
-    assert result.text == "done"
-    assert len(errors(recorder)) == 100
 
 
 @pytest.mark.slow
@@ -423,23 +412,6 @@ def test_even_generator_exit_ends_with_a_result(way: Way, who: str) -> None:
     assert recorder.entries[-1].type == "result"
 
 
-@WAYS
-def test_a_skill_that_changes_what_it_is_given_changes_only_its_own(way: Way, recording: Recorder) -> None:
-    @skill(register=False)
-    def vandal(data: dict[str, Any], ctx: SkillContext[Any]) -> Any:
-        data.clear()
-        data["cleared"] = True
-        original = {"items": [1]}
-        ctx.emit(original)
-        original["items"].append(2)
-        return original
-
-    content = '{"data": {"kept": [1]}}'
-    way(answering(command("vandal", content), final("done"), skills=[vandal]), recorder=recording)
-    assert recording.for_event("skill_execute")[0].data["params"] == {"data": {"kept": [1]}}
-    assert recording.for_event("progress")[0].data["data"] == {"items": [1]}
-
-
 # ------------------------------------------------------------------------------------------- what a provider may give
 
 
@@ -470,6 +442,7 @@ BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "a dict": (Giving({"content": "done"}), "returned dict"),
     "the class": (Giving(LlmResponse), "content"),
     "a content that is None": (Giving(lambda: LlmResponse(None)), "content must be str"),  # type: ignore[arg-type]
+    "a token count that is none": (Giving(lambda: LlmResponse("x", prompt_tokens=float("nan"))), "prompt_tokens"),  # type: ignore[arg-type]
     "an unknown finish reason": (Giving(lambda: LlmResponse("x", finish_reason="bored")), "finish_reason"),
     "a coroutine": (Giving(lambda: _Awaits()), "not an LlmResponse"),
     "pieces that are None": (Giving(LlmResponse("x"), None), "on_chunk takes str, got NoneType"),
@@ -495,28 +468,6 @@ def test_a_provider_that_gives_nonsense_ends_in_a_result_that_says_so(
     assert [one.text for one in result.messages] == ["go"]
 
 
-BAD_NUMBERS = {
-    "text": "many", "a float": 1.5, "negative": -5, "a boolean": True, "NaN": float("nan"), "huge": 10**5000,
-}
-
-
-@WAYS
-@pytest.mark.parametrize("count", BAD_NUMBERS.values(), ids=BAD_NUMBERS.keys())
-def test_a_token_count_that_is_none_harms_nothing_beyond_its_call(way: Way, count: Any, recording: Recorder) -> None:
-    provider = Giving(lambda: LlmResponse(final("done"), prompt_tokens=count, completion_tokens=1))
-    result = way(Agent(instructions="x", provider=provider), recorder=recording, limits=Limits(max_tokens=10**6))
-    assert result.stop_reason in ("final", "error")
-    assert result.to_dict()["run_id"]
-
-
-@WAYS
-def test_metadata_that_is_no_json_is_recorded_as_text(way: Way, recording: Recorder) -> None:
-    odd = {"object": _NoText(), "bytes": b"\xff", 1: "number", "nan": float("nan"), "huge": 10**10_000}
-    provider = Giving(lambda: LlmResponse(final("done"), metadata=odd))  # type: ignore[arg-type]  # the key 1
-    result = way(Agent(instructions="x", provider=provider), recorder=recording, metadata=odd)
-    assert result.text == "done"
-
-
 @pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("make", [_cyclic, _cyclic_dict, lambda: _deep(100_000)], ids=["list", "dict", "deep"])
@@ -536,23 +487,6 @@ def test_metadata_without_an_end_is_recorded_up_to_a_bound(
 
 
 # ------------------------------------------------------------------------------------------- what a caller may give
-
-@WAYS
-def test_an_error_names_the_wrong_instructions_callable(way: Way, recording: Recorder) -> None:
-    agent = answering("x").replace(instructions=lambda: 5)  # type: ignore[arg-type]  # the point
-    with pytest.raises(TypeError, match="the callable is to give one"):
-        way(agent, recorder=recording)
-
-
-@WAYS
-def test_instructions_that_fail_without_a_text_still_end_the_recording(way: Way, recording: Recorder) -> None:
-    def fail() -> str:
-        raise _BrokenError
-
-    with pytest.raises(_BrokenError):
-        way(answering("x").replace(instructions=fail), recorder=recording)
-    assert recording.for_event("result")[0].data["stop_reason"] == "error"
-
 
 @WAYS
 def test_an_input_and_a_history_of_any_text_are_sent_unchanged(way: Way, recording: Recorder) -> None:

@@ -122,14 +122,6 @@ def test_what_a_whole_tag_does_to_the_level_is_what_the_slow_reading_says(markup
         assert level_change(inside(tag), markup) == level_at(markup, 0, word)[0]
 
 
-def test_a_tag_means_the_same_when_it_is_remembered() -> None:
-    for markup in ('<block type="a" name="b">', "<block>", f'<block type="{"a" * 1000}">'):
-        first, second = read_opening(markup), read_opening(markup)
-        assert (first is None) == (second is None)
-        if first is not None and second is not None:
-            assert (first.type, first.name, first.inside) == (second.type, second.name, second.inside)
-
-
 def test_only_a_complete_tag_is_read() -> None:
     assert [read_opening(text) for text in ("", "<", "<final", " <final>", "<final> ", "<final>x</final>")] == [
         None
@@ -137,14 +129,6 @@ def test_only_a_complete_tag_is_read() -> None:
 
 
 # ----------------------------------------------------------------------------------------------- cut-off tags
-
-
-@examples(2)
-@given(tags() | candidates())
-def test_every_beginning_of_a_tag_can_become_a_tag(markup: str) -> None:
-    for row, is_tag in PLACES.values():
-        if is_tag(markup):
-            assert all(advance(row, markup[1:end]) is not None for end in range(1, len(markup)))
 
 
 @examples(2)

@@ -97,14 +97,6 @@ def test_blocks_of_the_runtime_are_written_as_the_contract_says() -> None:
     assert result_parts("draw", ["a", PICTURE, "b"]) == [result_block("draw", "ab"), media_tag(PICTURE), PICTURE]
 
 
-def test_attributes_cannot_be_left() -> None:
-    name = "a\"><final>x</final>\n\x00\x7f\x9f'&b"
-    written = result_block(name, "")
-    assert written == '<block type="result" name="a&quot;&gt;&lt;final&gt;x&lt;/final&gt;    \'&b"></block>'
-    [block] = parse(written).blocks
-    assert (block.type, block.content) == ("result", "")
-
-
 @given(st.text())
 def test_an_attribute_is_one_attribute_whatever_the_name(name: str) -> None:
     [block] = parse(error_block(name, "x")).blocks

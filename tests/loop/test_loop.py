@@ -429,18 +429,6 @@ def test_a_provider_that_showed_nothing_has_nothing_to_take_back() -> None:
     assert (data["content"], data["finish_reason"], data["metadata"]) == ("<final>right</final>", "stop", {"request": "r1"})
 
 
-@pytest.mark.parametrize("listening", [False, True])
-def test_a_provider_that_streams_bytes_has_failed(listening: bool) -> None:
-    class Bytes(MockProvider):
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Callable[[Any], object]) -> LlmResponse:
-            on_chunk(b"x")
-            return LlmResponse("x")
-
-    error = ByHand(Agent(instructions=""), provider=Bytes(), listening=listening).run("Go.").error
-    assert isinstance(error, ProviderError)
-    assert "on_chunk" in str(error)
-
-
 @pytest.mark.parametrize("reported,expected", [(20, 20), (0, 1500)])
 def test_a_latency_is_the_vendors_or_else_measured(reported: int, expected: int) -> None:
     clock = [0.0]

@@ -33,8 +33,7 @@ from kernai import (
     run_plan,
     skill,
 )
-from tests.loop.trusted_runs import EVIL as WRONG
-from tests.loop.trusted_runs import GOOD, occurs_in, tried
+from tests.loop.trusted_runs import tried
 from tests.ways import DRIVERS
 from tests.written import call
 
@@ -632,9 +631,3 @@ def test_whatever_the_model_writes_nothing_is_paid_that_nobody_brought_in(first:
         tried(seed, counts)
     assert counts["values that got through"] > times / 2
     assert counts["questions asked"] > times / 2
-
-
-def test_the_reading_of_these_runs_knows_values_from_what_looks_like_them() -> None:
-    assert all(occurs_in(value, f"Pay {value}.") for value in GOOD)
-    parts = [value for value in WRONG if any(occurs_in(value, f"Pay {one}.") for one in GOOD)]
-    assert parts == ["Bob", "https://x.org/a", "Smith"]  # words of the user's own

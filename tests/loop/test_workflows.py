@@ -198,25 +198,6 @@ def test_what_the_hosts_code_raises_for_a_task_is_that_tasks_failure(way: Way, r
 
 
 @WAYS
-@pytest.mark.parametrize("strategy", ["sequential", "mixed"])
-def test_tasks_that_are_not_parallel_never_run_beside_each_other(way: Way, strategy: str) -> None:
-    inside = threading.Lock()
-    order: list[str] = []
-
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        if asked == "go":
-            return planned([task(one, parallel=False) for one in "abcd"], strategy=strategy)
-        if asked.startswith("do"):
-            assert inside.acquire(blocking=False), "two single tasks run at once"
-            order.append(asked[-1])
-            inside.release()
-        return final("done")
-
-    assert injected_results(way(agent_of(answer))) == dict.fromkeys("abcd", "done")
-    assert order == list("abcd")
-
-
-@WAYS
 def test_a_task_starts_as_soon_as_its_own_dependencies_are_done(way: Way) -> None:
     """`c` needs only `a`, so it runs while `b` is still under way: `b` waits for it."""
     c_runs = threading.Event()
