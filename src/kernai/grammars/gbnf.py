@@ -135,7 +135,7 @@ def _fractions(whole: int, least: Decimal, most: Decimal, *, above: bool, below:
         return [f'({ways[0]} ("." {repeated("[0-9]", 1, more)})?)']
     for fewer in range(1, places):
         unit = 10 ** (places - fewer)
-        first, last = -(-(low + above) // unit), min((high - below) // unit, 10**fewer - 1)
+        first, last = -(-(low + above) // unit), (high - below) // unit
         if first <= last:
             ways.append(f"({literal(f'{whole}.')} {_same_length(str(first).zfill(fewer), str(last).zfill(fewer))})")
     if low + above < high:
