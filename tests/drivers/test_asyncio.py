@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
@@ -265,20 +264,6 @@ async def test_streamed_pieces_arrive_while_the_model_still_speaks() -> None:
             heard.set()
 
     assert await arun(Agent(instructions="x", provider=Native(answer)), "go", on_event=listen)
-
-
-async def _raise_later(_: Event) -> None:
-    await asyncio.sleep(0)
-    raise ValueError("oops")
-
-
-async def test_an_async_callback_that_raises_is_logged_and_the_run_continues(caplog: pytest.LogCaptureFixture) -> None:
-    recorder = Recorder()
-    agent = Agent(instructions="x", provider=MockProvider(final("done")))
-    with caplog.at_level(logging.ERROR, "kernai"):
-        assert await arun(agent, "go", on_event=_raise_later, recorder=recorder) == "done"
-    assert recorder.entries[-1].type == "result"
-    assert "event=callback.failed" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------- many, and nothing left

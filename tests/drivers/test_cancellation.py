@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import gc
 import sys
 import threading
@@ -284,41 +283,6 @@ def test_a_call_that_gives_up_because_the_run_is_to_stop_was_interrupted(way: Wa
 
 
 # ------------------------------------------------------------------------------------------- what is not a cancellation
-
-
-@WAYS
-@pytest.mark.parametrize("native", [False, True], ids=["sync skill", "async skill"])
-@pytest.mark.parametrize(
-    "error",
-    [
-        RunCancelledError("mine"),
-        LimitReachedError("mine", "timeout"),
-        asyncio.CancelledError("mine"),
-        concurrent.futures.CancelledError("mine"),
-        TimeoutError("mine"),
-        StopIteration("mine"),
-        StopAsyncIteration("mine"),
-        RecursionError("mine"),
-        MemoryError("mine"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_what_a_skill_raises_is_only_a_skill_error(way: Way, native: bool, error: BaseException) -> None:
-    recorder = Recorder()
-
-    def fail() -> str:
-        raise error
-
-    result, _ = way(
-        lambda messages, _: final("done") if len(messages) > 2 else command("fail"),
-        agent={"skills": [Skill("fail", execute=as_async(fail) if native else fail)]},
-        recorder=recorder,
-    )
-    assert result.text == "done"
-    errors = [event.data["error"] for event in recorder.for_event("skill_error")]
-    assert len(errors) == 1
-    assert errors[0]
-    assert results(recorder) == {"": "final"}
 
 
 @WAYS

@@ -253,29 +253,6 @@ def test_a_plan_of_more_tasks_than_the_agent_allows_is_rejected(given: dict[str,
     assert (f"it has more than {at_most:,} tasks" in result.messages[2].text) == bool(more)
 
 
-@WAYS
-def test_call_ids_and_scopes_name_the_way_down(way: Way) -> None:
-    seen: list[str] = []
-
-    @skill(register=False)
-    def where(ctx: SkillContext[Any]) -> str:
-        seen.append(ctx.idempotency_key)
-        return "here"
-
-    inner = Agent(instructions="inner", skills=[where], provider=MockProvider(command("where"), "x"))
-
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        if asked == "go":
-            return planned([{"id": "a/b%", "input": "do it"}])
-        return command("inner", "x") if asked == "do it" else final("done")
-
-    recorder = Recorder()
-    way(agent_of(answer, skills=[inner.as_skill("inner", "Ask inner.")]), recorder=recorder, run_id="r")
-    assert seen == ["r:0.a%2Fb%25/0.0/0.0"]
-    assert {event.scope for event in recorder.entries} == {"", "0.a%2Fb%25", "0.a%2Fb%25/0.0"}
-    assert {event.depth for event in recorder.entries} == {0, 1, 2}
-
-
 @pytest.mark.slow
 @WAYS
 def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_other(way: Way) -> None:

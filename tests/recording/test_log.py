@@ -258,17 +258,6 @@ def test_an_event_of_no_step_names_none() -> None:
 # --------------------------------------------------------------------------------------------- what may go wrong
 
 
-def test_a_handler_that_raises_does_not_stop_the_run() -> None:
-    class Broken(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            raise RuntimeError("no disk")
-
-    logger = logging.Logger("app")  # noqa: LOG001 - as above
-    logger.addHandler(Broken())
-    kernai.configure(logger=logger)
-    assert kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.") == "done"
-
-
 def test_a_failing_observer_is_logged_with_the_event_it_got() -> None:
     with logged() as text:
         log = EventLog(kernai.config.logger, debug=False)

@@ -33,7 +33,6 @@ from kernai import (
 )
 from kernai.recording_file import read_recording
 from tests.loop.loop_cases import command, echo, plan, task
-from tests.ways import LIVE_ONLY
 
 ECHO = command("echo", "x" * 200)
 
@@ -141,45 +140,6 @@ def test_tokens_that_no_call_reported_are_unknown() -> None:
     assert Recorder().token_usage_per_step() == {}
 
 
-# --------------------------------------------------------------------------------------- before it happens
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("way", ["execute", "stream"])
-def test_what_is_about_to_happen_is_on_record_before_it_happens(parallel: bool, way: str) -> None:
-    happened: list[str] = []
-
-    def act() -> str:
-        happened.append("skill")
-        return "done"
-
-    class Sink:
-        def __init__(self) -> None:
-            self.seen: list[tuple[str, int]] = []
-
-        def record(self, event: Event) -> None:
-            self.seen.append((event.type, len(happened)))
-
-    class Noting(MockProvider):
-        def call(self, *given: Any) -> LlmResponse:
-            happened.append("model")
-            return super().call(*given)
-
-    sink = Sink()
-    agent = Agent(instructions="", skills=[Skill("act", execute=act)], parallel_skills=parallel)
-    turns = (command("act") * (2 if parallel else 1), "done")
-    options: Any = {"provider": Noting(*turns), "recorder": Recorder(sink)}
-    if way == "execute":
-        kernai.execute(agent, "Go.", **options)
-    else:
-        list(kernai.stream(agent, "Go.", **options))
-    before = dict(reversed(sink.seen))
-    assert before["messages_sent"] == 0
-    assert before["llm_response"] == before["skill_execute"] == 1
-    assert before["skill_result"] >= 2
-    assert {count for type, count in sink.seen if type == "skill_execute"} == {1}
-
-
 # ---------------------------------------------------------------------------------- the tape in a recording
 
 
@@ -210,14 +170,6 @@ def test_without_expansion_a_recording_grows_with_the_run_and_not_with_its_squar
 
 
 # ------------------------------------------------------------------------------------------ what is not kept
-
-
-def test_streamed_pieces_are_not_recorded_whoever_listens() -> None:
-    recorder, live = Recorder(), []
-    agent = Agent(instructions="", provider=MockProvider("prose <final>x</final>"))
-    kernai.execute(agent, "Go.", recorder=recorder, on_event=lambda event: live.append(event.type))
-    assert {"text_chunk", "block_start", "block_content", "block_end"} <= set(live)
-    assert not LIVE_ONLY & {event.type for event in recorder.entries}
 
 
 def test_media_are_recorded_as_references_without_payload_and_without_a_urls_query() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import pytest
 
-from kernai import Agent, Context, Media, MediaStore, MockProvider, Plan, SkillContext, execute, skill
+from kernai import Agent, Context, Media, MediaStore, MockProvider, Plan, execute
 
 PLAN = '{"tasks": [{"id": "a", "input": "count"}]}'
 
@@ -78,62 +78,11 @@ def test_a_child_of_a_subclass_keeps_its_state_without_running_init() -> None:
     assert (parent.connection, child.connection) == ("root's own", "of a")
 
 
-def test_skills_and_instructions_get_the_context_of_their_own_run() -> None:
-    seen: list[tuple[str, int, str]] = []
-
-    @skill(register=False)
-    def look(ctx: SkillContext[AppContext]) -> str:
-        """Look around."""
-        context = ctx.run_context
-        seen.append((context.user, context.depth, context.connection))
-        return "seen"
-
-    def answer(messages: object, model: object) -> str:
-        del model
-        text = messages[-1].text  # type: ignore[index]
-        if text == "start":
-            return f'<block type="plan">{PLAN}</block>'
-        return '<block type="command" name="look"/>' if text == "count" else "<final>done</final>"
-
-    def instructions(context: Context) -> str:
-        assert isinstance(context, AppContext)
-        return f"You serve {context.user} at depth {context.depth}."
-
-    context = AppContext("ada")
-    provider = MockProvider().on_call(answer)
-    agent = Agent(instructions=instructions, provider=provider, skills=[look])
-    assert execute(agent, "start", context=context).text == "done"
-    assert execute(agent, "count", context=context).text == "done"
-    assert seen == [("ada", 1, "of a"), ("ada", 0, "root's own")]
-    systems = {call.messages[0].text.partition(".")[0] for call in provider.calls}
-    assert systems == {"You serve ada at depth 0", "You serve ada at depth 1"}
-
-
-def test_the_context_has_the_plan_and_its_results() -> None:
-    def answer(messages: object, model: object) -> str:
-        del model
-        first = messages[1].text  # type: ignore[index]
-        if first == "count":
-            return "<final>3</final>"
-        return "<final>done</final>" if len(messages) > 2 else f"<plan>{PLAN}</plan>"  # type: ignore[arg-type]
-
-    context = Context()
-    execute(Agent(instructions="", provider=MockProvider().on_call(answer), skills=[]), "start", context=context)
-    assert [task.input for task in context.tasks] == ["count"]
-    assert context.task_results == {"a": "3"}
-
-
 def test_media_of_a_context_outlives_its_run() -> None:
     image = Media.from_bytes(b"image", mime_type="image/png")
     context = Context()
     execute(Agent(instructions="", provider=MockProvider("x")), ["see", image], context=context)
     assert list(context.media_store) == [image]
-
-
-def test_a_context_that_lies_deep_cannot_start_workflows() -> None:
-    provider = MockProvider(f"<plan>{PLAN}</plan>", "<final>done</final>")
-    execute(Agent(instructions="", provider=provider, skills=[]), "start", context=Context(depth=1))
-    assert provider.call_count == 2
 
 
 @pytest.mark.parametrize("name", ["child", "restore", "save"])

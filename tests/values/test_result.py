@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 
 import kernai
 from kernai import (
-    Agent,
     KernaiError,
     LimitReachedError,
     Media,
     Message,
-    MockProvider,
     Result,
     RunStoppedError,
     StopReason,
     Usage,
-    execute,
 )
 
 PICTURE = Media.from_bytes(b"hidden", mime_type="image/png")
@@ -89,16 +86,6 @@ def test_values_are_frozen() -> None:
     for value, name in ((DONE, "text"), (Usage(), "cost")):
         with pytest.raises((FrozenInstanceError, AttributeError)):
             setattr(value, name, 1)
-
-
-def test_a_result_is_the_next_runs_history() -> None:
-    provider = MockProvider("one", "two")
-    agent = Agent(instructions="", provider=provider)
-    first = execute(agent, "First?")
-    second = execute(agent, "Second?", history=first.messages)
-    assert [message.text for message in second.messages] == ["First?", "one", "Second?", "two"]
-    again = execute(agent, "Third?", history=[message.to_dict() for message in second.messages])
-    assert [message.role for message in again.messages] == ["user", "assistant"] * 3
 
 
 COUNTS = st.none() | st.integers(0, 10**9)
