@@ -745,3 +745,19 @@ async def test_a_callback_that_awaits_something_cancelled_is_a_callback_that_rai
 
     model = MockProvider(final("done"))
     assert await arun(Agent(instructions="x", provider=model), "go", on_event=listens) == "done"
+
+
+@pytest.mark.parametrize("way", IN_THREADS)
+def test_a_skill_that_awaits_something_cancelled_has_failed(way: Way) -> None:
+    async def gone() -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    recorder = Recorder()
+    result, _ = way(
+        lambda messages, _: final("done") if len(messages) > 2 else command("gone"),
+        agent={"skills": [Skill("gone", execute=gone)]}, recorder=recorder,
+    )
+    assert result.text == "done"
+    assert recorder.for_event("skill_error")[0].data["error"].endswith("a skill awaited something that was cancelled")

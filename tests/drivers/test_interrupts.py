@@ -211,8 +211,9 @@ class Asked:
 def test_in_kernais_own_code_ctrl_c_is_noted_and_ends_the_run_before_the_next_effect(store: MemoryStore | None) -> None:
     key, recorder, asked = Key(), Recorder(), MockProvider(final("done"))
     with pytest.raises(KeyboardInterrupt):
-        kernai.execute(Agent(instructions="x", provider=asked), "go", cancel=Asked(key), recorder=recorder, store=store)
+        kernai.execute(Agent(instructions="x", provider=asked), "go", cancel=Asked(key), recorder=recorder, store=store, run_id="r")
     assert key.raised == [False]
+    assert store is None or store.load("r")[-1]["data"]["stop_reason"] == "cancelled"
     assert asked.call_count == 0
     assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
 

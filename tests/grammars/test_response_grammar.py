@@ -7,6 +7,7 @@ import enum
 import itertools
 import os
 import random
+from collections.abc import Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -56,6 +57,11 @@ class Tree:
     label: str
     children: list[Tree] = dataclasses.field(default_factory=list)
     mark: Colour = Colour.RED
+
+
+@dataclasses.dataclass
+class Root:
+    label: str
 
 
 class Item(pydantic.BaseModel):
@@ -187,6 +193,7 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"a": Media}, ['{"a": "media_0a1b2c3d4e5f"}'], ['{"a": "/etc/passwd"}']),
     ({"a": int | None}, ['{"a": null}', '{"a": 3}'], ['{"a": "x"}']),
     ({"a": Tree}, ['{"a": {"label": "x"}}', '{"a": {"label": "x", "children": [{"label": "y"}], "mark": 2}}'], ['{"a": {}}', '{"a": {"label": "x", "mark": 3}}']),
+    ({"a": Root}, ['{"a": {"label": "x"}}'], ['{"a": {}}']),
     ({"a": Any}, ['{"a": [{"b": [null, 1.5, "x"]}, true]}'], ['{"a": undefined}']),
 ]
 
@@ -232,9 +239,12 @@ def test_a_response_is_a_final_or_some_calls(text: str, accepted: bool) -> None:
         ({"max_length": 0}, [], ["", "ab"]),
         ({"max_length": 1}, ["a"], ["", "ab", "<"]),
         ({"max_length": 2}, ["a", "ab"], ["", "abc"]),
+        ({"min_length": 1}, ["a", "It is 2 < 3."], [""]),
+        ({"min_length": 2}, ["ab"], ["", "a"]),
         ({"min_length": 3}, ["abc", "it is 42"], ["ab", "a  ", "</block>"]),
         ({"min_length": 2, "max_length": 3}, ["ab", "a b"], ["a", "a ", "abcd"]),
-        ({"max_length": 5000}, ["It is 2 < 3."], [""]),
+        ({"max_length": 1000}, ["It is 5."], ["It is 2 < 3."]),
+        ({"max_length": 1001}, ["It is 2 < 3."], [""]),
     ],
 )
 def test_an_answer_of_bounded_length_is_a_text_of_that_length(
@@ -259,6 +269,19 @@ def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:
     assert [Grammar(with_eyes.grammar()).accepts(text) for text in (look, ask)] == [True, False]
     assert Grammar(with_eyes.replace(list_skills=False).grammar()).accepts(str(Block("command", "/skills")))
     assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
+
+
+def test_a_call_without_parameters_is_written_only_where_the_skill_takes_it() -> None:
+    class Picky(Skill):
+        def bind(self, params: Mapping[str, object], *given: Any, **named: Any) -> dict[str, object]:
+            if not params:
+                raise SkillInputError("say which")
+            return super().bind(params, *given, **named)
+
+    for kind, taken in ((Skill, True), (Picky, False)):
+        one = kind("go", execute=lambda a: "", inputs={"a": Input(int, default=1)})
+        grammar = Grammar(Agent(instructions="", skills=[one], protocols=[]).grammar())
+        assert (grammar.accepts(go("")), grammar.accepts(go('{"a": 2}'))) == (taken, True)
 
 
 def test_rules_are_named_after_what_they_hold() -> None:
@@ -309,6 +332,11 @@ def test_a_range_of_decimals_holds_those_and_no_others(least: str, most: str) ->
             outside = [*([low] * above), *([high] * below)]
             assert grammar.accepts(text) == (low <= Decimal(text) <= high and Decimal(text) not in outside), text
         assert not grammar.accepts("-0")
+
+
+def test_where_no_number_is_between_the_bounds_one_that_satisfies_the_lower_one_may_be_written() -> None:
+    grammar = Grammar(f"root ::= {decimals(Decimal('0.5'), Decimal('0.5'), above=True, below=False)}\n")
+    assert [text for text in ("0", "0.5", "0.51", "1", "2") if grammar.accepts(text)] == ["1"]
 
 
 @pytest.mark.parametrize("bounds, right, wrong", [

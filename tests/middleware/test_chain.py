@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -22,6 +23,7 @@ from kernai import (
     Recorder,
     Skill,
     Stop,
+    aexecute,
     skill,
 )
 from kernai.loop.effects import Join, Raise
@@ -31,7 +33,7 @@ from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
 from tests.middleware.asking import FINAL, Script, data_of, echo, fail, types
-from tests.ways import WAYS, Way
+from tests.ways import PATIENCE, WAYS, Way
 
 ECHO = '<block type="echo">x</block>'
 
@@ -216,6 +218,22 @@ def test_it_may_sleep(way: Way) -> None:
     notes: list[Any] = []
     assert way(agent_with(for_skills(wait), noting(notes, "inner"))).text == "done"
     assert {kind for _, _, kind, _ in notes} == {"CallModel", "CallSkill"}
+
+
+async def test_while_a_run_sleeps_the_event_loop_does_other_work() -> None:
+    begun, cancel, slept = asyncio.Event(), asyncio.Event(), list[str]()
+
+    def wait(effect: CallSkill) -> Flow:
+        begun.set()
+        yield Sleep(PATIENCE / 4)
+        slept.append("to the end")
+        return (yield effect)
+
+    running = asyncio.ensure_future(aexecute(agent_with(for_skills(wait)), "go", cancel=cancel))
+    await begun.wait()
+    cancel.set()
+    assert (await running).stop_reason == "cancelled"
+    assert slept == []
 
 
 @WAYS
