@@ -33,7 +33,8 @@ from kernai import (
     parse,
     skills,
 )
-from kernai.grammars.gbnf import decimals, integers, repeated
+from kernai.grammars.gbnf import Rules, decimals, integers, repeated
+from kernai.grammars.response_grammar import JsonGrammar
 from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
 
@@ -205,6 +206,34 @@ def test_a_block_is_exactly_its_tags_around_a_value_of_its_schema(inputs: dict[s
         assert grammar.accepts(go(content)), content
     for content in wrong:
         assert not grammar.accepts(go(content)), content
+
+
+INTEGER: dict[str, Any] = {"type": "integer"}
+#: schemas as models and servers write them, JSON that fits each, and JSON that does not
+SCHEMAS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"anyOf": [{"type": "string", "pattern": "^odd$"}, INTEGER]}, ["1"], ['"odd"']),
+    ({"anyOf": [{"type": "string", "pattern": "^odd$"}]}, ['"x"'], ["1"]),
+    ({"allOf": [INTEGER, {"minimum": 5}], "maximum": 9}, ["5", "9"], ["4", "10"]),
+    ({"type": ["integer", "null"]}, ["1", "null"], ['"x"']),
+    ({"properties": {"a": INTEGER}, "required": ["a"]}, ['{"a": 1}'], ["{}", "[]", "1"]),
+    ({"type": "object", "additionalProperties": False}, ["{}"], ['{"a": 1}']),
+    ({"type": "object", "additionalProperties": True}, ["{}", '{"a": [1]}'], ["[]"]),
+    ({**INTEGER, "exclusiveMinimum": 3, "exclusiveMaximum": 6}, ["4", "5"], ["2", "3", "6", "7"]),
+    ({**INTEGER, "minimum": 2.5, "maximum": 4.5}, ["3", "4"], ["2", "5"]),
+    ({**INTEGER, "minimum": 3, "exclusiveMinimum": True, "maximum": 5}, ["4", "5"], ["3", "6"]),
+    ({"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 3}, ["[1, 2]", "[1, 2, 3]"], ["[]", "[1]", "[1, 2, 3, 4]"]),
+    ({"type": "array", "items": INTEGER, "minItems": 1}, ["[1]", "[1, 2]"], ["[]"]),
+    ({"type": "array", "items": INTEGER, "maxItems": 2}, ["[]", "[1]", "[1, 2]"], ["[1, 2, 3]"]),
+    ({"type": "object", "minProperties": 1, "maxProperties": 1}, ['{"a": 1}'], ["{}", '{"a": 1, "b": 2}']),
+]
+
+
+@pytest.mark.parametrize("schema, right, wrong", SCHEMAS, ids=str)
+def test_a_schema_is_written_as_the_json_that_fits_it(schema: dict[str, Any], right: list[str], wrong: list[str]) -> None:
+    rules = Rules()
+    rules.fill(rules.reserve("root"), JsonGrammar(rules, schema).root("it"))
+    grammar = Grammar(rules.text())
+    assert [text for text in (*right, *wrong) if grammar.accepts(text)] == right
 
 
 @pytest.mark.parametrize(
