@@ -184,16 +184,6 @@ def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
     assert {"demo", "test"} <= set(DEV_COMMAND.findall("\n".join(commands)))
 
 
-def test_a_failing_block_names_its_page_and_its_line(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Title\n\n```python\nx = 1\nx = 1 / 0\n```\n", encoding="utf-8")
-    with pytest.raises(ZeroDivisionError) as caught:
-        run_page(page)
-    assert caught.value.__notes__ == [f"in the block at {page}:4"]
-    last = caught.traceback[-1]
-    assert (str(last.path), last.lineno + 1) == (str(page), 5)
-
-
 # ----------------------------------------------------------------------------------------- the provider of the tour
 
 CODE_OF_THE_TOUR = block_with("class Ollama", ROOT / "docs" / "tour.md")
