@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,7 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
     assert block == Block(type="command", name="a", content="x")
     assert hash(block) == hash(Block("command", "a", "x"))
     assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
+    assert block == ANY, "another object may be equal to it"
     assert repr(block) == "Block(type='command', name='a', content='x')"
     assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
     for attribute in ("type", "name", "content", "more"):

@@ -167,6 +167,11 @@ def _asks_again(effect: CallModel) -> Flow:
     return (yield effect)
 
 
+def _asks_twice_more(effect: CallModel) -> Flow:
+    yield effect
+    return (yield from _asks_again(effect))
+
+
 def _judges(effect: CallModel) -> Flow:
     answer = yield effect
     yield effect
@@ -198,7 +203,7 @@ def _falls_back(effect: CallModel) -> Flow:
 
 @WAYS
 @pytest.mark.parametrize("middleware, answers, tokens", [
-    (_asks_again, (10, 200), (210, 2)), (_judges, (10, 200), (210, 2)), (_changes, (10,), (10, 1)), (_makes_up, (10,), (10, 2)),
+    (_asks_again, (10, 200), (210, 2)), (_asks_twice_more, (10, 20, 200), (230, 3)), (_judges, (10, 200), (210, 2)), (_changes, (10,), (10, 1)), (_makes_up, (10,), (10, 2)),
     (_refuses, (10,), (10, 1)), (_falls_back, (10, None), (10, 2)),
 ])  # fmt: skip
 def test_each_answer_is_on_the_bill_once_whatever_a_middleware_makes_of_it(

@@ -133,8 +133,10 @@ def test_what_went_wrong_is_a_warning(turn: str, level: str, event: str, caplog:
 
 
 @pytest.mark.parametrize("level,wanted", [(logging.WARNING, {"skill.error"}), (logging.ERROR, set())])
-def test_a_logger_that_wants_less_gets_less(level: int, wanted: set[str]) -> None:
+@pytest.mark.parametrize("recorder", [None, Recorder()])
+def test_a_logger_that_wants_less_gets_less(level: int, wanted: set[str], recorder: Recorder | None) -> None:
     with logged(level) as text:
+        kernai.configure(recorder=recorder)
         run(command("nope"), "done")
     assert {one.split()[0].removeprefix("event=") for one in text.getvalue().splitlines()} == wanted
 
