@@ -37,6 +37,7 @@ from kernai import (
     SqliteStore,
     Stop,
     Store,
+    Task,
     Usage,
     outside,
 )
@@ -180,6 +181,18 @@ def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from
     kernai.execute(it, ["and", outside("a page")], history=earlier, store=store, run_id="r")
     ended = kernai.resume(it, "r", store=store, input=[outside("a file"), "too"])
     again = kernai.resume(it, "r", store=store)
+    assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
+
+
+@pytest.mark.parametrize("on_prose", ["accept", "correct"])
+def test_a_finished_plan_says_again_which_of_its_tasks_failed(on_prose: Any) -> None:
+    """The conversation may go on, and the model is to answer from the rest."""
+    it = Agent(instructions="x", provider=MockProvider("done"), on_prose=on_prose)
+    lost = {"b": Agent(instructions="x", provider=MockProvider("").fail_on_step(0, ProviderError("lost")))}
+    store, plan = MemoryStore(), [Task("a", "one"), Task("b", "two")]
+    ended = kernai.execute_plan(it, plan, agents=lost, store=store, run_id="r")
+    again = kernai.resume(it, "r", store=store, agents=lost)
+    assert ("1 of 2 tasks failed: b" in ended.messages[-1].text) == (on_prose != "accept")
     assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -29,9 +30,11 @@ from kernai.events import (
     RunResumedRow,
     RunStartRow,
     TaskEndedRow,
+    TaskErrorRow,
     TrustAddedRow,
     row_of,
 )
+from kernai.loop import corrections
 from kernai.loop.run_state import input_message
 from kernai.loop.trust import holds_results
 from kernai.loop.workflow import RESULT_NAME, planned
@@ -253,7 +256,7 @@ class RecordedRun:
         messages = [*(message(one, media) for one in signed), *answer]
         # a plan from the caller: the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
-            results = result_block(RESULT_NAME, neutralize(end.text))
+            results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
             asked = input_message(self.input(media), "user"), planned(self.start.plan)
             messages = [*self.history(media), *asked, Message("user", results, by="tool")]
         return Result(
@@ -261,6 +264,14 @@ class RecordedRun:
             RunStoppedError(str(end.error)) if self.is_closed else None, finish_reason=finish_reason,
             truncated=bool(end.truncated),
         )
+
+    def _failed_tasks(self, results: str) -> str:
+        """What the results of the caller's plan say of the tasks that failed."""
+        failed = {row.task_id for _, row in self.scopes[""] if isinstance(row, TaskErrorRow)}
+        names = [one for one in json.loads(results) if one in failed]
+        if not names or (self.start.rules or {}).get("on_prose") == "accept":
+            return ""
+        return f"\n{corrections.failed_tasks(names, len(json.loads(results)))}"
 
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
         """The number of messages last sent, and the system message, by run and scope; for `MessageDelta`."""
