@@ -60,6 +60,8 @@ def test_a_recording_is_looked_at_by_type_by_step_and_as_a_whole() -> None:
     assert [event.type for event in recorder.for_step(1)] == types[6:]
     assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["echo"]
     assert recorder.for_event("nope") == recorder.for_step(7) == []
+    with pytest.raises(ValueError, match="there is no event 'skil_error'; did you mean 'skill_error'"):
+        recorder.for_event("skil_error")  # an assertion that there are none would hold
     assert recorder.to_list() == [event.to_dict() for event in recorder.entries]
     assert json.loads(recorder.to_json()) == recorder.to_list()
     assert recorder.to_json().isascii()

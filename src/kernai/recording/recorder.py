@@ -13,10 +13,10 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import NotCopied, is_async
+from kernai._util.api import NotCopied, is_async, likely
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import KernaiError
-from kernai.events import Event, MessagesSentRow, ResultRow, Row, RunStartRow
+from kernai.events import KINDS, Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.log import warn
@@ -218,7 +218,11 @@ class Recorder:
         return dumps_data([delta.entry(event.row) for event in self.entries])
 
     def for_event(self, type: str) -> list[Event]:
-        return [event for event in self.entries if event.type == type]
+        """The events of one type. `ValueError` if none was recorded and the type looks like a misspelled one."""
+        found = [event for event in self.entries if event.type == type]
+        if not found and type not in KINDS and (meant := likely(type, KINDS)):
+            raise ValueError(f"there is no event {type!r}{meant}")
+        return found
 
     def for_step(self, step: int) -> list[Event]:
         return [event for event in self.entries if event.step == step]
