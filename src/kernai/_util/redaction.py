@@ -1,4 +1,4 @@
-"""`Redactor`: hides secrets in text, however the text was encoded; `shown_url` leaves those of a URL out.
+"""`Redactor`: hides secrets in text, however the text was encoded; `shown_url`: a URL without the secrets in it.
 
 A secret that is repeated somewhere is seldom written unchanged. A dictionary is printed with `repr`, a request as JSON,
 an address is percent-encoded, a page is HTML, a header is in base64, and one of these may be inside another. So a
@@ -81,7 +81,7 @@ class Redactor:
 
 
 def shown_url(url: str) -> str:
-    """The URL without user name, password, query and fragment. `ValueError` for one that is none."""
+    """The URL without user name, password, query and fragment. Raises `ValueError` if it is not a URL."""
     from urllib.parse import urlsplit, urlunsplit
 
     parts = urlsplit(url)

@@ -233,7 +233,7 @@ class InputTable:
         return input_error(faults, "parameters", notes, usage or self.usage())
 
     def _named_list(self, params: Mapping[str, object]) -> Iterator[tuple[dict[str, object], str]]:
-        """A list under the name of the only input, if the text of the call is one."""
+        """The call that was probably meant by a list: the same list under the name of the only input."""
         text = params.get(self._fields[0].name) if len(self._fields) == 1 else None
         if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
             with suppress(ValueError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan, Task
 
 
-#: what a run keeps on its context, where a subclass must not keep anything else
+#: attributes that a run sets on its context, so a subclass must not use these names
 _OF_THE_RUN = frozenset({
     "depth", "is_root", "media_store", "plan", "task_id", "task_results", "tasks", "trusted",
 })
