@@ -1,1 +1,1 @@
-"""The loop and all that it decides. Nothing here does I/O."""
+"""The loop and all its decisions. Nothing here does I/O."""

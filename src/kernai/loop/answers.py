@@ -1,7 +1,7 @@
-"""Judges an answer: whether it is complete, and a value of the agent's type; see `Agent(output=...)`.
+"""Check answers: whether they are complete and of the agent's output type, see `Agent(output=...)`.
 
-A call that the vendor cut off is never run, and the model reads why (`corrections`). For an answer that was cut off,
-`Agent.on_truncated` says whether it is accepted, continued or an error. An empty response is a failed model call. A
+A call that the vendor cut off is never run, and the model is told why (`corrections`). For an answer that was cut off,
+`Agent.on_truncated` decides whether it is accepted, continued or an error. An empty response is a failed model call. A
 replay reads the recorded text again and gets the same value.
 """
 
@@ -33,7 +33,7 @@ _WHY = {
 
 
 def check_not_empty(answer: LlmResponse) -> None:
-    """`ProviderError` for a response that was cut off before it held any text; its code is the finish reason."""
+    """Raise `ProviderError`, with the finish reason as its code, if a response was cut off before it had any text."""
     reason = answer.finish_reason
     if reason in CUT and not answer.content.strip():
         said = _why_ended(answer)
@@ -41,13 +41,16 @@ def check_not_empty(answer: LlmResponse) -> None:
 
 
 def _why_ended(answer: LlmResponse) -> str:
-    """What the model or the vendor says about why the response ended, if anything."""
+    """Return what the model or the vendor says about why the response ended, or an empty string."""
     said = answer.metadata.get("refusal") or answer.metadata.get("finish_message")
     return said if isinstance(said, str) else ""
 
 
 def is_continued(run: Run, response: ParsedResponse) -> bool:
-    """Whether the model is asked to continue an answer that was cut off; `ProviderError` if the agent is to fail."""
+    """Ask the model to continue an answer that was cut off, if the agent's `on_truncated` wants that.
+
+    Returns whether the model was asked. Raises `ProviderError` with ``on_truncated="fail"``.
+    """
     reason = response.finish_reason or ""
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
@@ -60,9 +63,9 @@ def is_continued(run: Run, response: ParsedResponse) -> bool:
 
 
 def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decision]:
-    """What a response asks for. A continuation is read together with the unfinished answer before it.
+    """Decide what a response asks for, reading a continuation together with the unfinished answer before it.
 
-    If the model starts over with a block of its own instead, that block counts.
+    If the model does not continue but sends a complete block, only that block counts.
     """
     decision = _decided(run, response)
     if not run.unfinished:
@@ -74,7 +77,7 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
             text, blocks, incomplete, certain, response.finish_reason, response.ends_turn)
         decision = _decided(run, response)
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
-            # the model has ended its answer, and only forgot to close the tag that it opened two responses ago
+            # the answer is complete: the model only forgot to close the tag that it opened in the earlier response
             decision = Answer(incomplete.content.strip(ASCII_SPACE), incomplete, decision.extras)
     return response, decision
 
@@ -86,14 +89,14 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     on_prose = rules.on_prose
     if response.blocks or not setup.has_calls() or (on_prose == "correct_once" and is_last):
         on_prose = "accept"  # there is nothing to call, or a correction would come too late
-    # an answer that contains its own closing tag is corrected once a turn
+    # an answer that contains its own closing tag is corrected once per turn
     checks_close = rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE and not run.was_stray and not is_last
     decision = decide(
         response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed,
         rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
         max_tasks=rules.max_tasks, checks_close=checks_close,
     )
-    if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
+    if response.is_unfinished and rules.answers > 1:  # corrected once per turn, if the model can call something
         if run.was_silent or not setup.can_call():
             assert run.answer is not None
             reason, said = run.answer.metadata.get("finish_reason") or run.answer.finish_reason, _why_ended(run.answer)
@@ -107,9 +110,9 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
 
 
 def note_correction(run: Run, decision: Decision) -> None:
-    """Remembers whether a response was corrected for being prose or a draft, for `on_prose="correct_once"`.
+    """Remember whether a response was corrected for being prose or a draft, for `on_prose="correct_once"`.
 
-    An answer that does not end the run, since it was rejected or is continued, changes nothing; nor does a dialect.
+    This stays as it is after an answer that was rejected or will be continued, and after a call in another format.
     """
     if isinstance(decision, Correction):
         run.was_stray |= decision.kind == "stray"
@@ -121,15 +124,15 @@ def note_correction(run: Run, decision: Decision) -> None:
 
 
 def _is_answer(run: Run, prose: str) -> bool:
-    """Whether prose is a value of the agent's type as it is, and so an answer whatever `on_prose` says."""
+    """Whether prose is already a value of the agent's output type, and so an answer whatever `on_prose` says."""
     kind = run.answer_type
     return kind is not None and kind.is_surely(prose, run.context.media_store, repair=run.root.repair)
 
 
 def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
-    """Whether the answer is a value of the agent's type; if not, the model reads what is wrong with it.
+    """Check an answer against the agent's output type and `output_check`. If it fails, tell the model what is wrong.
 
-    `LimitReachedError` if the model may not try again.
+    Raises `LimitReachedError` if the model may not try again.
     """
     why_cut = _WHY[response.finish_reason or ""] if answer.cut and response is not None else ""
     run.output, run.repairs = answer.text, ()

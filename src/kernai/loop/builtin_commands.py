@@ -1,6 +1,6 @@
-"""The commands the runtime answers itself: ``/skills /protocols /workflow /tasks``. Add one to `BUILTINS`.
+"""Commands that the runtime answers itself: ``/skills /protocols /workflow /tasks /read``. New ones go in `BUILTINS`.
 
-Their output depends on what is registered now, so the loop yields `CallBuiltin` for one, as for other calls.
+Their output depends on what is registered at the time, so the loop yields a `CallBuiltin`, as for other calls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
 
 
 def builtin_command(run: Run, name: str, content: str) -> str | None:
-    """The command that a block asks for, with its argument, or None if there is no such command."""
+    """Return the built-in command that a block calls, with its argument, or None if it calls none."""
     if name in BUILTINS:
         return name
     command, _, argument = name.partition(" ")
@@ -61,7 +61,7 @@ def builtin_command(run: Run, name: str, content: str) -> str | None:
 
 
 def _words(content: str) -> str:
-    """``NAME FILE``, also from a native call's arguments."""
+    """Return ``NAME FILE`` from a block's content, or from the JSON arguments of a native call."""
     try:
         given = loads(content)
     except ValueError:
@@ -72,7 +72,7 @@ def _words(content: str) -> str:
 
 
 def run_builtin(run: Run, command: str) -> str:
-    """The output of a command."""
+    """Return a command's output."""
     if command in BUILTINS:
         return BUILTINS[command](run)
     known = run.agent.know_how
@@ -86,6 +86,7 @@ BUILTINS: dict[str, Callable[[Run], str]] = {
     "/workflow": _explain_workflows,
     "/tasks": _list_tasks,
 }
-#: those whose output is the runtime's own text; descriptions that others wrote count as read without them
+#: commands whose output is the runtime's own text. Descriptions written by others count as read in any case, because
+#: the model may see them in its system message (`Setup.foreign`)
 LISTINGS = frozenset({"/skills", "/workflow"})
 

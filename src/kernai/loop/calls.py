@@ -1,9 +1,9 @@
-"""Running the commands and protocol blocks of one response.
+"""Run the commands and protocol blocks of one response.
 
-Each call goes through three stages: `_prepare` finds what is called, checks that it may be, and records `*_execute`; a
-driver performs its effect; `_Call.end` or `_Call.fail` records the outcome and returns the message for the model. Calls
-run one after the other. With `parallel_skills` they are prepared in source order, end as they come, and reach the model
-in source order.
+Each call goes through three stages: `_prepare` finds what is called, checks that the call is allowed, and records
+`*_execute`; a driver performs the effect; `_Call.end` or `_Call.fail` records the outcome and returns the message for
+the model. Calls run one after the other. With `parallel_skills` they are prepared in source order, end in any order,
+and reach the model in source order.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 100
 
-#: what the model reads of one call
+#: what the model reads about one call
 Payload = Part | list[Part] | Message
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    """Runs the calls and injects one message each. Of more than `MAX_CALLS` the rest is reported, not run."""
+    """Run the calls and inject one message for each. Calls beyond `MAX_CALLS` are not run, and the model is told so."""
     run.skill_contexts.clear()
     if run.agent.parallel_skills and len(blocks) > 1:
         yield from _run_at_once(run, blocks[:MAX_CALLS])
@@ -78,17 +78,17 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
 
 
 def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
-    """The only call of a response, ready to be performed, if nothing but its parameters has to be checked.
+    """Prepare a response's only call, if nothing but its parameters has to be checked; otherwise return None.
 
-    Most steps take this path. For any other response it is None, and `run_calls` does the same with all checks.
+    Most steps take this fast path. For all other responses, `run_calls` does the same with all checks.
     """
     block = response.only
-    if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - a call less
+    if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - faster
         return None
     if run.most_repeats is not None or run.quoted.is_due or not run.quoted.knows_none:
         return None
-    skill = run.setup.plain(block._name)  # noqa: SLF001 - likewise
-    prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - likewise
+    skill = run.setup.plain(block._name)  # noqa: SLF001 - faster
+    prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - faster
     if skill is None or prepared is None:
         return None
     run.held[skill.name] = skill
@@ -110,27 +110,27 @@ def _performed(call: _Call) -> Generator[Effect, Any, Payload]:
 
 
 def failed(call: _Call, error: BaseException) -> Payload:
-    """What the model reads of a failed call. Raises what ends the run, once the failure is recorded."""
+    """Record a failed call and return what the model reads about it. An error that ends the run is raised again."""
     try:
         if isinstance(error, GeneratorExit):
             raise error
-        payload = call.fail(error)  # every announced call gets its outcome
+        payload = call.fail(error)  # every recorded call gets an outcome
         if isinstance(error, Stop):
             if error.is_final:
                 call.run.inject(payload, by="tool")
-            raise call.stop or error from None  # without the credentials that it may quote
+            raise call.stop or error from None  # `call.stop` is free of credentials that the message may quote
         if not isinstance(error, Exception):
             raise error
         return payload
     finally:
-        del error  # its traceback holds this frame: a run is freed without a garbage collection
+        del error  # its traceback refers to this frame; without the cycle, a run is freed without garbage collection
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     calls: dict[int, _Call] = {}
     payloads: dict[int, Payload] = {}
     running: set[int] = set()
-    own: set[int] = set()  # what the runtime itself says
+    own: set[int] = set()  # calls that the runtime itself answers
 
     def join_all() -> Generator[Effect, Any, None]:
         while running:
@@ -163,7 +163,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         raise
     except BaseException as error:
         run.stops_all(error)
-        # running calls are waited for, and every announced call gets its outcome
+        # wait for running calls, and record an outcome for every call that was announced
         try:
             yield from join_all()
         finally:
@@ -177,7 +177,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
 
 
 def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
-    """A call that is ready to be performed, or else what the model reads instead."""
+    """Prepare a block's call. If it cannot be made, return what the model reads instead."""
     call_id = run.call_id(index)
     if block.type != "command":
         return _prepare_protocol(run, call_id, block)
@@ -261,13 +261,16 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
 def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
-    """What the model reads of a call that is quoted from untrusted text and not confirmed."""
+    """Refuse a call that is quoted from untrusted text and not confirmed.
+
+    Returns what the model reads instead, or None if the call may be made.
+    """
     if run.quoted.knows_none:
         return None
     rules, source = run.gate.rules(run), None
     mode = rules.quoted_calls
     if mode == "refuse" and block.type == "final":
-        mode = "confirm"  # quoting the right answer must not prevent it
+        mode = "confirm"  # a result that contains the right answer must not make that answer impossible
     if mode != "run":
         source = run.quoted.source_of(
             block.type, name, block.content, keys_of, may_confirm=mode == "confirm", spelled=rules.quotes > 1
@@ -281,20 +284,20 @@ def _refuse_quoted(
 
 
 def refuse_quoted_block(run: Run, block: Block) -> str | None:
-    """The same for a plan or a final, whose names mean nothing."""
+    """Refuse a quoted plan or final, as `_refuse_quoted` does for calls; the names of these blocks mean nothing."""
     return _refuse_quoted(run, run.call_id(0), block, None, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
-    """Stops the run if the same call comes too often in a row, before it is recorded or performed."""
+    """Stop the run if the same call is made too often in a row. Call this before recording the call."""
     is_decided = run.gate.is_decided()  # raises a recorded stop, whatever the limits are now
     most = run.most_repeats
-    if most is not None and run.came_again(kind, name, params) >= most and not is_decided:
+    if most is not None and run.times_in_a_row(kind, name, params) >= most and not is_decided:
         why = f"the same call of {kind} '{name}' came {most} times in a row"
         raise LimitReachedError(f"{why}, and Limits(repeated_calls={most}) allows no more", StopReason.LOOP)
 
 
-#: the text for calls without an outcome of their own, by the field that marks their row
+#: error texts for calls that were prevented or interrupted when the run stopped, by the field set in their row
 _BROKEN_OFF = {
     "not_run": "not run: the run was stopped before this call",
     "interrupted": "interrupted: the run was stopped during this call; whether it took effect is unknown",
@@ -302,7 +305,7 @@ _BROKEN_OFF = {
 
 
 def recorded_result(result: SkillResult) -> str | list[Any]:
-    """A result as its row holds it: a text, or a list of texts and media references."""
+    """Return a result as it is recorded: a text, or a list of texts and media references."""
     parts = result.parts
     if len(parts) <= 1 and not any(isinstance(part, Media) for part in parts):
         return result.text
@@ -310,7 +313,7 @@ def recorded_result(result: SkillResult) -> str | list[Any]:
 
 
 class _Call:
-    """One call between `*_execute` and its outcome."""
+    """One call, from its `*_execute` event to its outcome."""
 
     __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
 
@@ -319,12 +322,12 @@ class _Call:
         self.call_id = call_id
         self.name = name
         self.effect = effect
-        #: set if the call ended the run
+        #: the `Stop` with which the call ended the run, if it did
         self.stop: Stop | None = None
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Payload:
-        """Records the result and returns what the model reads of it."""
+        """Record the result and return what the model reads."""
         run, name = self.run, self.name
         if type(value) is str and self.call_id not in run.skill_contexts:
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
@@ -364,7 +367,7 @@ class _Call:
         self.run.write(row)
 
     def fail(self, error: BaseException) -> str:
-        """Records the error and returns what the model reads of it."""
+        """Record the error and return what the model reads."""
         run, name = self.run, self.name
         marks: dict[str, Any] = {}
         if isinstance(error, Stop):
@@ -388,7 +391,7 @@ class _Call:
 
 
 class _VouchingCall(_Call):
-    """A call of a skill whose results may be trusted, item by item."""
+    """A call of a skill with `directory` or `creates`: values in its result may be trusted."""
 
     __slots__ = ()
 
@@ -401,7 +404,7 @@ class _VouchingCall(_Call):
 
 
 class _BuiltinCall(_Call):
-    """One of the runtime's own commands. What it quotes of others is neutralised, its own examples are not."""
+    """A call of a built-in command. Text by others in its output is neutralised, the runtime's own examples are not."""
 
     __slots__ = ()
 
@@ -416,7 +419,7 @@ def _lists(call: _Call) -> bool:
 
 
 class _AgentCall(_Call):
-    """An agent called as a skill: its effect is a sub-run, whose usage is the caller's too, however it ended."""
+    """A call of an agent as a skill. Its effect is a sub-run, whose usage is added to the caller's however it ends."""
 
     __slots__ = ()
 

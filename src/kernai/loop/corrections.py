@@ -1,4 +1,4 @@
-"""What a model reads if its response cannot be acted on. Each text says what was wrong and what to do."""
+"""Messages for a model whose response cannot be acted on. Each says what was wrong and what to do."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _HOW_TO_ANSWER_NATIVELY = "Plans and drafts are not shown to anyone. Write the a
 
 
 def _error(name: str | None, text: str, native: str) -> str:
-    """An error block in both wordings."""
+    """Return an error block in both wordings: for calls in blocks, and for native calls."""
     return Wording(error_block(name, text), error_block(name, native))
 
 
 def incomplete(block: Block, *, cut: bool) -> str:
-    """For a response that ends inside a block; `cut`: because the vendor broke it off."""
+    """For a response that ends inside a block; `cut`: the vendor cut it off there."""
     named = f' name="{escape_attribute(block.name)}"' if block.name is not None else ""
     tag = f'<block type="{escape_attribute(block.type)}"{named}>'
     call = f"call of {block.name}" if block.name else block.type
@@ -55,7 +55,7 @@ def incomplete(block: Block, *, cut: bool) -> str:
 
 
 def uncertain(blocks: Sequence[Block]) -> str:
-    """For blocks after a JSON value that the end of the response cut off: they may be quoted in it."""
+    """For blocks that follow an unterminated JSON string: they may be part of that string."""
     said = "; ".join(_named(block) for block in blocks[:20])
     return error_block(
         "response",
@@ -66,7 +66,7 @@ def uncertain(blocks: Sequence[Block]) -> str:
 
 
 def dialect(calls: DialectCalls) -> str:
-    """For calls in the format of another protocol. What they mean is shown as blocks to copy."""
+    """For calls in the format of another protocol. The model is shown the same calls as blocks, to copy."""
     native = f"Your response holds a call as text ({calls.dialect}); nothing was done. If you mean it, call the tool."
     if not calls.blocks:
         return _error(
@@ -85,7 +85,7 @@ def dialect(calls: DialectCalls) -> str:
 
 
 def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
-    """For an answer that is not of the agent's type; `cut`: the vendor broke it off."""
+    """For an answer that is not of the agent's output type; `cut`: the vendor cut it off."""
     why = ""
     if cut:
         why = (
@@ -96,7 +96,7 @@ def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
 
 
 def refused_answer(why: str) -> str:
-    """For an answer that the agent's `output_check` does not accept."""
+    """For an answer that the agent's `output_check` rejects."""
     return error_block("final", f"Your answer cannot be used. {neutralize(why)}")
 
 
@@ -111,12 +111,15 @@ def stray_close() -> str:
 
 
 def invalid_call(skill: str, error: SkillInputError) -> str:
-    """For a call whose parameters do not fit."""
+    """For a call with invalid parameters."""
     return _with_usage(skill, "", error)
 
 
 def _with_usage(name: str, what: str, error: SkillInputError) -> str:
-    """The faults quote what the model sent, so they are neutralised; the usage line is the runtime's own."""
+    """Return an error block with the faults and the usage line.
+
+    The faults quote what the model sent, so they are neutralised. The usage line is the runtime's own text.
+    """
     faults, line, usage = str(error).rpartition("\nUsage: ")
     if not line:
         return error_block(name, what + neutralize(usage))
@@ -143,12 +146,12 @@ def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
 
 
 def more_than(values: Sequence[object], shown: int) -> str:
-    """How many there are besides those that are shown."""
+    """Return ``; and N more`` for the values that are not shown, or an empty string."""
     return f"; and {len(values) - shown:,} more" if len(values) > shown else ""
 
 
 def untrusted(values: Sequence[UntrustedValue]) -> str:
-    """Why a call with values that only the user may bring in is not made, where nobody can be asked."""
+    """Say why a call that needs a person's consent is not made in a run where nobody can be asked."""
     if not any(one.path for one in values):
         return "this call acts on others and needs a person's consent, and nobody can be asked in this run"
     named = "; ".join(f"{one.path} is {quoted(one.value)}" for one in values[:20]) + more_than(values, 20)
@@ -171,7 +174,7 @@ def informational(kinds: Sequence[str], *, can_call: bool) -> str:
 
 
 def go_on() -> str:
-    """For an answer that reached the vendor's limit on tokens."""
+    """For an answer that was cut off at the token limit, and that the model is to continue."""
     said = (
         "Your response was cut off, for it had reached its limit. Go on exactly where it stopped: write only what is "
         "missing, repeat nothing"
@@ -180,7 +183,7 @@ def go_on() -> str:
 
 
 def stall(*, cut: bool = False) -> str:
-    """For prose from an agent that must use blocks; `cut`: the vendor broke it off."""
+    """For prose from an agent that must use blocks; `cut`: the vendor cut it off."""
     if cut:
         return _error(
             "response",
@@ -222,24 +225,24 @@ _WHY_REJECTED = {
 
 
 def why_rejected(reason: str, most: int) -> str:
-    """What is wrong with a plan of which at most so many tasks are run."""
+    """Say what is wrong with a plan; `most` is how many tasks the agent allows."""
     return _WHY_REJECTED[reason].format(most=min(most, MAX_TASKS))
 
 
 def rejected_plan(reason: str, most: int) -> str:
-    """For a plan that was meant as a workflow and is none."""
+    """For an invalid plan that was meant to be run."""
     said = f"Your plan was not run: {why_rejected(reason, most)}."
     return _error("plan", f"{said} Ask /workflow for how to write one.", said)
 
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
-    """For parameters that a call did without, where an input is called nearly so."""
+    """For parameters that were ignored, but whose names resemble those of inputs; `meant` maps one to the other."""
     said = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
     return error_block(skill, f"The call was made, but {neutralize(said)} What you gave for it was ignored.")
 
 
 def failed_tasks(failed: Sequence[str], total: int) -> str:
-    """For a workflow of which some tasks failed, before the model reports on the rest."""
+    """For a workflow in which some tasks failed."""
     more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""  # noqa: PLR2004 - as below
     return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {', '.join(failed[:20])}{more}"))
 
@@ -257,7 +260,7 @@ def beside_workflow(blocks: Sequence[Block]) -> str:
 
 
 def too_many_calls(limit: int, left: int) -> str:
-    """For the calls of one response beyond the limit."""
+    """For a response with more calls than the limit; `left` is how many were not run."""
     return error_block(
         "response",
         f"One response may run at most {limit} calls. The first {limit} were run, the other {left} were not. Write "

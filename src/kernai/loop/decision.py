@@ -1,6 +1,6 @@
-"""What a response asks for: one pure function, `decide`, that the loop and `kernai parse` share.
+"""`decide`, the pure function that says what a response asks for. The loop and `kernai parse` share it.
 
-It emits nothing and changes nothing. The loop carries the decision out (`kernel`), and records events as it does.
+It emits nothing and changes nothing. The loop (`kernel`) carries out the decision and records the events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls
     from kernai.blocks.plan import Plan, PlanResult
 
-#: blocks that only the runtime writes: one from a model is forged
+#: blocks that only the runtime may write; if a model writes one, it is forged
 FORGED = frozenset({"result", "error", "media"})
 #: blocks that only inform
 INFORMATIONAL = frozenset({"plan", "json"})
@@ -28,10 +28,11 @@ NESTED = "nested"
 
 
 class ParsedResponse:
-    """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
+    """A parsed response: its complete blocks, and the block that was still open at the end, if any.
 
-    See `ParseResult.certain`: blocks after those may be quoted in a JSON value that was cut off. `finish_reason` is one
-    of `FINISH_REASONS`, or None. `ends_turn`: see `LlmResponse`.
+    Only the first `certain` blocks (None: all) are sure to be blocks; later ones may be part of a JSON value that was
+    cut off, see `ParseResult.certain`. `finish_reason` is one of `FINISH_REASONS`, or None. `ends_turn`: see
+    `LlmResponse`.
     """
 
     __slots__ = ("blocks", "certain", "content", "ends_turn", "finish_reason", "incomplete", "only")
@@ -46,36 +47,35 @@ class ParsedResponse:
         self.certain = certain
         self.finish_reason = finish_reason
         self.ends_turn = ends_turn
-        #: the block of a response that holds one whole block and no other
+        #: the response's block, if it has one complete block and no other
         self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
 
     @property
     def is_cut(self) -> bool:
-        """Whether the vendor cut it off."""
+        """Whether the vendor cut the response off."""
         return self.finish_reason in CUT
-
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it is empty and the turn has not ended, as with a call in the vendor's own format."""
+        """Whether the response is empty although the turn has not ended, as with a call in the vendor's own format."""
         return self.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
 
 
 class RejectedPlan(NamedTuple):
-    """A `plan` block that is no workflow, and the reason, one of those of `plan_rejected`."""
+    """A `plan` block that cannot be run, with a reason of the `plan_rejected` event."""
 
     block: Block
     reason: str
 
 
 class Extras(NamedTuple):
-    """What a response holds besides what it asks for. None of it is run."""
+    """What a response contains besides its request. None of it is run."""
 
     rejected: Sequence[RejectedPlan] = ()
-    #: plans that are notes, json and forged blocks, in source order
+    #: plans that are only notes, `json` blocks and forged blocks, in source order
     others: Sequence[Block] = ()
     incomplete: Block | None = None
-    #: blocks after a JSON value that did not end; the last block before them begins with it
+    #: blocks after an unterminated JSON value, with which the block before them begins
     uncertain: Sequence[Block] = ()
 
     @property
@@ -87,7 +87,7 @@ NOTHING = Extras()
 
 
 class Workflow(NamedTuple):
-    """A plan to run, and its block. `beside` are the blocks that would have been acted on without it."""
+    """A plan to run, and its block. `beside`: blocks that are not run because of the plan."""
 
     plan: Plan
     beside: Sequence[Block]
@@ -96,9 +96,9 @@ class Workflow(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Commands and protocol blocks to run, in source order. A `final` beside them is set aside.
+    """Commands and protocol blocks to run, in source order. A `final` in the same response is not the answer.
 
-    `dialect` is the format in which they were written, where that was another one.
+    `dialect`: the format of the calls if they were not written as blocks.
     """
 
     blocks: Sequence[Block]
@@ -120,12 +120,12 @@ class Answer(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Nothing to do and no answer: `kind` decides how the model is corrected.
+    """A response that asks for nothing and is no answer. `kind` decides how the model is corrected.
 
-    `incomplete`: the response ends in an open block. `informational`: it holds blocks that run nothing, `kinds` says
-    which. `stall`: it holds no block at all, from an agent that must use them. `uncertain`: what it asks for
-    follows a JSON value that did not end. `dialect`: it holds calls in another format, `calls` says what they mean.
-    `stray`: its final contains its own closing tag.
+    `incomplete`: the response ends in an open block. `informational`: it has only blocks that run nothing, of the types
+    in `kinds`. `stall`: it has no block at all, but the agent must use blocks. `uncertain`: its requests follow an
+    unterminated JSON value. `dialect`: it has calls in another format; `calls` has the same calls as blocks. `stray`:
+    its final contains its own closing tag.
     """
 
     kind: Literal["incomplete", "informational", "stall", "uncertain", "dialect", "stray"]
@@ -151,14 +151,16 @@ def decide(
     max_tasks: int = MODEL_MAX_TASKS,
     checks_close: bool = True,
 ) -> Decision:
-    """The first of these that holds: a workflow, calls, an answer, a correction.
+    """Return the first of these that applies: a workflow, calls, an answer, a correction.
 
-    `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
-    `on_prose` is the agent's, `can_call` whether the agent has anything to call: if not, its text is the answer, tags
-    that it only mentions included, unless it holds only plans and drafts (`answers`, see `Rules`). `is_answer` knows
-    prose that is an answer in any case: a value of the type of the agent's answers. `dialects` is the agent's.
-    `was_corrected`: the response before was corrected for being prose, or only a draft, and now that is the answer.
-    `max_tasks` is the agent's. `checks_close`: a final that contains its own closing tag is corrected.
+    - `callable_types`: the block types that protocols handle.
+    - `may_plan`: whether plans are run, which is so only in the root run.
+    - `on_prose`, `dialects`, `max_tasks`: the agent's options.
+    - `can_call`: whether the agent has anything to call. If not, its text is the answer, including any tags that it
+      mentions, unless it has only plans and drafts (`answers`, see `Rules`).
+    - `is_answer`: recognises prose that is an answer in any case, because it is a value of the agent's output type.
+    - `was_corrected`: the previous response was corrected for being prose or only a draft; another one is the answer.
+    - `checks_close`: whether a final that contains its own closing tag is corrected.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -199,7 +201,7 @@ def decide(
 
 
 def _is_stray(response: ParsedResponse, final: Block) -> bool:
-    """Whether a response's last block, its one final, seems to continue after its first closing tag."""
+    """Whether a final at the end of a response seems to continue after its first closing tag."""
     if response.is_cut or final is not response.blocks[-1] or response.incomplete is not None:
         return False
     return behind_a_close(response.content) is not None
@@ -209,7 +211,7 @@ def _without_a_request(
     response: ParsedResponse, extras: Extras, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int,
     was_corrected: bool,
 ) -> Calls | Answer | Correction:
-    """Nothing is to be run, and no final was written."""
+    """Decide on a response with nothing to run and no complete final."""
     if extras.uncertain and can_call:
         return Correction("uncertain", (), extras)
     incomplete = response.incomplete
@@ -236,14 +238,14 @@ def _without_a_request(
 
 
 def _is_only_a_draft(response: ParsedResponse) -> bool:
-    """Whether there is nothing but plans and drafts, white space aside."""
+    """Whether a response has nothing but plans and drafts, apart from white space."""
     if response.incomplete is not None or any(block.type not in INFORMATIONAL for block in response.blocks):
         return False
     return not parse(response.content).text_segments
 
 
 def _translated(found: DialectCalls) -> Calls | Answer:
-    """What calls in a dialect ask for: it has commands and a final, and nothing else."""
+    """Decide on calls in a dialect, which has only commands and a final."""
     calls = [block for block in found.blocks if block.type == "command"]
     final = next((block for block in found.blocks if block.type == "final"), None)
     if final is not None and not calls:
@@ -252,7 +254,10 @@ def _translated(found: DialectCalls) -> Calls | Answer:
 
 
 def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
-    """The first plan block that is a workflow, and those before it that are not; none if plans are not run."""
+    """Return the first valid plan, its block, and the plan blocks before it that were rejected.
+
+    With ``max_tasks=0`` plans are not run, and all of them are rejected.
+    """
     rejected: list[RejectedPlan] = []
     for block in blocks:
         if block.type == "plan":
@@ -270,7 +275,7 @@ def _validated(block: Block, max_tasks: int) -> PlanResult:
 
 
 def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
-    """The blocks beside a workflow that would have been acted on without it."""
+    """Return the blocks that would have been acted on if the response had no workflow."""
     called = {id(block) for block in calls}
     after_plan = False
     left = []
@@ -278,7 +283,7 @@ def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block |
         if block is plan_block:
             after_plan = True
         elif block.type == "plan":
-            # a second workflow; a plan that is only a note is recorded as one
+            # a second workflow; plans that are only notes are recorded as such
             if after_plan and _validated(block, max_tasks).ok:
                 left.append(block)
         elif id(block) in called or block.type == "final":

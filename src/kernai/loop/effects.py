@@ -1,8 +1,8 @@
-"""What the loop can ask for, as data.
+"""Effects: what the loop asks a driver to do, as data.
 
-The loop yields one of these and is sent its outcome; a failure is thrown into it. A driver performs them. They hold
-only values and names: providers, skills, contexts and stores are looked up in the root run (`root.Root`). So one loop
-serves threads, asyncio, manual tests and replays, and middleware can read an effect, keep it, or replace it.
+The loop yields an effect. A driver performs it and sends the outcome back, or throws the failure into the loop. Effects
+contain only values and names: providers, skills, contexts and stores are looked up in the root run (`root.Root`). So
+one loop serves threads, asyncio, manual tests and replays, and middleware can read, store or replace an effect.
 
 ==============  =========================================  ====================================================
 effect          sent back                                  may be thrown
@@ -13,16 +13,16 @@ effect          sent back                                  may be thrown
 `CallBuiltin`   the text to show                           nothing
 `SubRun`        its `Result`                               what the host's own code raised in it
 `Spawn`         None, at once                              nothing
-`Join`          the `Completion` of one spawned piece      nothing of that piece: its `Completion` carries it
+`Join`          the `Completion` of one spawned piece      nothing: the error is in the `Completion`
 `Sleep`         None, after that time                      nothing
-`Raise`         nothing                                    its error, as a call's
+`Raise`         nothing                                    its error, as if a call had raised it
 ==============  =========================================  ====================================================
 
-At any effect these may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled` if a call
-was interrupted because the run is to stop; `NotPerformed` if the effect was not begun. At a call also a `Stop` or
-`Pause` that it raised. An exception at a `Spawn` means that the work was not begun.
+Any effect may also throw: `KeyboardInterrupt` and asyncio's `CancelledError`, unchanged; `Cancelled` if a call was
+interrupted because the run must stop; `NotPerformed` if the effect was not started. A call may also throw a `Stop` or
+`Pause` that it raised. An exception at a `Spawn` means that the work was not started.
 
-The loop never yields `Sleep` or `Raise`: they are for middleware and the like, as are some fields of the calls.
+The loop never yields `Sleep` or `Raise`. They are for middleware, as are some fields of the call effects.
 """
 
 from __future__ import annotations
@@ -44,48 +44,51 @@ if TYPE_CHECKING:
 
 
 class Cancelled(Control):
-    """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run."""
+    """The run must stop, because it timed out or was cancelled. Never seen outside of a run."""
 
 
 class LimitStop(Stop):
-    """A limit of the root run is used up during a call: middleware must not mistake that for the call's failure.
+    """A limit of the root run was reached during a call. Never seen outside of a run.
 
-    Never seen outside of a run.
+    This is a `Stop`, so that middleware does not mistake it for the call's failure.
     """
 
 
 class NotBegun(Cancelled):
-    """The run is to stop, and an announced call was not begun."""
+    """The run must stop, and an announced call was not started."""
 
 
 class NotPerformed(Control):
-    """Events could not be delivered, so the effect after them was not begun. Never seen outside of a run."""
+    """Events could not be delivered, so the effect after them was not started. Never seen outside of a run."""
 
     def __init__(self) -> None:
         super().__init__("the run was stopped")
 
 
 def task_scope(scope: str, step: int, task_id: str) -> str:
-    """The scope of a workflow's task: ``2.a``, or ``0.1/2.a`` below another run."""
-    # `/` separates scopes, so an id may not hold one; `%` first, so that the escape can be undone
+    """Return the scope of a workflow's task: ``2.a``, or ``0.1/2.a`` in a sub-run."""
+    # `/` separates scopes, so it is escaped in an id; `%` is escaped first, so that this can be reversed
     escaped = task_id.replace("%", "%25").replace("/", "%2F")
     return f"{scope}/{step}.{escaped}" if scope else f"{step}.{escaped}"
 
 
 def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | None:
-    """How work without an outcome of its own is marked in its event, if its run was to stop."""
+    """Return how work is marked in its event if a stop of the run prevented or interrupted it; None if it failed."""
     if isinstance(error, (Exception, SystemExit, Stop)):
         return None
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
 class Effect:
-    """Equal by its fields. Slotted classes written out, not dataclasses: two are made each step."""
+    """Base class of the effects. Two are equal if their fields are.
+
+    Effects are plain slotted classes instead of dataclasses for speed: each step creates two.
+    """
 
     __slots__: tuple[str, ...] = ()
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
     def __replace__(self, /, **changes: Any) -> Self:
@@ -106,10 +109,11 @@ class Effect:
 class CallModel(Effect):
     """One turn of the model.
 
-    The provider is that of the scope, unless `provider` names another. One that can call natively gets `tools`, if
-    there are any. Without `stream`, the text is shown when it is whole. `timeout` is how many seconds the call may take
-    from when it is performed; then it is a `ProviderError`. `approval` is what was decided on it, where it had been
-    paused.
+    - `provider`: the provider to call; None for the scope's.
+    - `tools`: for a provider with native calls, what the model may call.
+    - `stream`: if False, the text is only shown once it is complete.
+    - `timeout`: how many seconds the call may take before it fails with a `ProviderError`.
+    - `approval`: the decision on a call that had been paused.
     """
 
     __slots__ = (
@@ -162,14 +166,14 @@ class CallSkill(Effect):
         self.approval = approval
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; for the same skill, `arguments` are merged."""
+        """Return a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
         if "arguments" in changes and changes.get("skill", self.skill) == self.skill:
             changes["arguments"] = {**self.arguments, **changes["arguments"]}
         return super().replace(**changes)
 
 
 class CallProtocol(Effect):
-    """One block handed to the protocol of that name."""
+    """One block, to be passed to the protocol of that name."""
 
     __slots__ = ("approval", "block", "call_id", "protocol", "scope")
 
@@ -182,7 +186,7 @@ class CallProtocol(Effect):
 
 
 class CallBuiltin(Effect):
-    """One of the runtime's own commands. An effect, because its output depends on what is registered now."""
+    """One of the runtime's own commands. It is an effect because its output depends on what is registered now."""
 
     __slots__ = ("call_id", "command", "scope")
 
@@ -193,10 +197,10 @@ class CallBuiltin(Effect):
 
 
 class SubRun(Effect):
-    """A run within the run, whose state the root has under `scope`. Unless spawned, it runs in place.
+    """A sub-run. `Root.runs` has its state, by `scope`. Unless it is spawned, the loop that yields it waits for it.
 
-    For an agent that was called, `skill` is the name it was called by, and `scope` the call's id; for a task it is
-    None.
+    For an agent called as a skill, `skill` is the name by which it was called and `scope` the call's id. For a task,
+    `skill` is None.
     """
 
     __slots__ = ("agent", "approval", "input", "scope", "skill")
@@ -233,9 +237,9 @@ class Join(Effect):
 
 
 class Sleep(Effect):
-    """Wait so many seconds, at least 0 and finite, else `ValueError`. Ends at once when the run is to stop.
+    """Wait for `seconds`, which must be finite and at least 0, else `ValueError`. Ends early if the run must stop.
 
-    Before a model call is made again: `reason` is what it failed with, `attempt` the number of the retry, from 1.
+    Before the retry of a model call, `reason` is why the call failed and `attempt` the number of the retry, from 1.
     """
 
     __slots__ = ("attempt", "call_id", "reason", "scope", "seconds")
@@ -255,7 +259,7 @@ class Sleep(Effect):
 
 
 class Raise(Effect):
-    """Have the driver judge an exception from between loop and driver as if a call had raised it."""
+    """Make the driver treat an exception from a middleware as if a call had raised it."""
 
     __slots__ = ("error",)
 
@@ -264,16 +268,16 @@ class Raise(Effect):
 
 
 class Commit(Effect):
-    """Append the new rows to the run's store, before something is performed that cannot be undone.
+    """Append the new rows to the run's store, before something that cannot be undone is performed.
 
-    The loop never yields it: `kernai.durable` does.
+    `kernai.durable` yields this effect; the loop never does.
     """
 
     __slots__ = ()
 
 
 class Parked(Control):
-    """Work waits for a decision, and so does whatever waits for that work. Never seen outside of a run."""
+    """Work waits for a decision, so whatever waits for that work has to wait too. Never seen outside of a run."""
 
 
 class Completion:
@@ -292,7 +296,7 @@ Work = Generator[Effect, Any, Any]
 
 
 def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | Completion:
-    """Sends an outcome into a piece of work, or throws an error; returns its next effect, or how it ended."""
+    """Send an outcome or throw an error into a piece of work; return its next effect, or how the work ended."""
     try:
         effect: Effect = work.send(outcome) if error is None else work.throw(error)
     except StopIteration as stop:
@@ -303,15 +307,15 @@ def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | C
 
 
 def alone(effect: Effect) -> Work:
-    """One effect as a piece of work."""
+    """Turn one effect into a piece of work."""
     return (yield effect)
 
 
 def attempted(effect: Effect) -> Generator[Effect, Any, Completion]:
-    """The outcome of an effect, as a value."""
+    """Yield an effect and return its outcome or error as a `Completion`, without raising the error."""
     try:
         return Completion(None, (yield effect))
     except GeneratorExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - it belongs to the loop, which decides
+    except BaseException as error:  # noqa: BLE001 - the caller decides what to do about it
         return Completion(None, error=error)

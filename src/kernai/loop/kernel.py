@@ -2,20 +2,20 @@
 
 `run_loop` is a generator: it yields effects (`effects`), is sent their outcomes, fills the run's outbox with rows and
 returns the `Result`. It does no I/O, starts no thread and reads only the clock it was given. So the same outcomes
-always lead to the same decisions, which makes a recording a checkpoint.
+always lead to the same decisions, which is why a recording can serve as a checkpoint.
 
 One step::
 
     system message → messages_sent → CallModel → llm_response, blocks_parsed → the conversation
-      → decide, and the first of these that holds is carried out:
+      → decide, and the first of these that applies is carried out:
         1. Workflow    a valid plan: its tasks are sub-runs
         2. Calls       commands and protocol blocks: one message of the runtime each
         3. Answer      a final's content, or prose
         4. Correction  for a response that asks for nothing
 
-Where new things go: a built-in command into `builtin_commands.BUILTINS`; a block type that calls something into
-`calls`; what a response may ask for into `decision`; a stop reason into `result.StopReason`, raised as a
-`LimitReachedError`; a sink is any object with `record`.
+Where new things go: a built-in command in `builtin_commands.BUILTINS`; a block type that calls something in `calls`;
+something new that a response may ask for in `decision`; a stop reason in `result.StopReason`, raised as a
+`LimitReachedError`. A sink is any object with `record`.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ PROSE_PREVIEW = 400
 
 
 def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
-    """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what is sent back.
+    """Run a run or sub-run from its input to its `Result`. Yields effects; see `effects` for what is sent back.
 
-    `again` continues a run that has ended: this input is added to its conversation.
+    With `again`, a run that has ended is continued: `content` is added to its conversation.
 
-    A limit, a cancellation, a `Stop` and a failed provider end in a `Result`. Any other exception is raised after the
+    A limit, a cancellation, a `Stop` and a failed provider end in a `Result`. Any other exception is raised, after the
     `result` event has recorded how the run ended.
     """
     try:
@@ -131,17 +131,20 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
                 accepted = _finished(run, stop)
             if accepted is not None:
                 return run.finish(StopReason.FINAL, accepted.text)
-        # a sub-run's message is read by another model, which can do neither
+        # the error of a sub-run is read by another model, which can do neither
         advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
         raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
     except GeneratorExit:
-        raise  # the driver has abandoned the run: nobody would read its end
-    except BaseException as error:  # noqa: BLE001 - raised again unless it is a way in which runs end
+        raise  # the driver has abandoned the run: nobody would read its result
+    except BaseException as error:  # noqa: BLE001 - raised again unless a run may end that way
         return _ended(run, error)
 
 
 def _finished(run: Run, stop: Stop) -> Answer | None:
-    """The answer with which a call has ended the run; None if the model has to correct it. Raises any other stop."""
+    """Return the answer with which a call has ended the run, or None if the model has to correct it.
+
+    A `stop` without an answer is raised again.
+    """
     if not stop.is_final:
         raise stop
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
@@ -150,7 +153,7 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
 
 
 def _ended(run: Run, error: BaseException) -> Result[Any]:
-    """The result of a run that `error` ended; raises it again if the caller is to get it."""
+    """Return the result of a run that `error` has ended, or raise the error again if it is meant for the caller."""
     try:
         if isinstance(error, LimitReachedError):
             return run.finish(StopReason(error.reason), error=error)
@@ -168,33 +171,33 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
             misplaced = KernaiError(f"only a call can {does} in a skill, a protocol's handler or a middleware")
             run.finish(StopReason.ERROR, error=misplaced)
             raise misplaced from error
-        if isinstance(error, Exception):  # the user's own code failed: instructions, say
+        if isinstance(error, Exception):  # the user's own code failed, such as an instructions function
             run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
         else:
             run.finish(StopReason.CANCELLED, error=RunCancelledError(INTERRUPTED))
         raise error
     finally:
-        del error  # its traceback holds this frame: a run is freed without a garbage collection
+        del error  # its traceback refers to this frame; without the cycle, a run is freed without garbage collection
 
 
 def root_work(run: Run, content: tuple[InputPart, ...]) -> Work:
-    """What a driver drives for the root run."""
+    """Return the root run's work, for a driver."""
     return run.root.wrap(run, None, run_loop(run, content))
 
 
 def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
-    """What a driver drives for an effect that is work of its own: a sub-run's loop, or a single call."""
+    """Return the work of a sub-run or a spawned call, for a driver, with the outbox of its rows."""
     run = root.runs[what.scope]
     if isinstance(what, SubRun):
         work, outbox = run_loop(run, what.input), run.outbox
     else:
-        # a call writes no rows: its parent does
+        # a call itself writes no rows; its parent does
         work, outbox = alone(what), root.runs[""].outbox.beside()
     return root.wrap(run, what, work), outbox
 
 
 def begin(run: Run, content: tuple[InputPart, ...]) -> None:
-    """Records that a run begins, and with what."""
+    """Record the start of a run and its input."""
     root = run.root
     message = input_message(content, "model" if run.scope else "user")
     plan = run.given_plan
@@ -211,7 +214,7 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
     for earlier in run.conversation.messages:
         record_untrusted_history(run, earlier)
     run.keep(message)
-    if run.depth:  # the request checked the rest
+    if run.depth:  # for the root run, the request has checked all this
         run.gate.check_depth(run.depth)
         root.budget.limits.check_model(run.model)
         run.agent.check_provider(run.provider)
@@ -225,7 +228,7 @@ def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
 
 
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
-    """Decides what a response asks for and does it; returns the answer if that ends the run."""
+    """Decide what a response asks for and do it; return the answer if it ends the run."""
     response, decision = decided(run, response)
     note_correction(run, decision)
     if decision.extras is not NOTHING:
@@ -255,7 +258,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
 
 
 def _confirming(decision: Decision, response: ParsedResponse) -> Sequence[Block]:
-    """The blocks of a response that may confirm quoted calls."""
+    """Return the blocks of a response that may confirm quoted calls."""
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
         return decision.blocks if isinstance(decision, Calls) else ()
     return () if response.incomplete is not None else response.blocks
@@ -273,7 +276,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
 
 
 def _call_model(run: Run, step: int) -> CallModel:
-    """Begins a step: records its model call, which is about to be made."""
+    """Begin a step: record its model call, and return the call for the loop to yield."""
     run.begin_step(step)
     run.steps = step + 1
     run.gate.spend_call()
@@ -298,7 +301,7 @@ def _call_model(run: Run, step: int) -> CallModel:
 
 
 def _check_answer(run: Run, answer: object) -> None:
-    """Raises why the outcome of a model call cannot be used."""
+    """Raise an error if the outcome of a model call cannot be used."""
     run.gate.check()
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
@@ -306,7 +309,7 @@ def _check_answer(run: Run, answer: object) -> None:
 
 
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
-    """Records a failed model call, and raises why it failed."""
+    """Record a failed model call and raise its error."""
     failure = _provider_error(run, error) if isinstance(error, Exception) else None
     try:
         _write_failure(run, error, failure, answer)
@@ -314,18 +317,18 @@ def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
             raise error
         run.gate.check()
         if failure is error:
-            raise error  # with the provider's cause
+            raise error  # keeps the provider's `__cause__`
         raise failure from error
     finally:
-        del error, failure  # their tracebacks hold this frame
+        del error, failure  # their tracebacks refer to this frame
 
 
 def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> ParsedResponse:
-    """Records the response, counts its usage, and adds it to the conversation."""
+    """Record the response, count its usage, and add it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     stream = run.stream
     assert stream is not None
-    # first, because it may still show pieces: live rows come before the row that holds all of the text
+    # first, because this may still write streamed pieces, which come before the row with the complete text
     response = stream.response(answer)
     run.answer, run.finish_reason = answer, answer.finish_reason
     model = run.model
@@ -340,12 +343,12 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     if answer.blocks is not None and answer.prose is not None:
         row.blocks = [block.to_dict() for block in answer.blocks]
         run.native_calls = answer.blocks
-    elif answer.blocks:  # a middleware may have meant to; a provider has not
+    elif answer.blocks:  # a middleware may drop calls on purpose, a provider does not
         run.root.warn("native_calls.dropped", run_id=run.root.run_id, calls=len(answer.blocks),
                       reason="the content of the response does not end with their markup")
     if answer is not stream.answer or stream.earlier:
         stream.settle(answer)
-    if stream.given_up is not None:  # by earlier attempts
+    if stream.given_up is not None:  # usage of earlier attempts
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()
     (run.write if answer.metadata else run.put)(row)
@@ -365,9 +368,9 @@ def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | 
 
 
 def _write_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
-    """Records a failed model call: why it failed, the text so far, and its usage as far as it is known.
+    """Record a failed model call: why it failed, the text so far, and its usage, if known.
 
-    There is an `answer` if the run was cancelled just as the call had ended, or if the answer is empty.
+    There is an `answer` if the run was cancelled just after the call had ended, or if the answer is empty.
     """
     cancelled = isinstance(error, Cancelled)
     whole = answer if isinstance(answer, LlmResponse) else None
@@ -388,19 +391,19 @@ def _write_failure(run: Run, error: BaseException, failure: ProviderError | None
         model_calls=used.model_calls if used.model_calls > 1 else None,
         stop_reason=error.reason if isinstance(error, Stop) else None,
     )
-    counted = row.usage()  # as readers count it
+    counted = row.usage()  # readers of the recording count the same
     if counted is not None:
         run.meter.add(counted)
     run.write(row)
 
 
 def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> None:
-    """Records what a response holds besides its request; the runtime's next message warns the model about it."""
+    """Record what a response contains besides its request; the runtime's next message warns the model about it."""
     extras = decision.extras
     rejected = extras.rejected if run.agent.workflows else ()
     for block, reason in rejected:
         run.write(PlanRejectedRow(reason, block.content))
-    if isinstance(decision, Correction):  # next to calls, the model continues with their results
+    if isinstance(decision, Correction):  # after calls, the model continues with their results instead
         most = run.gate.rules(run).max_tasks
         run.warnings += tuple([
             corrections.rejected_plan(reason, most) for block, reason in rejected
@@ -425,11 +428,11 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
 
 
 def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None:
-    """Corrects the model after a response that asked for nothing."""
+    """Correct the model after a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
         run.inject(corrections.incomplete(response.incomplete, cut=response.is_cut))
     elif correction.kind == "uncertain":
-        run.inject_warnings()  # they say why
+        run.inject_warnings()  # the warnings say why
     elif correction.kind == "dialect" and correction.calls is not None:
         run.inject(corrections.dialect(correction.calls))
     elif correction.kind == "stray":
@@ -445,15 +448,15 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
 
 def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
-        # a run sets its result on the error that ends it: one instance raised in two runs must not mix them up
+        # the error that ends a run gets the run's result; copy one that already ended another run
         return error if error.result is None else copied(error)
     if run.gate.is_on_record():
-        return ProviderError(error_text(error))  # the text names the provider already
+        return ProviderError(error_text(error))  # the recorded text already names the provider
     return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
 
 
 def _answering(run: Run, error: Exception | None = None) -> str:
-    """Who returned a wrong answer, or raised the error."""
+    """Name whoever returned a wrong answer or raised the error."""
     if error is not None and run.stream is not None and run.stream.failure is error:
         return type(run.stream.asked).__name__
     return "a middleware" if run.middleware else type(run.provider).__name__

@@ -1,4 +1,4 @@
-"""`ModelStream`: receives the text of one model call, and parses it when it is complete."""
+"""`ModelStream`: receives the text of one model call, and parses it."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ def _counts(answer: LlmResponse) -> tuple[int | None, ...]:
 class ModelStream:
     """Collects streamed pieces, and parses them for live listeners. A driver passes it to the provider as `on_chunk`.
 
-    Called with a piece of text, from any thread, it raises if the run is to stop or the call's deadline has passed. A
-    provider that waits for anything but text should check `cancelled()` and `deadline`, in the run's monotonic seconds,
-    None without a timeout.
+    A provider calls it with each piece of text, from any thread. The call raises if the run must stop or the model
+    call's deadline has passed. While a provider waits for anything other than text, it should check `cancelled()` and
+    `deadline`, which is in seconds of the run's monotonic clock, or None without a timeout.
 
-    `report_usage(usage)` takes the vendor's `Usage` of this attempt so far, as soon as it is known: it counts even if
-    the call fails. `attempt_failed()`: it failed, and is tried again. `waiting(seconds, reason, attempt)`: the provider
-    waits that long before retry number `attempt`, counted from 1. `tools`, a `kernai.Tools`, asks a provider that
-    `calls_natively` for a native call; `block(index, type, name, text)` takes a piece of native call number `index`,
-    counted from 0.
+    - `report_usage(usage)` takes the vendor's `Usage` of this attempt so far, as soon as it is known. It counts even if
+      the call fails.
+    - `attempt_failed()`: this attempt has failed, and the provider will try again.
+    - `waiting(seconds, reason, attempt)`: the provider waits that long before retry number `attempt`, counted from 1.
+    - `tools`: if not None, a provider that `calls_natively` should offer these `kernai.Tools` to the model.
+    - `block(index, type, name, text)` takes a piece of native call number `index`, counted from 0.
 
-    Without a listener, the whole text is parsed at the end, to the same blocks. During the call, pieces are delivered
-    at once; what is left at its end is delivered with the events that follow.
+    Without a listener, the whole text is parsed at the end, into the same blocks. During the call, pieces are delivered
+    immediately; any that are left at its end are delivered with the events that follow.
     """
 
     __slots__ = (
@@ -71,15 +72,15 @@ class ModelStream:
         #: for a native call: what the model may call
         self.tools: Tools | None = None
         self.pieces: list[str] = []
-        #: type, name and pieces of the native calls that were streamed, by their index, and the one that was last
+        #: streamed native calls, by index: type, name and pieces; and the index of the last one
         self._calls: dict[int, tuple[str, str | None, list[str]]] | None = None
         self._last_call: int | None = None
-        #: what a call returns: under asyncio something that may be awaited
+        #: returned for each piece: under asyncio, the provider may await it to let the listeners catch up
         self.caught_up: Any = None
-        #: the known usage of this attempt so far, and of those before it
+        #: the known usage of this attempt so far, and of earlier attempts
         self.reported: Usage | None = None
         self.given_up: Usage | None = None
-        #: what the model has answered; and what it had answered before a middleware asked once more, with the usage
+        #: the model's answer; and its earlier answers, with their usage, if a middleware repeated the call
         self.answer: LlmResponse | None = None
         self.earlier: tuple[tuple[LlmResponse, Usage], ...] = ()
         #: why the call failed, and which provider was asked
@@ -90,12 +91,12 @@ class ModelStream:
             self._begin()
 
     def again(self) -> ModelStream:
-        """The stream for another try of the call; what this one has shown is taken back."""
+        """Return the stream for another attempt at the call, and retract what this one has shown."""
         run = self._run
         run.root.cancellation.check()
         self.attempt_failed()
         answered = self._answered()
-        if self.answer is not None:  # it is paid for as well
+        if self.answer is not None:  # this answer has to be paid for, too
             run.root.budget.spend_usage(answered[-1][1])
         try:
             run.root.budget.spend_call()
@@ -109,11 +110,11 @@ class ModelStream:
         return stream
 
     def set_timeout(self, seconds: float) -> None:
-        """The call may take that long from now on."""
+        """Set the call's own deadline, `seconds` from now."""
         self._deadline = self._run.clock.monotonic() + seconds
 
     def end(self, failure: BaseException, provider: Provider) -> None:
-        """The call has failed or was given up: what its provider still says is discarded."""
+        """End a call that has failed or was abandoned: anything its provider still reports is discarded."""
         self._ended = True
         self.failure, self.asked = failure, provider
 
@@ -130,7 +131,7 @@ class ModelStream:
             self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def _priced(self, usage: Usage) -> Usage | None:
-        """As the usage of one failed call, with its cost if there is a price."""
+        """Return `usage` as that of one failed call, with its cost if the price is known."""
         assert self.effect is not None
         rates, known = self.effect.model.rates, usage.to_dict() | {"model_calls": 1}
         if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
@@ -151,12 +152,12 @@ class ModelStream:
         return (*self.earlier, (self.answer, usage_of(self.answer, self.effect.model)))
 
     def settle(self, returned: LlmResponse | None = None) -> None:
-        """Counts the answers that a middleware asked for and put aside, when it `returned` another one, or none."""
+        """Count the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
         answered = list(self._answered())
         if returned is not None:
             self.attempt_failed()
             found = [one for one in answered if one[0] is returned] or [
-                one for one in answered if _counts(one[0]) == _counts(returned)  # it may have been changed
+                one for one in answered if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
             ]
             if found:
                 answered.remove(found[-1])
@@ -164,14 +165,14 @@ class ModelStream:
             self.given_up = used if self.given_up is None else self.given_up + used
 
     def give_up(self, used: Usage | None) -> None:
-        """Counts the usage of a failed try: against the limits at once, in the result when the call has ended."""
+        """Count the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
         if used is not None:
             self.given_up = used if self.given_up is None else self.given_up + used
             self._run.root.budget.spend_usage(used)
 
     @property
     def deadline(self) -> float | None:
-        """The earlier of the run's deadline and the call's own."""
+        """The earlier of the run's and the call's own deadline."""
         run_s, own = self._cancellation.deadline, self._deadline
         return run_s if own is None else own if run_s is None else min(run_s, own)
 
@@ -183,7 +184,7 @@ class ModelStream:
         return self._deadline is not None and self._run.clock.monotonic() >= self._deadline
 
     def timed_out(self) -> ProviderError:
-        """The error of a call whose own deadline has passed."""
+        """Return the error of a call whose own deadline has passed."""
         seconds = None if self.effect is None else self.effect.timeout
         return ProviderError(f"the model call took longer than {seconds} s", code="timeout", retryable=True)
 
@@ -232,9 +233,9 @@ class ModelStream:
             raise RunCancelledError("this model call has ended")
 
     def response(self, answer: LlmResponse) -> ParsedResponse:
-        """The parsed response. Its `content` counts: if the streamed pieces differ, they are taken back.
+        """Parse `answer`. Only its `content` counts: if the streamed pieces differ, they are retracted.
 
-        Anything that the provider streams later is refused.
+        Anything that the provider streams after this is refused.
         """
         self._ended = True
         if answer.blocks is not None and answer.prose is not None:
@@ -258,7 +259,7 @@ class ModelStream:
             content, self._blocks, self._incomplete, self._parser.certain, reason, answer.ends_turn)
 
     def _native(self, answer: LlmResponse, prose: str, blocks: Sequence[Block]) -> ParsedResponse:
-        """The response with native calls, which are not parsed. What was streamed differently is taken back."""
+        """Return a response with native calls, which need no parsing. If the streamed pieces differ, retract them."""
         shown, calls = "".join(self.pieces), self._calls or {}
         same = all(
             at < len(blocks) and (type, name, "".join(pieces)) == (blocks[at].type, blocks[at].name, blocks[at].content)
@@ -293,7 +294,7 @@ class ModelStream:
 
         parser = StreamParser()
         parser.on("text_chunk", lambda text: self._show(TextChunkRow(text)))
-        # blocks do not nest, so the one that is open is the next that will be complete
+        # blocks do not nest, so the open block is the next one to be completed
         parser.on("block_start", self._begin_block)
         parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=len(self._blocks))))
         parser.on("block_complete", self._end_block)

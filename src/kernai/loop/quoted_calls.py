@@ -1,9 +1,9 @@
 """Calls quoted from outside text: if the model makes one, it has to confirm that it means it.
 
 Outside text is what skills, protocols, tasks and sub-agents returned, their error messages, and the results in a
-history. Each scope remembers what its model has read, on top of what its parent knew. Texts are searched when the next
-response has arrived, so that the calls of one response are not compared with its own results. All of it follows from
-recorded outcomes, so a replay decides the same.
+history. Each scope remembers what its model has read, in addition to what its parent knew. Texts are only searched once
+the next response has arrived, so that the calls of one response are not compared with their own results. All of this
+follows from recorded outcomes, so a replay makes the same decisions.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Message
 
-#: the texts by which contents are compared: two contents that have one in common are the same call
+#: normal forms of a call's content: two contents that have one in common are the same call
 Keys = frozenset[str]
 #: calls that a model was asked to confirm: type, name and a key of the content
 Asked = frozenset[tuple[str, str | None, str]]
 _NONE: Asked = frozenset()
-TOGETHER = 2  # from these rules on, see `rules.QUOTES`
-_ANY = ("", None)  # the key of a text that was made to hide its calls
+TOGETHER = 2  # the `Rules.quotes` since which one response may confirm several calls, see `definition.QUOTES`
+_ANY = ("", None)  # in place of type and name: a text that was made to hide its calls may quote any call
 
 
 class QuotedCalls:
-    """What one scope remembers. `outer` is that of its parent run."""
+    """The quoted calls that one scope knows. `outer` has those of its parent run."""
 
     __slots__ = (
         "_asked", "_confirmed", "_contents", "_known", "_quoted", "_spelled", "_unread", "is_due", "knows_none",
@@ -47,16 +47,16 @@ class QuotedCalls:
 
     def __init__(self) -> None:
         self.outer: QuotedCalls | None = None
-        #: whether `begin_response` has to look at the next response
+        #: whether `begin_response` has to be called with the next response
         self.is_due = False
-        #: whether no text held a call, as in most runs
+        #: whether no text contained a call so far, as in most runs
         self.knows_none = True
         # few runs ever read a call, so these are created with the first one
         self._unread: list[tuple[str, Look]] | None = None
-        #: by type and name: the contents, each with its source, and all of them once
+        #: quoted contents by type and name, each with its source; and the set of all of them, against duplicates
         self._quoted: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
         self._contents: set[tuple[str, str | None, str | None]] | None = None
-        #: by type and name: how many of those read were searched, and the keys of their contents
+        #: by type and name: how many of the quoted contents have been indexed, and the source of each of their keys
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
         #: letters and digits of texts that may spell a call, each with its source
         self._spelled: list[tuple[str, str]] | None = None
@@ -64,12 +64,12 @@ class QuotedCalls:
         self._asked = self._confirmed = _NONE
 
     def begin_below(self, outer: QuotedCalls) -> None:
-        """This scope's model knows what its parent's has read so far."""
+        """Begin a sub-run: its model knows what the parent's model has read so far."""
         self.outer, self.knows_none = outer, outer.knows_none
 
     def record_untrusted(self, source: str, text: str) -> None:
-        """The model will read this text with its next call."""
-        if not (  # written out, since every result is checked
+        """Note an outside text that the model reads with its next call."""
+        if not (  # without a loop, for speed: every result is checked
             "<" in text or "&" in text or "%" in text or "\\" in text or "name" in text or "CALLS" in text
             or "=3" in text
         ) and text.isascii():
@@ -83,7 +83,7 @@ class QuotedCalls:
             self.is_due = True
 
     def begin_response(self, *, confirms: Callable[[Asked], bool]) -> None:
-        """A response has arrived; `confirms` says whether it holds nothing but calls that were to be confirmed."""
+        """Prepare to check a response. `confirms` says whether it has only calls that were to be confirmed."""
         self._confirmed = self._asked if self._asked and confirms(self._asked) else _NONE
         self._asked = _NONE
         if self._unread is not None:
@@ -92,7 +92,7 @@ class QuotedCalls:
         self.is_due = bool(self._confirmed)
 
     def _read(self, unread: list[tuple[str, Look]]) -> None:
-        """Finds the calls in texts that the model has read."""
+        """Find the calls in texts that the model has read."""
         for source, look in unread:
             self._spelled = [*(self._spelled or ()), *((one, source) for one in look.spellings)]
             if not look.shows_call:
@@ -112,9 +112,10 @@ class QuotedCalls:
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,
         spelled: bool,
     ) -> str | None:
-        """Where this call is quoted from, if it is and the model has not confirmed it; confirmation is then expected.
+        """Return the source from which a call is quoted; None if it is not, or if the model has confirmed it.
 
-        `spelled`: a text also quotes the call if only its letters and digits are the same.
+        With `may_confirm`, the model's next response may confirm the call. With `spelled`, a text also quotes a call if
+        only the letters and digits are the same.
         """
         lists = self.untrusted_calls(type, name)
         wild = next((calls[0] for calls in self.untrusted_calls(*_ANY) if calls), None)
@@ -145,10 +146,12 @@ class QuotedCalls:
         return source
 
     def untrusted_calls(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
-        """The quoted calls of a type and name, by scope; first those of outer scopes, which do not change meanwhile."""
+        """Return the quoted calls of a type and name, one list per scope.
+
+        Outer scopes come first; their lists do not change while this scope runs.
+        """
         outer = [] if self.outer is None else self.outer.untrusted_calls(type, name)
         return outer if self._quoted is None else [*outer, self._quoted.get((type, name), [])]
-
 
     def _spellings(self) -> list[tuple[str, str]]:
         outer = [] if self.outer is None else self.outer._spellings()  # noqa: SLF001 - of the same class
@@ -156,7 +159,7 @@ class QuotedCalls:
 
 
 def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
-    """Says whether all `blocks` are calls that were to be confirmed."""
+    """Return a function that says whether all `blocks` are calls that the model was asked to confirm."""
 
     def keys_of(block: Block) -> tuple[str | None, Keys]:
         if block.type in ("final", "plan"):
@@ -176,7 +179,10 @@ def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
-    """The parameters of a call as they were sent, be a number in quotes or not, and as the skill gets them."""
+    """Return a function for the keys of a skill's call: its parameters as sent, and as the skill receives them.
+
+    In the parameters as sent, a number in quotes is the same as the number.
+    """
 
     def keys_of(content: str) -> Keys:
         params = skill.read(content, repair=run.root.repair)
@@ -191,7 +197,7 @@ def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
 
 
 def content_keys(content: str) -> Keys:
-    """A protocol's request, a plan or an answer: JSON by its value, other text without the white space around it."""
+    """Return the keys of a protocol's request, a plan or an answer: its stripped text and, of JSON, also its value."""
     bare = content.strip(ASCII_SPACE)
     keys = {f"text {bare}"}
     if bare[:1] in ("{", "[", "`"):
@@ -203,7 +209,7 @@ def content_keys(content: str) -> Keys:
 
 
 def _without_types(value: Any) -> Any:
-    """Numbers and booleans as texts: a call of the other type is refused, and then shown with the right one."""
+    """Turn numbers and booleans into texts. A call with the wrong type is refused, then repeated with the right one."""
     if isinstance(value, dict):
         return {key: _without_types(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -216,9 +222,9 @@ def _canonical(value: object) -> str:
 
 
 def record_untrusted_history(run: Run, message: Message) -> None:
-    """The results and errors in a message of a history.
+    """Note the results and errors in a message of a history.
 
-    In there, what the runtime itself says is unchanged, and what it passed on is neutralised.
+    In such a message, the runtime's own text is unchanged, and text that it passed on is neutralised.
     """
     if message.role != "user" or ("<block" not in message.text and "<result" not in message.text):
         return
@@ -229,7 +235,7 @@ def record_untrusted_history(run: Run, message: Message) -> None:
         if is_own:
             run.quoted.record_untrusted("history", passed_on(block.content))
             continue
-        # a call's parameters may hold an `&lt;` of their own, which a model copies or decodes
+        # a call's parameters may contain an `&lt;` of their own, which a model may copy or decode
         for text in dict.fromkeys((restored(block.content), block.content.replace("&lt;", "<"))):
             run.quoted.record_untrusted("history", text)
 
@@ -238,5 +244,8 @@ _OWN_TAG = r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?"
 
 
 def passed_on(text: str) -> str:
-    """What the runtime passes on in an error or a listing of its own, without the tags of its usage lines."""
+    """Return a text of the runtime without the tags of its usage lines, so that only text by others can quote calls.
+
+    Tags in text that the runtime passed on were neutralised; they are restored.
+    """
     return re.sub(_OWN_TAG, "", neutralize(text.replace("&lt;", "\x00"))).replace("\x00", "<")

@@ -1,4 +1,4 @@
-"""`Root`: what a root run and all its sub-runs share, with its clock, its cancellation, its gate and its outboxes."""
+"""`Root`: what a root run and all its sub-runs share. Also its clock, cancellation, gate and outboxes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """`wall` returns seconds since 1970, for timestamps; `monotonic` seconds that only grow, for durations."""
+    """The time, in seconds: `wall` since 1970, for timestamps; `monotonic`, which never goes back, for durations."""
 
     __slots__ = ("monotonic", "wall")
 
@@ -40,9 +40,9 @@ class Clock:
 
 
 class Cancellation:
-    """Whether a root run is to stop, and why. Loop, drivers, providers and skills ask it.
+    """Whether a root run must stop, and why. The loop, drivers, providers and skills check it.
 
-    It is set from within (Ctrl-C, a closed stream), by the caller's object with `is_set()`, or by the timeout.
+    It is set from within (Ctrl-C, a closed stream), by the caller's `cancel` object, or by the timeout.
     """
 
     __slots__ = ("_clock", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet", "must_be_watched")
@@ -60,17 +60,17 @@ class Cancellation:
         self._timeout: float | None = None
         #: in the clock's monotonic seconds; None without a timeout
         self.deadline: float | None = None
-        #: whether it can become set without a call of `set`, so that it has to be polled
+        #: whether it can become set without a call to `set`, so that it has to be polled
         self.must_be_watched = outer is not None
         #: whether it is not set and need not be polled
         self.is_quiet = outer is None
 
     def may_come_from_outside(self) -> None:
-        """Another thread may stop the run at any time."""
+        """Have this polled, because another thread may stop the run at any time."""
         self.must_be_watched, self.is_quiet = True, False
 
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
-        """The run begins and has `timeout` seconds, of which it used `spent` before it was resumed."""
+        """Start the timeout, in seconds. `spent` is how much of it the run had used before it was resumed."""
         if timeout is not None:
             self._timeout = timeout
             self.deadline = self._clock.monotonic() + max(timeout - spent, 0.0)
@@ -82,28 +82,28 @@ class Cancellation:
         self.is_quiet = False
 
     def stop(self, stop: Stop) -> None:
-        """Ends the run because an observer raised `stop`; the first one gives the reason."""
+        """End the run because an observer raised `stop`. If several do, the first one is the reason."""
         self._stop = self._stop or stop
         self.set()
 
     def reopen(self) -> None:
-        """Takes a `stop` back: the run continues."""
+        """Undo `set` and `stop`: the run continues."""
         self._set, self._stop = False, None
         self.is_quiet = not self.must_be_watched
 
     def is_set(self) -> bool:
         if not self._set and self._outer is not None:
-            # kept: clearing the caller's event later does not resume the run
+            # remembered: clearing the caller's event later does not resume the run
             self._set = bool(self._outer.is_set())
         return self._set or (self.deadline is not None and self._clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
-        """Raises `Cancelled` if the run is to stop."""
+        """Raise `Cancelled` if the run must stop."""
         if not self.is_quiet and self.is_set():
             raise Cancelled
 
     def error(self) -> RunStoppedError:
-        """Why the run is to stop. A cancellation takes precedence over the timeout."""
+        """Return why the run must stop. A cancellation takes precedence over the timeout."""
         if self.is_set() and not self._set:
             return LimitReachedError(f"timeout={self._timeout} s has passed", StopReason.TIMEOUT)
         if self._stop is not None and self._stop.reason != StopReason.CANCELLED:
@@ -113,9 +113,9 @@ class Cancellation:
 
 
 class Gate:
-    """What a run asks before it acts: whether it is to stop, whether a limit is used up, which rules hold.
+    """What a run asks before it acts: whether it must stop, whether a limit is used up, which rules apply.
 
-    This one answers for the present, to a root run and all its sub-runs. A scope that is being replayed has a
+    A live root run and all its sub-runs share one gate. A scope that is being replayed has a
     `durable.replay_cursor.ReplayCursor` of its own, which answers from the recording.
     """
 
@@ -126,19 +126,19 @@ class Gate:
         self._budget = budget
 
     def is_on_record(self) -> bool:
-        """Whether the next row is on record."""
+        """Whether the next row has been recorded already, because the run is being replayed."""
         return False
 
     def is_decided(self) -> bool:
-        """The same at a place where a run may be stopped: raises the stop if that is on record."""
+        """Like `is_on_record`, at a place where a run may stop: raises the stop if one is recorded here."""
         return False
 
     def check(self) -> None:
-        """Raises `Cancelled` if the run is to stop."""
+        """Raise `Cancelled` if the run must stop."""
         self._cancellation.check()
 
     def spend_call(self) -> None:
-        """Before a call: raises if the run is to stop or a limit is used up, else counts the call."""
+        """Count a call before it is made. Raises if the run must stop or a limit is used up."""
         if not self._cancellation.is_quiet:
             self._cancellation.check()
         budget = self._budget
@@ -147,27 +147,27 @@ class Gate:
             budget.check_call(number)
 
     def check_depth(self, depth: int) -> None:
-        """Raises if a sub-run is too deep."""
+        """Raise if a sub-run is too deep."""
         self._budget.check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        """Why the run is to stop."""
+        """Return why the run must stop."""
         return self._cancellation.error()
 
     def output_check(self, run: Run, value: Any) -> str | None:
-        """What the agent's `output_check` says of an answer; on record, what it said then."""
+        """Return what the agent's `output_check` says about an answer; in a replay, what it said then."""
         return _checked(run, value)
 
     def rules(self, run: Run) -> Rules:
-        """The rules by which the run's responses are judged."""
+        """Return the rules by which the run's responses are judged."""
         return run.setup.rules
 
     def system(self, run: Run) -> System:
-        """The system message of the step that begins."""
+        """Return the system message of the step that begins."""
         return run.setup.system or run.setup.read_system(run.agent.instructions_read, run.context)
 
     def as_recorded(self, run: Run, message: Message) -> Message:
-        """A message of the runtime; on record, as the model read it then, whatever its wording is today."""
+        """Return a message of the runtime; in a replay, as the model read it then, even if the wording has changed."""
         del run
         return message
 
@@ -182,10 +182,10 @@ def _checked(run: Run, value: Any) -> str | None:
 
 
 class Delivery(Protocol):
-    """Where rows are delivered. `listening` is whether anybody wants streamed pieces.
+    """Where rows are delivered. `listening`: whether anybody wants streamed pieces.
 
-    `kept` is the recorder's own list if nothing but recorder and log needs the rows: they are written there directly,
-    and only rows to be logged wait.
+    `kept` is the recorder's own list if only the recorder and the log need the rows, else None. Rows are written
+    directly to that list; only rows for the log still wait for their delivery.
     """
 
     listening: bool
@@ -195,9 +195,9 @@ class Delivery(Protocol):
 
 
 class Outbox:
-    """The rows of one run on their way out.
+    """The rows of one run that are to be delivered.
 
-    `waiting` holds those to deliver before the next effect is performed. New rows are appended to `rows`, which is
+    `waiting` has the rows to deliver before the next effect is performed. New rows are appended to `rows`, which is
     either `waiting` or the recorder's list.
     """
 
@@ -207,48 +207,48 @@ class Outbox:
         self.delivery = delivery
         self.waiting: deque[Row] = deque()
         kept = delivery.kept
-        #: whether rows are in the recorder already
+        #: whether rows are written directly to the recorder's list
         self.is_kept = kept is not None
         self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
 
     def now(self, row: Row) -> None:
-        """Delivers a row at once, from any thread: a streamed piece of a response, a skill's progress."""
+        """Deliver a row immediately, from any thread, such as a streamed piece of a response or a skill's progress."""
         self.delivery.deliver_now(row, self)
 
     def beside(self) -> Outbox:
-        """An outbox for work that runs beside this one's, delivering to the same place."""
+        """Return an outbox for concurrent work, with the same delivery."""
         return Outbox(self.delivery)
 
 
 class Durable(Protocol):
-    """Stores a run."""
+    """A run that is kept in a store, as the drivers see it."""
 
-    #: calls that are made because the time until which they waited has come
+    #: ids of paused calls that are made again because their time has come
     woken: set[str]
 
     @property
     def key(self) -> str | None:
-        """What idempotency keys of the run begin with; None for its id."""
+        """The prefix of the run's idempotency keys; None for the run's id."""
 
     @property
     def holds(self) -> bool:
-        """Whether `close` has something to give back."""
+        """Whether the run still has to be released with `close`."""
 
     def commit(self) -> None:
-        """Appends the rows since the last commit. What it raises ends the run."""
+        """Append the rows since the last commit. An error that this raises ends the run."""
 
     def look(self) -> None:
-        """`KernaiError` where the run may be another worker's by now."""
+        """Raise `KernaiError` if another worker may have the run by now."""
 
     def close(self) -> None:
-        """The run is not driven any more."""
+        """Release the run, which is no longer driven here."""
 
 
 class Root:
-    """Configuration and registries as they were when the run started; the loop looks at no global ones.
+    """Configuration and registries as they were when the run started. The loop never uses the global ones.
 
-    `runs` are the runs in progress, by scope: whoever performs an effect looks up there what its names refer to. The
-    driver empties it at the end, so that runs are freed without a garbage collection.
+    `runs` has the runs in progress, by scope. Whoever performs an effect looks up its names there. The driver empties
+    `runs` at the end, so that runs are freed without garbage collection.
     """
 
     def __init__(
@@ -272,15 +272,15 @@ class Root:
         self.budget = budget
         self.clock = clock
         self.cancellation = cancellation
-        #: ``wrap(run, effect, work)`` returns the work to drive in place of `work`: here middleware and the journal
-        #: come in. `effect` is None for the root run, else the sub-run or the spawned call.
+        #: ``wrap(run, effect, work)`` returns the work to drive in place of `work`, with middleware and the journal
+        #: added. `effect` is None for the root run, else the sub-run or the spawned call.
         self.wrap = wrap
         self.skills = skills
         self.protocols = protocols
         self.allowed_skills = allowed_skills
         self.credential_resolver = credential_resolver
         self.setting_resolver = setting_resolver
-        #: which mistakes in a call's parameters are mended
+        #: which mistakes in a call's parameters are repaired
         self.repair = repair
         self.warn = warn
         #: logs the traceback of a failed call; None if nobody wants it
@@ -289,5 +289,5 @@ class Root:
         self.runs: dict[str, Run] = {}
         #: makes the `Trust` of a run; None unless a skill needs one
         self.trusts: Callable[[Run], Trust] | None = None
-        #: None if a paused run cannot be kept
+        #: None if the run is not kept in a store, so that it cannot pause
         self.durable: Durable | None = None

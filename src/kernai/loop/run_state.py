@@ -87,7 +87,7 @@ class Run:
         self.clock = root.clock
         #: the type of this run's answer; None for text
         self.answer_type = answer_type
-        #: judges this run's answers; a plan's tasks have none, unless they have an agent of their own
+        #: checks this run's answers; a workflow's task has none, unless it has an agent of its own
         self.output_check = output_check
         self.quoted = QuotedCalls()
         self._set_up()
@@ -95,15 +95,15 @@ class Run:
         self.most_repeats = root.budget.limits.repeated_calls
         self.conversation = Conversation()
         self.meter = UsageMeter()
-        #: the skill of each name, as it was when a call of it was checked
+        #: skills by name, as they were when a call was checked
         self.held: dict[str, Skill] = {}
-        #: of this step's calls, by call id; they know which credentials were read
+        #: the contexts of this step's calls, by call id; they know which credentials were read
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
-        #: what the runtime's next message adds to its text
+        #: texts to append to the runtime's next message
         self.warnings: tuple[str, ...] = ()
-        #: of the model call in progress, or the last one
+        #: the stream of the model call in progress, or of the last one
         self.stream: ModelStream | None = None
-        #: the response that is being acted on, and why the model's last one ended
+        #: the response that is being acted on, and the finish reason of the model's last response
         self.answer: LlmResponse | None = None
         self.finish_reason: str | None = None
         self.native_calls: Sequence[Block] = ()
@@ -114,19 +114,19 @@ class Run:
         self.begin_turn()
         #: the system message that was last sent
         self.system = NO_SYSTEM
-        #: what a `Trusted` input may hold; None unless a skill of the root's agents asks for that
+        #: decides what a `Trusted` input may contain; None unless a skill of the root's agents needs it
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
         for kind, name, close in self.setup.unknown():
             self._warn_of_unknown(kind, name, close)
 
     def _warn_of_unknown(self, kind: str, name: str, close: str) -> None:
-        """`kind` is ``skill`` or ``protocol``; `close` are similar names that are registered."""
+        """Warn of a name that is not registered. `kind` is ``skill`` or ``protocol``; `close` are similar names."""
         self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
                        reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def definition(self) -> dict[str, Any]:
-        """What the agent is, and those that it can call; see `kernai.agents.definition`."""
+        """Return the definition of the agent and of those that it can call; see `kernai.agents.definition`."""
         return definition_of(self.agent, self._setup_of, self.task_agents)
 
     def _setup_of(self, agent: Agent[Any]) -> Setup:
@@ -138,31 +138,31 @@ class Run:
         )
 
     def begin_turn(self) -> None:
-        """Resets what belongs to one input of the caller."""
-        #: how many times in a row the last call has come
+        """Begin a turn: reset the state that belongs to one input of the caller."""
+        #: how many times in a row the last call was made
         self.repeats = 0
         self._last_call: object = None
-        #: the step with which it begins
+        #: the first step of the turn
         self.first_step = self.steps
-        #: whether the last response was corrected for being prose, or for a draft of an agent that can call nothing
+        #: whether the last response was corrected for being prose, or a draft by an agent that can call nothing
         self.was_corrected = False
-        #: whether an answer was corrected that contains its own closing tag
+        #: whether an answer was corrected for containing its own closing tag
         self.was_stray = False
         #: whether the answer was cut off; the text so far of an answer that the model is asked to continue
         self.truncated, self.unfinished = False, ""
-        #: whether the model has said nothing without ending its turn
+        #: whether the model sent an empty response without ending its turn
         self.was_silent = False
-        #: the answer's value, the mistakes in its JSON that were mended, how many answers of a wrong type came before
+        #: the answer's value, the repairs of its JSON, and how many answers were rejected before
         self.output: Any = None
         self.repairs: Sequence[str] = ()
         self.rejected = 0
         self.result: Result[Any] | None = None
-        #: the stop reason, while rows are written because the whole run stops
+        #: the stop reason, once the whole run is stopping: rows from then on are marked with it
         self.stop: str | None = None
         self.place: Place = (self.step, self.depth, self.task_id, self.scope, self.root.run_id, None)
 
     def begin_step(self, step: int) -> None:
-        """Rows written from now on belong to this step."""
+        """Begin a step: rows written from now on belong to it."""
         self.step = step
         if not self.setup.holds():
             self._set_up()
@@ -187,7 +187,7 @@ class Run:
         return (self.setup if self.setup.holds() else self._set_up()).protocols
 
     def needs_trust(self) -> Trust:
-        """What a guarded call is judged by, made for the first one where nothing announced that there would be one."""
+        """Return what guarded calls are judged by. It is created here if no guarded skill was known at the start."""
         if self.trust is None:
             from kernai.loop.trust import Trust  # few runs have such skills
 
@@ -198,7 +198,7 @@ class Run:
         return self.trust
 
     def doubts(self, call_id: str, skill: Skill, arguments: Mapping[str, Any]) -> tuple[UntrustedValue, ...]:
-        """The values of a guarded call that neither the user nor the host brought in. Records where all are from."""
+        """Return a guarded call's values that neither the user nor the host brought in; record the sources of all."""
         doubts, sources = self.needs_trust().judged(skill, call_id, arguments)
         if sources:
             self.write(TrustedValuesRow(call_id, skill.name, sources))
@@ -207,9 +207,9 @@ class Run:
         return tuple(doubts)
 
     def held_skill(self, name: str) -> Skill:
-        """The skill that a call of this name was checked against, even if the registry has changed since.
+        """Return the skill against which a call of this name was checked, even if the registry has changed since.
 
-        `KernaiError` if there is none.
+        Raises `KernaiError` if there is none.
         """
         skill = self.held.get(name) or self.skills.look_up(name)[0]
         if skill is None:
@@ -219,38 +219,39 @@ class Run:
     # ------------------------------------------------------------------------------------------- rows and messages
 
     def write(self, row: Row) -> None:
-        """Records what has happened in this step; it is delivered before the next effect."""
+        """Record something that has happened in this step. The row is delivered before the next effect."""
         row.seal()
         self.put(row)
         if row.is_warning and self.outbox.is_kept:
             self.outbox.waiting.append(row)  # for the log
 
     def put(self, row: Row) -> None:
-        """`write` for a row that is no warning and whose open fields nobody else holds."""
+        """Record a row like `write`, but faster: for rows that are no warnings and share no values with others."""
         row.place = self.place
-        wall = self._wall  # called as an attribute it would be looked up as a method first
+        wall = self._wall  # faster: `self._wall()` would first be looked up as a method
         row.at = wall()
         self._rows.append(row)
 
     def write_now(self, row: Row) -> None:
-        """Records and delivers at once, while an effect is being performed. Dropped once this run has ended.
+        """Record a row and deliver it immediately, while an effect is being performed.
 
-        An abandoned call may still report something then, and `result` is a run's last event.
+        Once this run has ended, the row is dropped: an abandoned call may still report something, but `result` is a
+        run's last event.
         """
         if self.result is None:
             self.outbox.now(self.sealed(row))
 
     def sealed(self, row: Row) -> Row:
-        """A row of this run that somebody else delivers."""
+        """Complete a row of this run, for somebody else to deliver."""
         row.place, row.at = self.place, self._wall()
         row.seal()
         return row
 
     def keep(self, message: Message, source: str = "the input") -> None:
-        """Adds the caller's message to the conversation, and its media to the store."""
+        """Add the caller's message to the conversation, and its media to the store."""
         for at, part in enumerate(message.content):
             if isinstance(part, Media):
-                self.quoted.record_untrusted(source, dumps(part.to_dict()))  # somebody else named the file
+                self.quoted.record_untrusted(source, dumps(part.to_dict()))  # the file's name is untrusted
                 self.context.media_store.put(part)
             elif at in message.outside:
                 self.quoted.record_untrusted(source, part)
@@ -261,9 +262,10 @@ class Run:
     def inject(
         self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None
     ) -> None:
-        """Adds a message to the conversation: the runtime's own, or a `Message` of somebody else's.
+        """Add a message to the conversation: text of the runtime, or a `Message` by a protocol's handler.
 
-        `block` is the block of the response that it answers; then it is `by` a tool.
+        `block` is the block that the message answers, if any. `by` is ``"tool"`` for an answer by default, otherwise
+        ``"runtime"``.
         """
         by = by or ("runtime" if block is None else "tool")
         answers = None
@@ -287,7 +289,7 @@ class Run:
         self.conversation.messages.append(message if live else self.gate.as_recorded(self, message))
 
     def inject_warnings(self) -> None:
-        """Gives the warnings a message of their own."""
+        """Add the warnings to the conversation as a message of their own."""
         if self.warnings:
             first, *more = self.warnings
             self.warnings = ()
@@ -296,18 +298,18 @@ class Run:
     # ----------------------------------------------------------------------------------------------------- calls
 
     def call_id(self, index: int) -> str:
-        """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
+        """Return the id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
 
-    def came_again(self, kind: str, name: str, params: object) -> int:
-        """How many times in a row this very call has come, this one included."""
+    def times_in_a_row(self, kind: str, name: str, params: object) -> int:
+        """Count a call and return how many times in a row it has been made."""
         call = (kind, name, dumps(params))
         self.repeats = self.repeats + 1 if call == self._last_call else 1
         self._last_call = call
         return self.repeats
 
     def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:
-        """The context of a call of the skill `owner`, or with None of a protocol's handler; one for all its tries."""
+        """Return the context of a call, which all its attempts share. `owner` is the skill, or None for a protocol."""
         root, context = self.root, self.skill_contexts.get(call_id)
         if context is None:
             context = self.skill_contexts[call_id] = SkillContext(
@@ -319,41 +321,41 @@ class Run:
         return context
 
     def scrub(self, call_id: str, value: Any) -> Any:
-        """`value` without the credentials that the call has read."""
+        """Return `value` without the credentials that the call has read."""
         context = self.skill_contexts.get(call_id)
         return value if context is None else context.scrub(value)
 
     def check_provider(self) -> None:
-        """`ProviderError` if there is no provider and no middleware that could answer instead."""
+        """Raise `ProviderError` if there is no provider, and no middleware that could answer instead."""
         if not self.middleware and not self.gate.is_decided():
             raise ProviderError(NO_PROVIDER)
 
     def count_failed(self, used: Usage) -> None:
-        """Counts the usage of failed model calls: for the result, and against the limits."""
+        """Count the usage of failed model calls, for the result and against the limits."""
         self.meter.add(used)
         self.root.budget.spend_usage(used)
 
     # -------------------------------------------------------------------------------------------------- sub-runs
 
-    def for_task(self, task: Task, *, is_said: bool) -> Run:
-        """The run of a workflow's task: of this run's agent or the task's own, one level deeper.
+    def for_task(self, task: Task, *, is_given: bool) -> Run:
+        """Create the run of a workflow's task, one level deeper, with the task's own agent or this run's.
 
-        `is_said`: the caller wrote the task.
+        `is_given`: the caller wrote the task.
         """
         child = self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
         if child.trust is not None:
-            child.trust.begin_below(self.needs_trust(), task, is_said=is_said)
+            child.trust.begin_below(self.needs_trust(), task, is_given=is_given)
         return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
-        """The run of an agent that is called as a skill."""
+        """Create the run of an agent that is called as a skill."""
         child = self._child(agent, call_id, self.task_id)
         if child.trust is not None:
             child.trust.begin_below(self.needs_trust())
         return child
 
     def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:
-        """A run one level deeper, of another agent or of the same one."""
+        """Create a run one level deeper, of another agent or of the same one."""
         child = Run(
             self.agent if other is None else other,
             self.root,
@@ -378,12 +380,12 @@ class Run:
     def _child_context(self, task_id: str | None) -> Context:
         child = self.context.child(task_id)
         if child.media_store is not self.context.media_store:
-            # the parent's conversation names media of sub-runs by id: there is one store for all
+            # the parent's conversation refers to media of sub-runs by id, so all runs share one store
             child.media_store = self.context.media_store
         return child
 
     def end_of(self, scope: str) -> Result[Any] | None:
-        """Removes a sub-run, adds its usage to this run's, and returns its result if it has one."""
+        """Remove a sub-run, add its usage to this run's, and return its result if it has one."""
         runs = self.root.runs
         child = runs.pop(scope, None)
         if child is None:
@@ -393,7 +395,7 @@ class Run:
             self.trust.take_back(child.trust, None if child.task_id == self.task_id else child.task_id)
         if child.stop is not None and self.stop is None:
             self._mark(child.stop)
-        if child.result is None:  # it was waiting for a decision when the run was stopped, and so may runs below it
+        if child.result is None:  # it, and maybe runs below it, was waiting for a decision when the run was stopped
             for below in [one for one in runs if one.startswith(f"{scope}/")]:
                 self.meter.add(runs.pop(below).meter.usage())
         return child.result
@@ -401,13 +403,13 @@ class Run:
     # --------------------------------------------------------------------------------------------------- the end
 
     def stops(self, error: BaseException, *, ends: bool = True) -> None:
-        """Marks the rows written from now on if the whole run stops because of `error`: a resume leaves them out.
+        """Mark the rows written from now on, which a resume drops, if the whole run stops because of `error`.
 
-        `error` was raised here; `ends` says that it ends this run or sub-run. What ends the root stops everything. A
-        sub-run stops with the root if that was cancelled or has used up its budget.
+        `error` was raised in this scope; `ends`: it ends this run or sub-run. An error that ends the root run stops
+        everything. Other errors do so only if the root run was cancelled or has used up its budget.
         """
         if self.stop is not None or self.gate.is_on_record() or (isinstance(error, Stop) and error.is_final):
-            return  # the recording says it, or nothing stops: there is an answer
+            return  # rows are marked already, or the recording has the mark, or the run ends with an answer
         is_limit = isinstance(error, (LimitReachedError, LimitStop))
         is_cancelled = self.root.cancellation.is_set()
         if self.scope or not ends:
@@ -423,8 +425,9 @@ class Run:
             self._mark((StopReason.ERROR if failed else StopReason.CANCELLED).value)
 
     def stops_all(self, error: BaseException) -> None:
-        """The same if `error` ends concurrent work. Ctrl-C stops all of it: no driver sees one that is raised by user
-        code which the loop itself calls.
+        """Do as `stops` does for an error that ends concurrent work. Ctrl-C also stops the rest of that work.
+
+        That is done here because no driver sees a Ctrl-C in user code that the loop itself calls.
         """
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()
@@ -443,7 +446,10 @@ class Run:
         *,
         raised: bool = False,
     ) -> Result[Any]:
-        """The result of this run, recorded as its last event. `raised`: a `Stop` ended it, and no limit of the root."""
+        """Record the end of this run as its last event, and return its result.
+
+        `raised`: a `Stop` that a call raised has ended the run, and not a limit of the root.
+        """
         usage = self.meter.usage()
         result: Result[Any] = Result(
             text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error, pending,
@@ -466,7 +472,7 @@ class Run:
 
 
 def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
-    """The message of an input."""
+    """Return the message for an input."""
     if len(parts) == 1 and type(parts[0]) is str:
         return Message("user", parts[0], by=by)
     marked = [at for at, part in enumerate(parts) if isinstance(part, Outside)]
@@ -475,7 +481,7 @@ def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
 
 
 def input_summary(parts: tuple[InputPart, ...]) -> str | list[str | Mapping[str, Any]]:
-    """An input as it is recorded: a single text as it is, media as references."""
+    """Return an input as it is recorded: a single text unchanged, otherwise a list, with references to media."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     return [part if isinstance(part, str) else part.to_dict() for part in parts]

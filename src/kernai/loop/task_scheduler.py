@@ -1,11 +1,11 @@
 """`TaskScheduler`: which task of a plan may start now.
 
-The decision is pure: it knows nothing of threads, models or time. The loop uses it for workflows; with `run` and `arun`
-it can be used alone.
+The decision is pure: it knows nothing of threads, models or time. The loop uses it for workflows. It can also be used
+on its own, with `run` and `arun`.
 
-- ``parallel``: whatever has its dependencies done may start.
+- ``parallel``: a task may start as soon as its dependencies have finished.
 - ``sequential``: one at a time, in the plan's order as far as dependencies allow.
-- ``mixed``: tasks with the `parallel` flag start as soon as they can; those without never run beside each other.
+- ``mixed``: tasks with the `parallel` flag start as soon as they can; of the others, only one runs at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Execute = Callable[[Task, Mapping[str, Any]], Any]
 class TaskScheduler:
     """Give it a `Plan`, or tasks and a strategy; then alternate `start` and `finish` until `done`.
 
-    A duplicate id or an unknown strategy is a `ValueError`. Dependencies on unknown ids are never met: `Plan.validate`
-    removes them, here they end in a `DeadlockError`.
+    A duplicate id or an unknown strategy is a `ValueError`. A dependency on an unknown id is never met, so it leads to
+    a `DeadlockError`; `Plan.validate` removes such dependencies.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TaskScheduler:
         for task in tasks:
             for needed in set(task.depends_on):
                 self._dependents.setdefault(needed, []).append(task.id)
-        # two queues by place in the plan: those that may run beside others, and those that run one at a time
+        # two queues, ordered by place in the plan: tasks that may run concurrently, and tasks that run one at a time
         self._free: list[int] = []
         self._single: list[int] = []
         for task in tasks:
@@ -69,9 +69,10 @@ class TaskScheduler:
         return len(self.results) == len(self.tasks)
 
     def start(self) -> list[Task]:
-        """The tasks that start now, in the plan's order; they count as running until `finish`.
+        """Return the tasks to start now, in the plan's order. They count as running until `finish`.
 
-        An empty list means: wait for a running one. `DeadlockError` when tasks are left, but none runs or can start.
+        An empty list means that a running task has to finish first. Raises `DeadlockError` if tasks are left, but none
+        is running or can start.
         """
         started: list[Task] = []
         while self._free and len(self.running) < self._max_running:
@@ -85,7 +86,7 @@ class TaskScheduler:
         return sorted(started, key=lambda task: self._order[task.id])
 
     def finish(self, task_id: str, result: Any) -> None:
-        """Records a running task's result; `KeyError` if it is not running."""
+        """Record a running task's result. Raises `KeyError` if the task is not running."""
         del self.running[task_id]
         self.results[task_id] = result
         for dependent in self._dependents.get(task_id, ()):
@@ -94,16 +95,18 @@ class TaskScheduler:
                 self._make_ready(dependent)
 
     def ordered_results(self) -> dict[str, Any]:
-        """The results so far, in the plan's order."""
+        """Return the results so far, in the plan's order."""
         return {task.id: self.results[task.id] for task in self.tasks if task.id in self.results}
 
     def inputs_of(self, task: Task) -> dict[str, Any]:
-        """The results of a task's dependencies, in the order in which it names them."""
+        """Return the results of a task's dependencies, in the order in which the task names them."""
         return {needed: self.results[needed] for needed in task.depends_on}
 
     def run(self, execute: Execute, *, max_workers: int = DEFAULT_SIZE) -> dict[str, Any]:
-        """Runs ``execute(task, results_of_its_dependencies)`` for every task on threads; gives the results in the
-        plan's order. A task that raises has the result ``"error: MESSAGE"`` and the others continue.
+        """Run ``execute(task, results_of_its_dependencies)`` for every task, on threads.
+
+        Returns the results in the plan's order. If `execute` raises, the task's result is ``"error: MESSAGE"``, and the
+        other tasks continue.
         """
         from queue import SimpleQueue
 
@@ -118,7 +121,7 @@ class TaskScheduler:
         return self.ordered_results()
 
     async def arun(self, execute: Callable[[Task, Mapping[str, Any]], Awaitable[Any]]) -> dict[str, Any]:
-        """The same for asyncio: every task is an asyncio task."""
+        """Do the same under asyncio, with an asyncio task for each task of the plan."""
         import asyncio
 
         running: dict[asyncio.Task[Any], str] = {}
@@ -149,7 +152,7 @@ class TaskScheduler:
 
 
 def failure(error: BaseException) -> str:
-    """The result of a task that failed."""
+    """Return the result of a task that failed."""
     return f"error: {error_text(error)}"
 
 
@@ -159,7 +162,7 @@ def _job(
     def job() -> None:
         try:
             result = execute(task, inputs)
-        except BaseException as error:  # noqa: BLE001 - the parent waits for every task and speaks for it
+        except BaseException as error:  # noqa: BLE001 - the parent waits for a result from every task
             result = failure(error)
         put((task.id, result))
 
@@ -171,11 +174,11 @@ async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: d
 
     try:
         return await execute(task, inputs)
-    except Exception as error:  # noqa: BLE001 - a failing task spoils no other
+    except Exception as error:  # noqa: BLE001 - a failed task does not affect the others
         return failure(error)
     except asyncio.CancelledError as error:
         this = asyncio.current_task()
         if this is not None and this.cancelling():
             raise
-        # nobody has cancelled the task: it awaited something that was
+        # this task was not cancelled, but something that it awaited
         return failure(error)

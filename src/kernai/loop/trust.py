@@ -1,9 +1,9 @@
-"""What a `Trusted` input of a call may hold: values that the user or the host brought into the run.
+"""Which values the `Trusted` inputs of a call may contain: those that the user or the host brought into the run.
 
-One `Trust` belongs to each run and sub-run of a root in which some skill asks for it; other runs have none. It keeps
-what cannot be read from the conversation: instructions, `Context.trust`, results of skills that vouch for theirs, and
-what people wrote when they decided. What counts is what was there when the response was written, so calls of one
-response never count for each other. All of it is on record, or follows from what is.
+If a skill needs it, each run and sub-run of a root run has a `Trust`; otherwise none has. It keeps the trusted texts
+that are not in the conversation: instructions, `Context.trust`, results of skills with `directory` or `creates`, and
+what people wrote with their decisions. Only text that existed when the response was written counts, so the calls of one
+response never count for each other. All of this is in the recording, or follows from it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 OWN = "which the model made up"
 _PASSED_ON = "which is in a text from outside that the user passed on"
 _OF_INSTRUCTIONS = "which is in a text from outside in the instructions"
-#: where a value comes from that counts
+#: sources of trusted values
 _INPUT, _EARLIER = "the user's input", "the user's messages in the history"
 _INSTRUCTIONS, _CONTEXT = "the instructions", "what `Context.trust` added"
 
 
 @dataclass(slots=True)
 class _Vouched:
-    """A result of a skill that vouches for its values, each with where it is from."""
+    """The trusted values in a result of a skill with `directory` or `creates`."""
 
     step: int
     values: list[Said]
-    pairs: list[tuple[str, Said]] = field(default_factory=list)  # only where the key occurs in the user's words
+    pairs: list[tuple[str, Said]] = field(default_factory=list)  # a value counts if the user's words have its key
 
 
 class Trust:
-    """What one scope may trust, on top of `outer`: what its parent had when this scope began."""
+    """The trusted texts of one scope, in addition to those that its parent had when this scope began."""
 
     __slots__ = (
         "_added", "_below", "_decided", "_earlier", "_outer", "_outer_outside", "_run", "_vouched", "instructions",
@@ -57,53 +57,56 @@ class Trust:
 
     def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
-        #: the caller's, the task that this is, and whether the host wrote it
+        #: of a sub-run: the parent's `Trust`, the workflow's task if it is one, and whether the host wrote that task
         self._below: tuple[Trust, Task | None, bool] | None = None
         self._outer: tuple[Said, ...] = ()
         self._outer_outside = has_read_outside
-        #: texts with the step from whose end on they count
+        #: texts, each with the step after which it counts
         self._added: list[tuple[int, Said]] = []
         self._vouched: list[_Vouched] = []
         self._decided: list[ApprovalGivenRow] = []
         #: how many messages the history has
         self._earlier = 0
         self.instructions = ""
-        #: what tasks of a plan have brought in, for those that depend on them
+        #: texts that tasks of a plan have brought in, by task id, for the tasks that depend on them
         self.of_tasks: dict[str, list[Said]] = {}
         #: the parameters of calls as the model sent them, by call id
         self.sent: dict[str, Mapping[str, object]] = {}
 
     # ------------------------------------------------------------------------------------------- what is brought in
 
-    def begin_below(self, outer: Trust, task: Task | None = None, *, is_said: bool = False) -> None:
-        """A sub-run begins with what its parent has; a task also with what the tasks that it depends on brought in.
+    def begin_below(self, outer: Trust, task: Task | None = None, *, is_given: bool = False) -> None:
+        """Begin a sub-run with its parent's texts; a task also has those of the tasks on which it depends.
 
-        `is_said`: the host wrote the task.
+        `is_given`: the host wrote the task.
         """
-        self._below = outer, task, is_said
+        self._below = outer, task, is_given
 
     def at_start(self) -> list[str]:
-        """What the host trusts before the run has begun, for its `run_start`; of a run on record, that is there."""
-        if self._below is not None:  # only now, since somebody may have decided on it
-            outer, task, is_said = self._below
-            own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_said else []
+        """Return the texts that the host trusts at the start, for the `run_start` event; in a replay none.
+
+        A replay restores them from that event.
+        """
+        if self._below is not None:  # not in `begin_below`: somebody may have decided on this sub-run since
+            outer, task, is_given = self._below
+            own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_given else []
             needed = () if task is None else task.depends_on
             self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
             self._outer_outside = bool(needed) or outer.has_read_outside()
         self._earlier = len(self._run.conversation.messages)
-        texts = [] if self._run.gate.is_on_record() else self._of_host()
+        texts = [] if self._run.gate.is_on_record() else self._take_from_context()
         self._add_of_context(texts)
         return texts
 
     def note_instructions(self) -> None:
-        """Records instructions that have changed: a run that is resumed tomorrow may have others."""
+        """Record instructions that have changed, because they may be different when the run is resumed."""
         said = self._run.system.said
         if said != self.instructions:
             self.instructions = said
             self._run.write(TrustAddedRow([said], "instructions"))
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """What is on record: of the host, and of people who decided."""
+        """Restore what the host trusted, and what people decided, from a recording."""
         for row in rows:
             if isinstance(row, TrustAddedRow) and row.by == "instructions":
                 self.instructions = "\n\n".join(row.texts)
@@ -115,33 +118,33 @@ class Trust:
                 self._decided.append(row)
 
     def note_host(self, *, before_response: bool = False) -> TrustAddedRow | None:
-        """What `Context.trust` has added since the last time; it counts from the next response on.
+        """Return an event with what `Context.trust` has added since the last time, or None if there is nothing.
 
-        `before_response`: this step has none yet.
+        It counts from the next response on. `before_response`: this step has no response yet.
         """
-        texts = self._of_host()
+        texts = self._take_from_context()
         if not texts:
             return None
         self._add_of_context(texts, self._run.step - before_response)
         return TrustAddedRow(texts, "context")
 
-    def _of_host(self) -> list[str]:
+    def _take_from_context(self) -> list[str]:
         given, self._run.context.trusted = self._run.context.trusted, ()
         return list(given)
 
     def _add_of_context(self, texts: Iterable[str], step: int = -1) -> None:
-        """What the host brings in; without a `step` it counts at once."""
+        """Add texts of the host, which count after `step`; without one, they count immediately."""
         self._added += [(step, Said(text, _CONTEXT)) for text in texts]
 
     def take_back(self, below: Trust, task_id: str | None) -> None:
-        """What a sub-run that has ended brought in counts for its parent from the next response on."""
-        texts = list(below._own())
+        """Add what a sub-run that has ended brought in. It counts for the parent from the next response on."""
+        texts = list(below._brought_in())
         self._added += [(self._run.step, text) for text in texts]
         if task_id is not None:
             self.of_tasks[task_id] = texts
 
     def vouch(self, skill: Skill, row: SkillResultRow) -> None:
-        """Reads the recorded result of a skill with `directory` or `creates`."""
+        """Add the trusted values in the recorded result of a skill with `directory` or `creates`."""
         step, result, source = self._run.step, row.result, f"the result of `{skill.name}`"
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
         if isinstance(result, str):
@@ -170,13 +173,13 @@ class Trust:
     # --------------------------------------------------------------------------------------------------- what counts
 
     def texts(self) -> Iterator[Said]:
-        """All that counts for the response that is being carried out."""
-        said = list(self._said())
+        """Yield all trusted texts for the response that is being carried out."""
+        said = list(self._from_user())
         yield from said
-        yield from self._own(self._run.step, said)
+        yield from self._brought_in(self._run.step, said)
 
-    def _said(self) -> Iterator[Said]:
-        """What the user wrote in this conversation, the latest first, and what counted before it began."""
+    def _from_user(self) -> Iterator[Said]:
+        """Yield the user's messages, the latest first, then the instructions and what counted when this scope began."""
         for number, message in reversed([*enumerate(self._before())]):
             if message.role == "user" and message.by in ("user", None) and not holds_results(message):
                 for at, part in enumerate(message.content):
@@ -185,23 +188,26 @@ class Trust:
         yield Said(self.instructions, _INSTRUCTIONS)
         yield from self._outer
 
-    def _own(self, before: int | None = None, said: Iterable[Said] | None = None) -> Iterator[Said]:
-        """What was brought in here; `before` a step, or all of it."""
+    def _brought_in(self, before: int | None = None, said: Iterable[Said] | None = None) -> Iterator[Said]:
+        """Yield what was brought into this scope: all of it, or only what was there `before` a step.
+
+        `said` are the texts that must have a key before its value counts.
+        """
         yield from (text for step, text in self._added if before is None or step < before)
         for row in self._decided:
             source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
-            yield from (Said(text, source) for text in _said_in(row.decision, self.sent.get(row.call_id)))
+            yield from (Said(text, source) for text in _written_with(row.decision, self.sent.get(row.call_id)))
         words = None
         for one in self._vouched:
             if before is not None and one.step >= before:
                 continue
             yield from one.values
             if one.pairs:
-                words = words or Words(self._said() if said is None else said)
+                words = words or Words(self._from_user() if said is None else said)
                 yield from (value for key, value in one.pairs if words.source_of(key))
 
     def _before(self) -> list[Message]:
-        """The conversation as it was when the response was written."""
+        """Return the conversation as it was when the response was written."""
         messages = self._run.conversation.messages
         last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "assistant"), len(messages))
         return messages[:last]
@@ -219,7 +225,7 @@ class Trust:
     def judged(
         self, skill: Skill, call_id: str, arguments: Mapping[str, Any]
     ) -> tuple[list[UntrustedValue], dict[str, str]]:
-        """The values of a call that a person must agree to, each once; and by path, where the others are from."""
+        """Return a call's values to which a person must agree, without duplicates; and the others' sources, by path."""
         words = Words(self.texts())
         acts = skill.acts and self.has_read_outside()
         doubted: dict[tuple[str, str], UntrustedValue] = {}
@@ -240,7 +246,7 @@ class Trust:
         return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 
     def read(self) -> Iterator[Said]:
-        """What the model has read that does not count, the latest first; in a sub-run also what its caller has."""
+        """Yield the untrusted texts that the model has read, the latest first; in a sub-run also its caller's."""
         for message in reversed(self._before()):
             if message.role != "user" or message.by == "runtime":
                 continue
@@ -259,12 +265,12 @@ class Trust:
             yield from self._below[0].read()
 
 
-#: typed amounts and moments: their digits are no account numbers
+#: types of amounts and times, whose digits are no account numbers
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 
 def _looked_at(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, str | None]]:
-    """What must be trusted in a leaf, and where it is from; None for what nobody brought in."""
+    """Yield the values in a leaf that must be trusted, each with its source; None if nobody brought it in."""
     if leaf.trusted:
         yield str(leaf.value), words.source_of(leaf.value)
     elif acts and not isinstance(leaf.value, _NO_CONTACTS):
@@ -273,7 +279,7 @@ def _looked_at(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, s
 
 
 def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
-    """Of each item its key and value, where no other item has the key."""
+    """Yield the key and value of each item, unless another item has the same key."""
     rows = [one for one in items if isinstance(one, dict) and {value, key} <= one.keys()]
     keys = [folded(str(one[key])) for one in rows]
     count = Counter(keys)
@@ -282,8 +288,8 @@ def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
             yield name, str(one[value])
 
 
-def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object] | None) -> Iterator[str]:
-    """The texts that somebody wrote with a decision: a reason, an answer, parameters that the model had not `sent`."""
+def _written_with(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object] | None) -> Iterator[str]:
+    """Yield the texts that a person wrote with a decision: a reason, an answer, parameters the model had not `sent`."""
     if isinstance(decision, bool):
         return
     params = decision.get("params") if isinstance(decision, Mapping) else None
@@ -297,7 +303,7 @@ def _said_in(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object
 
 
 def holds_results(message: Message) -> bool:
-    """Whether a message that nobody has signed answers a call, or has blocks of the runtime or a part of one in it."""
+    """Whether a message of unknown author answers a call, or contains blocks of the runtime or a part of one."""
     if message.by is not None:
         return False
     if message.answers is not None:

@@ -1,5 +1,7 @@
-"""Running a plan: every task is a sub-run, started as soon as `TaskScheduler` allows. The plan is the model's, or the
-caller's (`run_given_plan`): then the conversation is as if the model had written it.
+"""Run a plan: each task is a sub-run, started as soon as `TaskScheduler` allows.
+
+The plan comes from the model, or from the caller (`run_given_plan`). A caller's plan is added to the conversation as if
+the model had written it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 def run_workflow(
     run: Run, plan: Plan, beside: Sequence[Block], block: Block | None = None
 ) -> Generator[Effect, Any, Workflow]:
-    """Runs the plan of `block` and injects its results; `beside` are blocks that were not run because of it."""
+    """Run the plan of `block` and inject its results; `beside` are blocks that are not run because of the plan."""
     workflow = Workflow(run, plan, is_given=block is None)
     started = run.clock.monotonic()
     run.context.plan = plan
@@ -59,7 +61,7 @@ def run_workflow(
     run.write(WorkflowCompleteRow(results, _since(run, started)))
     for result in results.values():
         run.quoted.record_untrusted(RESULT_NAME, _text_of(result))
-    if workflow.failed and run.gate.rules(run).on_prose != "accept":  # the gem's message is the results alone
+    if workflow.failed and run.gate.rules(run).on_prose != "accept":  # "accept" is as in the gem: results alone
         run.warnings += (corrections.failed_tasks([one for one in results if one in workflow.failed], len(results)),)
     run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))), block, by="tool")
     if beside:
@@ -68,10 +70,10 @@ def run_workflow(
 
 
 def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
-    """Runs the caller's plan as the run's first step; returns the results as JSON."""
+    """Run the caller's plan as the run's first step; return the results as JSON."""
     run.gate.check()
     if run.provider is None and not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
-        run.check_provider()  # otherwise each task would fail, and the run would not
+        run.check_provider()  # otherwise each task would fail, but not the run
     run.steps = 1  # the next step is the model's, if the conversation continues
     run.conversation.append(planned(plan.to_dict()))
     workflow = yield from run_workflow(run, plan, ())
@@ -89,15 +91,15 @@ def _has_provider(own: Agent[Any] | None) -> bool:
 
 
 def planned(plan: Mapping[str, Any]) -> Message:
-    """The plan as a model would have written it."""
+    """Return the plan as a model would have written it."""
     # a "<" inside a JSON string could end the block; its escape means the same
     return Message("assistant", str(Block("plan", None, json.dumps(plan).replace("<", "\\u003c"))))
 
 
 class Workflow:
-    """The tasks of one plan while they run, and their results: a typed agent's as JSON data, others as text.
+    """The running tasks of one plan, and their results: JSON data from a typed agent, otherwise text.
 
-    `is_given`: the caller wrote the plan, and not the model.
+    `is_given`: the caller wrote the plan, not the model.
     """
 
     def __init__(self, run: Run, plan: Plan, *, is_given: bool) -> None:
@@ -105,7 +107,7 @@ class Workflow:
         self._is_given = is_given
         self.scheduler = TaskScheduler(plan)
         self.ends: list[Result[Any]] = []
-        #: by task: the value of a typed agent's answer
+        #: the values of typed agents' answers, by task id
         self.values: dict[str, Any] = {}
         self.failed: set[str] = set()
         self._started: dict[str, float] = {}
@@ -119,7 +121,7 @@ class Workflow:
                 self._end((yield Join()))
 
     def drain(self) -> Generator[Effect, Any, None]:
-        """Waits for the tasks that still run: a parent outlives its children. Every announced task gets its end."""
+        """Wait for the running tasks, because a parent outlives its children. Every announced task gets an outcome."""
         try:
             while self._started:
                 self._end((yield Join()))
@@ -132,7 +134,7 @@ class Workflow:
         run.write(TaskStartRow(task.id, task.input, task.depends_on))
         self._started[task.id] = run.clock.monotonic()
         try:
-            child = run.for_task(task, is_said=self._is_given)
+            child = run.for_task(task, is_given=self._is_given)
         except BaseException as error:
             self._end(Completion(task.id, error=error))
             if isinstance(error, Exception):
@@ -155,7 +157,7 @@ class Workflow:
         duration = _since(run, self._started.pop(task_id))
         error = ended.error
         scope = self._scopes.pop(task_id, None)
-        # also if the user's own code broke the task: its usage counts
+        # the usage counts even if the user's own code broke the task
         result = None if scope is None else run.end_of(scope)
         if result is not None:
             self.ends.append(result)
@@ -179,7 +181,7 @@ class Workflow:
         run.context.task_results[task_id] = outcome
 
     def _data_of(self, task_id: str, result: Result[Any]) -> Any:
-        """A task's answer: its text, or the data of a typed one."""
+        """Return a task's answer: its text, or the data of a typed answer."""
         own = self.run.task_agents.get(task_id)
         if own is None or own.answer_type is None:
             return result.text
@@ -194,7 +196,7 @@ def _text_of(result: Any) -> str:
 
 
 def _input(task: Task, results: Mapping[str, Any]) -> str:
-    """The results a task depends on, a blank line, and what it is to do."""
+    """Return a task's input: the results it depends on, a blank line, and its own text."""
     wanted = neutralize(task.input)
     if not task.depends_on:
         return wanted
