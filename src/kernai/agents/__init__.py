@@ -1,1 +1,1 @@
-"""Who answers: the agent, an agent as another one's skill, and the system message."""
+"""The agent, an agent as a skill of another one, and the system message."""

@@ -1,4 +1,4 @@
-"""`Agent`: configuration. Nothing about a run lives here, so one agent serves any number of runs at once."""
+"""`Agent`: configuration. It has no state of a run, so one agent serves any number of runs at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
     class AgentChanges(TypedDict, total=False):
-        """What `Agent.replace` takes besides `output`. At run time each field would cost time to compile."""
+        """What `Agent.replace` takes besides `output`. Only type checkers see this class, which is slow to create."""
 
         instructions: Instructions
         provider: Provider | None
@@ -69,48 +69,51 @@ Answer = TypeVar("Answer")
 
 
 class Agent(Generic[Output_co]):
-    """Who answers, with what, under which rules.
+    """Configuration: who answers, with what, under which rules.
 
-    - `instructions`: text, or a list of texts of which some may be marked with `outside`; or a callable of no argument
-      or one (the run's `Context`) that gives them, called once per step.
-    - `provider`: None takes the run's argument or `config.default_provider`.
-    - `model`: a `Model`; `max_steps`: the ceiling of model calls.
+    - `instructions`: text, or a list of texts of which some may be marked with `outside`; or a callable that returns
+      them, called once per step with no argument or one (the run's `Context`).
+    - `provider`: None uses the run's argument or `config.default_provider`.
+    - `model`: a `Model`.
+    - `max_steps`: how many model calls a run may make.
     - `skills`: None for none, ``"all"`` for every registered one, or a list of names and `Skill` objects.
     - `protocols`: None for every registered one except MCP servers, ``[]`` for none, or names and `Protocol` objects.
     - `generation`: `GenerationOptions` or a dict of them.
-    - `on_prose`: what a response without a block means, where the agent can call something: ``"correct_once"`` (the
+    - `on_prose`: what to do with a response without a block, if the agent can call something: ``"correct_once"`` (the
       model is corrected, and a second such response in a row is the answer), ``"correct"`` (it is corrected each time)
       or ``"accept"`` (it is the answer).
-    - `on_truncated`: what becomes of an answer that the vendor cut off: ``"accept"`` (`Result.truncated` says so),
-      ``"continue"`` (where a limit on tokens cut it, the model is asked for the rest) or ``"fail"`` (`ProviderError`).
+    - `on_truncated`: what to do with an answer that the vendor cut off: ``"accept"`` it (`Result.truncated` says so),
+      ``"continue"`` (if it reached a token limit, the model is asked for the rest) or ``"fail"`` (`ProviderError`).
     - `max_tasks`: how many tasks a plan of the model may have, 1,000 at most.
-    - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
-    - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
-    - `list_skills`: True puts the skills' listing into the system message, False has the model ask for it; None lists
-      them where the listing has at most 8,000 characters.
-    - `middleware`: what the agent's calls are made through, outermost first; None, as a sub-agent, takes the caller's.
-      See docs/middleware.md.
+    - `workflows`: whether the model's plans are run. If False, plans are only notes, and the system message does not
+      explain them.
+    - `parallel_skills`: whether the calls of one response run concurrently, in threads or asyncio tasks.
+    - `list_skills`: True lists the skills in the system message, False has the model ask for the listing; None lists
+      them if the listing has at most 8,000 characters.
+    - `middleware`: what the agent's calls pass through, outermost first. With None, a sub-agent uses the caller's. See
+      docs/middleware.md.
     - `approve`: a function that is asked before each call of a skill, agent or protocol, with a `PendingCall`. It
-      gives True, False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a
+      returns True, False, a text that says why not, or a `Pause` to have somebody else decide later (which needs a
       store). A sub-agent does not take it from its caller.
-    - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
-      provider that takes no grammar is a `ValueError` then.
-    - `calls`: how a model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format; a run with a
-      provider without native calls is a `ValueError` then. See docs/models.md.
-    - `quoted_calls`: what becomes of a call that a result quotes, when the model makes it: ``"confirm"`` (the model
-      is asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
-    - `dialects`: what becomes of calls in another protocol's format: ``"correct"`` (the model is shown them as blocks),
+    - `constrain`: whether the model's server restricts the model to finals and valid calls, see `grammar`. Then a run
+      with a provider that takes no grammar is a `ValueError`.
+    - `calls`: how the model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format. With
+      ``"native"``, a run with a provider without native calls is a `ValueError`. See docs/models.md.
+    - `quoted_calls`: what to do if the model makes a call that is quoted from a result: ``"confirm"`` (the model is
+      asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
+    - `dialects`: what to do with calls in another protocol's format: ``"correct"`` (the model is shown them as blocks)
       or ``"run"``.
     - `know_how`: folders of instructions in the Agent Skills format, which the model reads with `/read`. See
       docs/skills.md.
     - `name`: for recordings.
-    - `output`: the type of the answers, any that an input can have; see docs/answers.md. None is text.
-    - `output_check`: a function of an answer's value and the run's `Context`. The text that it returns says what is
-      wrong with the answer, and the model corrects it; None accepts it. See docs/answers.md.
-    - `output_retries`: how many answers the model may correct, before the run stops with ``"output"``.
+    - `output`: the type of the answers, any that an input can have; None is text. See docs/answers.md.
+    - `output_check`: a function of an answer's value and the run's `Context`. It returns None to accept the answer, or
+      a text that says what is wrong, so that the model corrects it. See docs/answers.md.
+    - `output_retries`: how many rejected answers the model may correct before the run stops with ``"output"``.
 
-    A wrong value is a `TypeError` or `ValueError` that names the argument, here, in `replace` and on assignment. A name
-    that is no option is a `TypeError`, on assignment an `AttributeError`; a subclass declares its own in its body.
+    An invalid value is a `TypeError` or `ValueError` that names the argument, here, in `replace` and on assignment. An
+    unknown option is a `TypeError`, on assignment an `AttributeError`. A subclass declares attributes of its own in its
+    body.
     """
 
     provider: Provider | None
@@ -141,7 +144,7 @@ class Agent(Generic[Output_co]):
     answer_type: AnswerType | None
     _setup: Setup | None
 
-    #: for an attribute that a subclass sets before it calls `Agent.__init__`
+    #: a default for subclasses that set an attribute before they call `Agent.__init__`
     revision = Revision()
 
     def __init__(
@@ -191,11 +194,11 @@ class Agent(Generic[Output_co]):
         self.instructions_read = _read_instructions(instructions)
 
     def update_instructions(self, instructions: Instructions) -> None:
-        """Takes effect at the next step, also of runs that are going on."""
+        """Set other instructions, from the next step on, also for runs in progress."""
         self.instructions = instructions
 
     def system_prompt(self, context: Context | None = None) -> str:
-        """The text of the system message as a run with this context would send it now."""
+        """Return the text of the system message as a run with this context would send it now."""
         if context is not None and not isinstance(context, Context):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
@@ -203,25 +206,25 @@ class Agent(Generic[Output_co]):
         return setup.read_system(self.instructions_read, context).message.text
 
     def grammar(self) -> str:
-        """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
+        """Return a GBNF grammar of what the model may write in a run now: a final, or calls of skills and protocols.
 
-        llama.cpp reads it, and xgrammar, which vLLM and SGLang use.
+        llama.cpp reads GBNF, and so does xgrammar, which vLLM and SGLang use.
         """
         return self.setup_now(workflows=self.workflows).grammar()
 
     def setup_now(self, *, workflows: bool) -> Setup:
-        """That of a run that begins now, with the registries and the configuration of the process."""
+        """Return the setup of a run that begins now, with the registries and the configuration of the process."""
         return self.setup_for(Key(self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows, self.answer_type))
 
     def setup_for(self, key: Key) -> Setup:
-        """What is the same in every step of a run with this key; the latest one is kept."""
+        """Return the setup of a run with this key. The latest one is kept for reuse."""
         latest = self._setup
         if latest is None or latest.key != key or not latest.holds():
             latest = self._setup = Setup(self, key)
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:
-        """`ValueError` if the provider lacks what the agent needs: native calls, or a grammar."""
+        """Raise `ValueError` if the provider lacks what the agent needs: native calls, or a grammar."""
         if self.calls == "native" and provider is not None:
             if not provider.calls_natively:
                 raise ValueError(
@@ -236,7 +239,7 @@ class Agent(Generic[Output_co]):
             )
 
     def answer_text(self, result: Result[Any]) -> str:
-        """A run's answer as text for another agent: of a typed one its value's JSON."""
+        """Return a run's answer as text for another agent: JSON if the answer is typed."""
         if self.answer_type is None or not result.ok:
             return result.text or ""
         return self.answer_type.text_of(result.output)
@@ -250,27 +253,27 @@ class Agent(Generic[Output_co]):
     @overload
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent[Output_co]: ...
     def replace(self, **changes: Any) -> Agent[Any]:
-        """A copy with some options changed; an unknown option is a `TypeError`."""
+        """Return a copy with some options changed; an unknown option is a `TypeError`."""
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
             raise TypeError(_no_option(unknown[0]))
         return Agent(**{**self.options(), **changes})
 
     def options(self) -> dict[str, Any]:
-        """The options by name, as `replace` takes them."""
+        """Return the options by name, as `replace` takes them."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     __replace__ = replace
 
     def as_skill(self, name: str, description: str, *, acts: bool = False) -> Skill:
-        """This agent as a skill with one input, `input: str`. `acts` is that of `Skill`.
+        """Return this agent as a skill with one input, `input: str`. `acts` is as in `Skill`.
 
-        Within a run a call is a sub-run one level deeper, without history, that shares context, media store, limits
-        and cancellation; its failure is a `skill_error`.
+        Within a run, a call is a sub-run one level deeper, without history. It shares the caller's context, media
+        store, limits and cancellation. If it fails, the call is a `skill_error`.
         """
 
         def execute(input: str) -> str:
-            # only outside of a run; drivers stand above agents, so they are not imported at the top
+            # only called outside of a run; imported here because `runs` is built on agents
             from kernai.runs.running import execute as execute_agent
 
             result = execute_agent(self, input)
@@ -291,7 +294,7 @@ class Agent(Generic[Output_co]):
         if not name.startswith("_"):
             self.revision.number += 1
 
-    if not TYPE_CHECKING:  # or it would know every name
+    if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             hint = likely(name, (*OPTIONS, *_METHODS))
@@ -309,7 +312,7 @@ def _read_instructions(instructions: object) -> tuple[Any, int]:
 
 
 def _arguments(instructions: Callable[..., str]) -> int:
-    """How many arguments, none or one, instructions that are a callable take."""
+    """Return how many arguments a callable that returns instructions takes: 0 or 1."""
     from inspect import Parameter, signature
 
     try:
@@ -326,7 +329,7 @@ def _arguments(instructions: Callable[..., str]) -> int:
 
 
 def check_model(model: object) -> Model:
-    """The model itself; `TypeError` with the fix for a text."""
+    """Return the model itself, or raise a `TypeError`; for a text, that says what to write instead."""
     if isinstance(model, str):
         raise TypeError(f"model must be a Model, not text: write Model({model!r}) or take one of Models")
     if not isinstance(model, Model):
@@ -342,7 +345,7 @@ def _answer_type(output: object) -> AnswerType | None:
     return AnswerType(output)
 
 
-#: the bundled functions that make a middleware and are not one themselves
+#: the bundled functions that return a middleware but are not one themselves
 _FACTORIES = frozenset({"compact", "fallback", "guardrail", "redact", "retry", "timeout"})
 
 
@@ -376,7 +379,7 @@ def _check_protocols(protocols: object) -> tuple[str | Protocol, ...] | None:
 
 
 def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[Any, ...]:
-    """A tuple of names and objects of a `kind`, checked."""
+    """Check names and objects of a `kind`, and return them as a tuple."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
         if given == "all":
@@ -385,7 +388,7 @@ def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[
             hint = f" {given.name!r}: put it into a list"
         got = type(given).__name__ if not isinstance(given, str) else repr(given)
         raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {got}{hint}")
-    # a set's own order depends on the seed of Python's hashes
+    # the order of a set depends on Python's hash seed
     in_order = isinstance(given, (set, frozenset))
     named = tuple(sorted(given, key=lambda one: str(getattr(one, "name", one))) if in_order else given)
     for one in named:
@@ -455,7 +458,7 @@ def _check_output_check(check: object) -> object:
 
     try:
         signature(check).bind(None, None)
-    except ValueError:  # a function of C, which has none
+    except ValueError:  # a function in C without a signature
         return check
     except TypeError as error:
         raise TypeError(f"output_check must be a function of (value, context): {error}") from None
@@ -497,7 +500,7 @@ OPTIONS_OF_A_RUN = (
 
 
 def _no_option(name: str) -> str:
-    if name in Limits.__dataclass_fields__ and name != "max_tokens":  # an agent's is generation.max_tokens
+    if name in Limits.__dataclass_fields__ and name != "max_tokens":  # an agent has generation.max_tokens
         return f"Agent has no option {name!r}; it is a limit of a run: execute(agent, ..., limits=Limits({name}=...))"
     if closest(name, OPTIONS) is None and (of_a_run := closest(name, OPTIONS_OF_A_RUN)) is not None:
         return f"Agent has no option {name!r}; it is one of a run: execute(agent, ..., {of_a_run}=...)"
@@ -529,7 +532,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "output_check": _check_output_check,
     "output_retries": _count("output_retries", 0),
 }
-#: what an agent can be given
+#: the names of all options
 OPTIONS = ("instructions", *_CHECKS)
 _DEFAULTS: dict[str, Any] = Agent.__init__.__kwdefaults__ or {}
 _CHECKED_DEFAULTS = {name: check(_DEFAULTS[name]) for name, check in _CHECKS.items()}

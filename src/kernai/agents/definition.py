@@ -1,8 +1,9 @@
-"""What a run's `run_start` records of its agent: the `Rules` by which its responses are judged, and its definition.
+"""What a run's `run_start` records about its agent: the `Rules` by which its responses are judged, and its definition.
 
 A definition is plain data: digests of long texts and schemas, and the options and flags that a reader can compare. It
-is the same in every process and on every Python, and holds no value of a closure and no credential. Each agent is in it
-once and refers to others by their place, so that agents may call each other. A replay compares it; a resume never does.
+is the same in every process and on every version of Python, and contains no values of closures and no credentials. Each
+agent is in it once and refers to others by index, so that agents may call each other. A replay compares definitions; a
+resume does not.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Outside
 
-#: grows when `neutralize` neutralises something else, which decides what counts as a quoted call
-#: Since 2 only tags that act are: `block`, `command`, `final`, `plan`
+#: version of what `neutralize` neutralises, which decides what counts as a quoted call. Since 2 it is only tags that
+#: act: `block`, `command`, `final`, `plan`
 NEUTRALIZE = 2
-#: grows when something else counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can
-#: call nothing; an empty response with which the model has not ended its turn
-#: Since 3 an answer that contains its own closing tag does not. Since 4 the result of a typed task is its value
+#: version of what counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can call
+#: nothing; an empty response with which the model has not ended its turn. Since 3 an answer that contains its own
+#: closing tag does not. Since 4 the result of a typed task is its value
 ANSWERS = 4
 CHECKED_CLOSE = 3
 TYPED_TASKS = 4
-#: grows when something else counts as a quoted call. Since 2 a call is recognised by its letters and digits alone, and
-#: several that were asked for are confirmed by one response
+#: version of what counts as a quoted call. Since 2 a call is also recognised by its letters and digits alone, and one
+#: response may confirm several calls
 QUOTES = 2
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({
@@ -39,7 +40,7 @@ _APART = frozenset({
     "know_how",
 })
 _STRICTNESS = ("refuse", "confirm", "run")
-#: by option: whether the second value protects less than the first
+#: whether an option's new value protects less than the old one
 _LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {
     "max_steps": lambda was, now: now > was,
     "max_tasks": lambda was, now: now > was,
@@ -53,9 +54,9 @@ _FLAGS = {
 
 
 class Rules(NamedTuple):
-    """The options of an agent by which its responses are judged; they may have another default one day.
+    """The options by which an agent's responses are judged.
 
-    On record a run is judged by those it began with.
+    They are recorded because defaults may change: a replay judges by the rules with which the run began.
     """
 
     on_prose: OnProse
@@ -63,7 +64,7 @@ class Rules(NamedTuple):
     quoted_calls: OnQuotedCalls
     dialects: OnDialects
     output_retries: int
-    #: which prose is the last one that a run may say
+    #: decides which step is the last one, in which prose is no longer corrected
     max_steps: int
     max_tasks: int
     neutralize: int = NEUTRALIZE
@@ -78,8 +79,11 @@ class Rules(NamedTuple):
         )
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
-        """These rules, overridden by recorded ones, which format 1 lacks. `ValueError` for one of a wrong type."""
-        # of recordings made before there were such rules
+        """Return these rules, overridden by recorded ones, which format 1 lacks.
+
+        Raises `ValueError` for a recorded value of a wrong type.
+        """
+        # the values for recordings that were made before these rules existed
         known: dict[str, Any] = {"answers": 1, "neutralize": 1, "quotes": 1, "max_tasks": MAX_TASKS}
         if self.on_prose == "correct_once":  # the default now, which did not exist then
             known["on_prose"] = "accept"
@@ -92,7 +96,7 @@ class Rules(NamedTuple):
 def definition_of(
     agent: Agent[Any], setup_of: Callable[[Agent[Any]], Setup], tasks: Mapping[str, Agent[Any]]
 ) -> dict[str, Any]:
-    """The definition of an agent, of those that it can call, and of those that the caller gave to `tasks`."""
+    """Return the definition of an agent, of those that it can call, and of those that the caller gave to `tasks`."""
     part, called = setup_of(agent).definition(agent)
     if not called and not tasks:  # most agents
         return {"agents": [part]}
@@ -105,7 +109,7 @@ def definition_of(
         return places[id(one)]
 
     parts = []
-    for one in agents:  # which grows meanwhile
+    for one in agents:  # `place` appends to this list
         part, called = setup_of(one).definition(one)
         skills = {name: {**part["skills"][name], "agent": place(other)} for name, other in called.items()}
         parts.append({**part, "skills": {**part["skills"], **skills}} if skills else part)
@@ -115,7 +119,7 @@ def definition_of(
 
 
 def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
-    """One agent's part, and the agents that it can call, by skill."""
+    """Return one agent's part of a definition, and the agents that it can call, by the skill's name."""
     options = agent.options()
     instructions, skills = agent.instructions, setup.skills.visible()
     part = {
@@ -149,14 +153,14 @@ def _skill_part(skill: Skill) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON keeps it; of what is no data the name."""
+    """Return a value as JSON data, or the name of something that is no data."""
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else _name_of(value)
 
 
 def _name_of(value: Any) -> str:
-    """The name of a function, of the one that made it, or of an instance's class."""
+    """Return the name of a function or of an instance's class; for a nested function, that of the outermost one."""
     while isinstance(value, partial):
         value = value.func
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
@@ -164,7 +168,7 @@ def _name_of(value: Any) -> str:
 
 
 class Comparison:
-    """Two definitions: `loosened` says by key what protects less now, `changes` what else differs, in words."""
+    """Compares two definitions. `loosened` says, by key, what protects less now; `changes` says what else differs."""
 
     def __init__(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         self.loosened: dict[str, str] = {}
@@ -174,7 +178,7 @@ class Comparison:
         self._compare_agents(0, 0, "")
 
     def _compare_agents(self, before: int, after: int, path: str) -> None:
-        """`path` is empty for the root, else how it calls the agent: ``helper/``, ``helper/clerk/``."""
+        """Compare two agents. `path` is how the root calls them: empty for the root, ``helper/``, ``helper/clerk/``."""
         if (before, after) in self._seen:
             return
         self._seen.add((before, after))
@@ -224,7 +228,7 @@ class Comparison:
 
 
 def _is_looser(looser_with: bool | None, was: Any, now: Any) -> bool:
-    """Whether a flag of a skill protects less: one that protects has less in it, another one has more."""
+    """Whether a skill's flag protects less: a flag that protects was reduced, or another one was extended."""
     if looser_with is None:
         return False
     if isinstance(was, Sequence) and isinstance(now, Sequence) and not looser_with:

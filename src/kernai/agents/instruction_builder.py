@@ -1,7 +1,7 @@
 """`InstructionBuilder`: the system message. The agent's own instructions, then what the protocol needs, and no more.
 
-The wording aims at small models too: short sentences, one rule a line, every rule with an example. Each section stands
-only where it applies; an agent without skills and protocols gets its instructions alone.
+The wording suits small models, too: short sentences, one rule per line, every rule with an example. A section is only
+included if it applies. For an agent without skills and protocols, the instructions are the whole message.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ A task that failed has a result that begins with "error:"; the others go on. Wri
 
 
 class InstructionBuilder:
-    """Puts the system message together.
+    """Builds the system message.
 
-    `has_skills` is whether the agent may have skills at all (`Agent.skills` is not None), `protocols` those it may
-    speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted,
-    `know_how` its folders, `answer` what is said of the answer's type.
+    `has_skills`: whether the agent may have skills at all (`Agent.skills` is not None). `protocols`: those it may use.
+    `workflows`: whether it may start workflows, as only the root run may. `listing`: the skills' listing, or None to
+    leave it out. `answer`: the section about the answer's type.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class InstructionBuilder:
         self.workflows, self.listing, self.know_how, self.answer = workflows, listing, know_how, answer
 
     def build(self) -> str:
-        """The text of the system message."""
+        """Return the text of the system message."""
         names = [protocol.name for protocol in self.protocols]
         if not self.has_skills and not names and self.know_how is None:
             return f"{self.instructions}\n\n{self.answer}" if self.answer else self.instructions
@@ -146,7 +146,7 @@ class InstructionBuilder:
         return "\n\n".join(filter(None, sections))
 
     def build_native(self) -> str:
-        """The system message for a model that calls natively: its tools are described beside it."""
+        """Return the system message for a model that calls natively. Its tools are described elsewhere."""
         if not self.has_skills and not self.protocols and self.know_how is None:
             return self.instructions
         inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs

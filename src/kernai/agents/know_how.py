@@ -18,7 +18,7 @@ from typing import Any
 from kernai.blocks.block import neutralize
 
 FILE = "SKILL.md"
-#: characters that a model reads of one file, and files that are listed
+#: how many characters of a file the model reads, and how many files are listed
 MOST_CHARACTERS, MOST_FILES = 100_000, 200
 _FIELD = re.compile(r"([A-Za-z][\w-]*):[ \t]*(.*)")
 _NAME = re.compile(r"[^\s/\\<>\"']{1,64}")
@@ -26,14 +26,17 @@ _NAME = re.compile(r"[^\s/\\<>\"']{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder."""
+    """One folder of instructions."""
 
     name: str
     description: str
     path: str
 
     def read(self, file: str) -> str:
-        """A file's text, without the front matter of `SKILL.md`; `ValueError` with a text for the model to read."""
+        """Return a file's text, without the front matter of `SKILL.md`.
+
+        Raises `ValueError`, with a text for the model to read, if there is no such file or it cannot be read.
+        """
         root = os.path.realpath(self.path)
         path = os.path.realpath(os.path.join(root, file or FILE))
         if os.path.commonpath([root, path]) != root or not os.path.isfile(path):
@@ -48,7 +51,7 @@ class Folder:
         cut = f"\n[cut after {MOST_CHARACTERS:,} characters]" if len(text) > MOST_CHARACTERS else ""
         text = text[:MOST_CHARACTERS]
         if file in ("", FILE):
-            text = f"{_parted(text)[1].strip()}\n\n{self._files()}"
+            text = f"{_split_front_matter(text)[1].strip()}\n\n{self._files()}"
         return text + cut
 
     def _files(self) -> str:
@@ -66,7 +69,7 @@ class Folder:
 
 
 class KnowHow:
-    """The folders of an agent, by name; read once, when the agent is made."""
+    """The folders of an agent, by name. They are read once, when the agent is created."""
 
     def __init__(self, folders: Iterable[Folder]) -> None:
         self.folders: dict[str, Folder] = {}
@@ -77,22 +80,25 @@ class KnowHow:
 
     @classmethod
     def of(cls, given: Any) -> KnowHow | None:
-        """From None, a path, a list of paths, or itself. `ValueError` for a folder without a proper `SKILL.md`."""
+        """Read the folders of a path or a list of paths; None and a `KnowHow` are returned unchanged.
+
+        Raises `ValueError` for a folder without a valid `SKILL.md`.
+        """
         if given is None or isinstance(given, cls):
             return given
         paths = [given] if isinstance(given, (str, os.PathLike)) else given
         if not isinstance(paths, (list, tuple)) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
             raise TypeError(f"know_how must be a folder or a list of folders, got {type(given).__name__}")
-        return cls(folder for path in paths for folder in _found(os.fspath(path))) if paths else None
+        return cls(folder for path in paths for folder in _folders_in(os.fspath(path))) if paths else None
 
     def section(self, how: str) -> str:
-        """What the system message says about them; `how` is how to read one."""
+        """Return the section of the system message about the folders. `how` says how to read one."""
         lines = [f"- {folder.name}: {folder.description}" for folder in self.folders.values()]
         first = f"Before work of these kinds, read the instructions for it: {how}"
         return "\n".join(["## Know-how", "", first, *lines])
 
     def read(self, argument: str) -> str:
-        """The output of `/read NAME [FILE]`."""
+        """Return the output of `/read NAME [FILE]`."""
         name, _, file = argument.strip().partition(" ")
         folder = self.folders.get(name)
         if folder is None:
@@ -103,8 +109,8 @@ class KnowHow:
             return str(error)
 
 
-def _found(path: str) -> Iterator[Folder]:
-    """The folder itself if it has a `SKILL.md`, else those in it that have one."""
+def _folders_in(path: str) -> Iterator[Folder]:
+    """Yield the folder itself if it has a `SKILL.md`, else the folders in it that have one."""
     if os.path.isfile(os.path.join(path, FILE)):
         yield _folder(path)
         return
@@ -123,7 +129,7 @@ def _folder(path: str) -> Folder:
     file = os.path.join(path, FILE)
     try:
         with open(file, encoding="utf-8-sig") as opened:
-            head = _parted(opened.read(MOST_CHARACTERS))[0]
+            head = _split_front_matter(opened.read(MOST_CHARACTERS))[0]
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"know_how: cannot read {file!r}: {error}") from None
     fields = _fields(head)
@@ -136,8 +142,8 @@ def _folder(path: str) -> Folder:
     return Folder(fields["name"], " ".join(neutralize(fields["description"]).split()), path)
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """The front matter of a `SKILL.md`, and the text after it."""
+def _split_front_matter(text: str) -> tuple[str, str]:
+    """Split a `SKILL.md` into its front matter and the text after it."""
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         return "", text
@@ -148,7 +154,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _fields(head: str) -> dict[str, str]:
-    """The top-level texts of its YAML: plain, quoted, or over several lines. Lists are ignored."""
+    """Return the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
     fields: dict[str, list[str]] = {}
     current: list[str] = []
     for line in head.splitlines():

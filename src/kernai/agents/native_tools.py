@@ -1,4 +1,4 @@
-"""What an agent may call, as tools for its vendor's own format."""
+"""What an agent may call, as tools for native calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PLAN_DESCRIPTION = (
 def native_tools(
     skills: Iterable[Skill], protocols: Sequence[Protocol], *, workflows: bool, know_how: KnowHow | None = None
 ) -> tuple[Tool, ...]:
-    """The tools of an agent: its skills first, so that they keep their names if a vendor allows no others."""
+    """Return an agent's tools. Skills come first, so that other tools get new names if a vendor's rules require it."""
     read = [] if know_how is None else [Tool("/read", "Reads know-how: its instructions, or one of its files.", {
         "type": "object", "properties": {"name": {**_TEXT, "enum": list(know_how.folders)}, "file": _TEXT},
         "required": ["name"], "additionalProperties": False,
@@ -64,12 +64,12 @@ def _tools(skills: Iterable[Skill]) -> Iterator[Tool]:
         yield Tool(skill.name, "\n".join(filter(None, [skill.description, produces])), schema)
 
 
-_MARK = "x-trusted"  # of `kernai.inputs.trusted`, which few agents load
+_MARK = "x-trusted"  # as in `kernai.inputs.trusted`, which few agents need to import
 _TRUSTED = "Only a value that is in the user's own words; ask for it if it is not."
 
 
 def _explained(schema: Any) -> Any:
-    """A schema whose descriptions say which values only the user may bring in: vendors take no keyword for that."""
+    """Return a schema whose descriptions say which values must be the user's own: vendors have no keyword for that."""
     if isinstance(schema, list):
         return [_explained(one) for one in schema]
     if not isinstance(schema, dict):

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from kernai.values.model import GenerationOptions, Model
 
 
-#: in characters, about 2,000 tokens: a longer listing is asked for, unless the agent says otherwise
+#: in characters, about 2,000 tokens. The model has to ask for a longer listing, unless the agent says otherwise
 SHORT_LISTING = 8_000
 
 
 class Revision:
-    """How often an agent's options have changed. An object of its own: a setup must not refer to its agent."""
+    """How often an agent's options have changed. A separate object, because a setup must not refer to its agent."""
 
     __slots__ = ("number",)
 
@@ -56,7 +56,7 @@ class Key(NamedTuple):
 
 
 class System:
-    """The system message of a step, and the `instructions` in it, of which the host itself `said` this."""
+    """The system message of a step, and the `instructions` in it. `said` is the part that the host itself wrote."""
 
     __slots__ = ("instructions", "may_quote", "message", "said")
 
@@ -74,7 +74,7 @@ NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
 
 
 class Setup:
-    """`skills` and `protocols` are what the agent may call. The rest is derived from them, most of it on first use."""
+    """What is the same in every step. `skills` and `protocols` are what the agent may call; the rest is derived."""
 
     __slots__ = (
         "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls",
@@ -85,7 +85,7 @@ class Setup:
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
-        # not the agent itself: it refers to this, and a cycle would have to wait for the garbage collector
+        # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
         self._revision, self._number = agent.revision, agent.revision.number
         self._all_skills, self._all_protocols = key.skills, key.protocols
         self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
@@ -95,7 +95,7 @@ class Setup:
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         #: whether `Agent.approve` is asked before each call
         self.asks = agent.approve is not None
-        # one attribute, so that of two runs at once neither combines its instructions with the other's message
+        # one attribute, so that concurrent runs cannot combine the instructions of one with the message of another
         self._system: System | None = None
         #: the same in every step, unless the instructions are a function
         self.system: System | None = None
@@ -115,20 +115,21 @@ class Setup:
         self.protocols = ProtocolAccess(agent.protocols, key.protocols)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()  # a deep or pickled copy of an agent works out its own: registries are not copied
+        return type(None), ()  # a deep or pickled copy of an agent computes its own: registries are not copied
 
     def holds(self) -> bool:
-        """Whether neither the agent nor a registry has changed since it was made."""
+        """Whether this is still valid: neither the agent nor a registry has changed since it was created."""
         return (
             self._number == self._revision.number and self._skills_version == self._all_skills.version
             and self._protocols_version == self._all_protocols.version
         )
 
     def plain(self, name: str | None) -> Skill | None:
-        """The skill of this name if a call of it needs nothing but its parameters; None if not, or if the agent or a
-        registry has changed since.
+        """Return the skill of this name if nothing but the parameters of its calls has to be checked, else None.
+
+        Also returns None if the agent or a registry has changed.
         """
-        if (  # as in `holds`: a call less
+        if (  # as in `holds`, inlined for speed
             self._number != self._revision.number or self._skills_version != self._all_skills.version
             or self._protocols_version != self._all_protocols.version
         ):
@@ -153,33 +154,33 @@ class Setup:
         return self._can_call
 
     def has_calls(self) -> bool:
-        """Whether its own options give the agent anything to call; else prose is the answer, whatever `on_prose` is."""
+        """Whether the agent's own options give it anything to call. If not, prose is the answer for any `on_prose`."""
         if self._has_calls is None:
             named = self._protocol_selection is not None
             self._has_calls = self.skills.any() or self._know_how is not None or (named and self.protocols.any())
         return self._has_calls
 
     def is_guarded(self) -> bool:
-        """Whether a skill takes trusted values, or has effects that others notice."""
+        """Whether any skill has `Trusted` inputs or `acts`."""
         if self._is_guarded is None:
             self._is_guarded = self.key.skills.any_guarded(self._skill_selection)
         return self._is_guarded
 
     def agents(self) -> list[Agent[Any]]:
-        """The agents that can be called as skills."""
+        """Return the agents that can be called as skills."""
         if self._agents is None:
             self._agents = [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
         return self._agents
 
     def foreign(self) -> Sequence[tuple[str, str]]:
-        """The descriptions of skills that others wrote, each with what it describes."""
+        """Return the descriptions of skills that others wrote, each after a text that names its source."""
         if self._foreign is None:
             visible = self.skills.visible()
             self._foreign = [(f"the description of {one.name}", one.describe()) for one in visible if one.is_foreign]
         return self._foreign
 
     def unknown(self) -> Sequence[tuple[str, str, str]]:
-        """Names in the agent's lists that are not registered: each with its kind and the names that are close."""
+        """Return the names in the agent's lists that are not registered: kind, name, and similar names."""
         if self._unknown is None:
             self._unknown = [
                 *_unknown("skill", self._skill_selection, self.key.skills),
@@ -188,9 +189,9 @@ class Setup:
         return self._unknown
 
     def read_system(self, read: tuple[Any, int], context: Context) -> System:
-        """The system message of a step. `read` is the agent's.
+        """Return the system message of a step. `read` is `Agent.instructions_read`.
 
-        Callable instructions are called; `TypeError` if they do not give text.
+        Callable instructions are called. Raises `TypeError` if they do not return text.
         """
         instructions, arguments = read
         is_fixed = not callable(instructions)
@@ -227,19 +228,19 @@ class Setup:
         ).build()
 
     def _listing(self) -> str | None:
-        """The skills' listing, if it is in the system message."""
+        """Return the skills' listing if it is in the system message."""
         if self._skill_selection is None or self._lists_skills is False:
             return None
         return self.skills.listing() if self._lists_skills else self.skills.short_listing(SHORT_LISTING)
 
     def definition(self, agent: Agent[Any]) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
-        """See `definition.part_of`; `agent` is the one that this was made for."""
+        """Return `definition.part_of` the agent, which must be the one of this setup."""
         if self._definition is None:
             self._definition = part_of(agent, self)
         return self._definition
 
     def grammar(self) -> str:
-        """What the model may write, as a grammar in GBNF."""
+        """Return a grammar in GBNF of what the model may write."""
         if self._grammar is None:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
@@ -251,8 +252,8 @@ class Setup:
         return self._grammar
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
-        """The tools for a native call; `system` is the system message for calls as blocks."""
-        built = self._system or self.read_system(read, context)  # the run may have been replayed so far
+        """Return the tools for a native call; `system` is the system message for calls as blocks."""
+        built = self._system or self.read_system(read, context)  # not built yet if all steps so far were replayed
         instructions, known = built.instructions, self._tools
         if known is None or known[:2] != (instructions, system):
             shown = _shown(instructions)
@@ -275,7 +276,7 @@ class Setup:
         return Tools(tools, system, native, output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
-        """The options of a model call, with the grammar in the provider's field if it has one."""
+        """Return the options of a model call, with the grammar in the provider's field if it has one."""
         if provider is None or provider.grammar_field is None:
             return generation
         value: Any = self.grammar()
@@ -285,7 +286,7 @@ class Setup:
 
 
 def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
-    """Instructions as the model reads them: tags in text from outside cannot act."""
+    """Return instructions as the model reads them: in text from outside, tags are neutralised."""
     if isinstance(instructions, str):
         return instructions
     return _joined(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)
