@@ -1,4 +1,4 @@
-"""Adapters for the vendors people use, over HTTP, on nothing but the standard library.
+"""Adapters for model vendors, over HTTP, with nothing but the standard library.
 
     from kernai import Agent, run
     from kernai_providers import resolve
@@ -6,8 +6,8 @@
     provider, model = resolve("anthropic/claude-sonnet-5")
     print(run(Agent(instructions="Be brief.", provider=provider, model=model), "Hello"))
 
-`import kernai` knows nothing of this package. `HttpxTransport` is in `kernai_providers.httpx_transport`, because it
-needs the extra `kernai[httpx]`.
+`kernai` does not import this package. `HttpxTransport` is in `kernai_providers.httpx_transport`, because it needs the
+extra `kernai[httpx]`.
 """
 
 from kernai_providers.anthropic import AnthropicProvider

@@ -15,20 +15,21 @@ from kernai_providers.failures import at, failure_in_stream
 from kernai_providers.http_provider import (
     EMPTY,
     HttpProvider,
-    heard_parts,
     known,
     media_reference,
     one_text,
+    parts_after_results,
     sampling_options,
 )
-from kernai_providers.native import Heard, Said, Toolbox, strict
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, strict
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
 MIN_THINKING_BUDGET = 1024
 BLANK_LINE = {"type": "text", "text": "\n\n"}
-#: the versions that think by an effort, and those that take nothing else, nor sampling options; November 2026
+#: the first version that accepts an effort for thinking, and the first one that rejects a budget and sampling options;
+#: in November 2026
 ADAPTIVE, ADAPTIVE_ONLY = (4, 6), (4, 7)
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 #: the vendor places the breakpoint itself, at the end of the conversation
@@ -44,11 +45,11 @@ FINISH_REASONS = {
 
 
 class AnthropicProvider(HttpProvider):
-    """The Messages API. `base_url` may hold the version or not; the variable `ANTHROPIC_BASE_URL` may give it.
+    """The Messages API. `base_url`, by default the variable `ANTHROPIC_BASE_URL`, may include the version or not.
 
-    Takes jpeg, png, gif and webp images and PDF and text documents (also https URLs), as far as the model declares
-    them. Without `generation.max_tokens` an answer has at most 4096 tokens beside the thinking. Everything else: see
-    `HttpProvider`.
+    Takes jpeg, png, gif and webp images and PDF and text documents (also https URLs), if the model declares them.
+    Without `generation.max_tokens` an answer has at most 4096 tokens in addition to the thinking. For everything else
+    see `HttpProvider`.
     """
 
     vendor = "anthropic"
@@ -63,15 +64,15 @@ class AnthropicProvider(HttpProvider):
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
     def auth(self, key: str) -> dict[str, str]:
-        """A key in a header of the vendor's own."""
+        """Return the key in the vendor's own header."""
         return {"x-api-key": key}
 
     def extra_headers(self) -> dict[str, str]:
-        """The API's version."""
+        """Return the API's version."""
         return {"anthropic-version": "2023-06-01"}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request as the Messages API wants it."""
+        """Return the request's body for the Messages API."""
         system, turns = self.turns(messages, model)
         thinking = _thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
@@ -96,7 +97,7 @@ class AnthropicProvider(HttpProvider):
         } | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Tools, and a format of the output."""
+        """Add tools, and the output's format."""
         if box.tools:
             body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
         if box.answer is not None:
@@ -104,41 +105,42 @@ class AnthropicProvider(HttpProvider):
             body["output_config"] = body.get("output_config", {}) | answer
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """With tools or without, if nothing of the answer may be left out."""
+        """Whether the schema has no optional properties; tools make no difference."""
         del has_tools
         return strict(schema, nullable=False) is not None
 
-    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
-        """One message; none for a turn in which nothing was said."""
-        if isinstance(turn, Said):
+    def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
+        """Yield the turn as one message, or nothing if the turn is empty."""
+        if isinstance(turn, AssistantTurn):
             content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
             content += [
                 {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in turn.calls
             ]
             first = len(content) - len(turn.calls)
             thoughts = [item for item in turn.reasoning if item.get("type") in ("thinking", "redacted_thinking")]
-            for item in reversed(thoughts):  # which have to come back where they were
+            for item in reversed(thoughts):  # thoughts have to be sent back in the place where they were
                 at = item.get("at", 0)
                 block = {name: one for name, one in item.items() if name != "at"}
                 content.insert(first + at if at else 0, block)
             yield {"role": "assistant", "content": content or [{"type": "text", "text": EMPTY}]}
             return
         content = [
-            {"type": "tool_result", "tool_use_id": outcome.call.id, "is_error": outcome.is_error,
-             "content": self.encode([(outcome.text.strip() and outcome.text) or EMPTY, *outcome.media], model)}
-            for outcome in turn.outcomes
+            {"type": "tool_result", "tool_use_id": result.call.id, "is_error": result.is_error,
+             "content": self.encode([(result.text.strip() and result.text) or EMPTY, *result.media], model)}
+            for result in turn.results
         ]
-        parts = [part for part in heard_parts(turn, media_in_results=True) if not isinstance(part, str) or part.strip()]
+        others = parts_after_results(turn, media_in_results=True)
+        parts = [part for part in others if not isinstance(part, str) or part.strip()]
         if content := content + self.encode(parts, model):
             yield {"role": "user", "content": content}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """As of 4.7 these models know no sampling options."""
+        """Return the sampling options for models since version 4.7, which reject them."""
         version = _version(model)
         return sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Text, images, documents; anything else becomes its placeholder."""
+        """Encode text, images and documents; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -154,12 +156,12 @@ class AnthropicProvider(HttpProvider):
         return None
 
     def between(self, model: Model) -> list[Any]:
-        """A blank line between messages that become one text."""
+        """Return a blank line, for messages that become one text."""
         del model
         return [BLANK_LINE]
 
     def reader(self) -> AnthropicReader:
-        """A new reader for one answer."""
+        """Create a reader for one response."""
         return AnthropicReader(self.vendor, self.secrets)
 
 
@@ -174,7 +176,7 @@ class AnthropicReader(SseReader):
         self._thought: dict[str, str] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
-        """One event; types that are not known are passed over, as the vendor asks of its clients."""
+        """Handle one event. Unknown types are ignored, as the vendor asks of its clients."""
         found = self.parsed(data)
         kind = found.get("type", event)
         self.check_error(found)
@@ -219,14 +221,14 @@ class AnthropicReader(SseReader):
         elif kind == "thinking_delta":
             self.think(delta.get("thinking"))
             self._thought["thinking"] = self._thought.get("thinking", "") + str(delta.get("thinking") or "")
-        elif kind == "input_json_delta" and index in self._calls:  # not of a tool that the vendor runs
+        elif kind == "input_json_delta" and index in self._calls:  # not for a tool that the vendor runs
             self.call(index, text=delta.get("partial_json"))
-        elif kind == "signature_delta" and self._thought.get("type"):  # the last of a thought
+        elif kind == "signature_delta" and self._thought.get("type"):  # a thought's last event
             self.keep({**self._thought, "signature": str(delta.get("signature") or "")})
             self._thought = {}
 
     def _on_fallback(self, to: object) -> None:
-        """Another model answers from here on."""
+        """Note that another model answers from here on."""
         if isinstance(at(to, "model"), str):
             self.answered_by = self.metadata["model"] = at(to, "model")
 
@@ -245,8 +247,8 @@ class AnthropicReader(SseReader):
         self._on_usage(found.get("usage"))
 
     def _on_usage(self, usage: object) -> None:
-        """Cumulative: each number replaces an earlier one, but a 0, which gateways send where they do not know."""
-        # at the start, what is written so far: it counts where the answer is never ended, and is no total at its end
+        """Take the cumulative counts. Each replaces an earlier one, except for 0, which gateways send if unknown."""
+        # the first count is that of the answer so far: it is used if the answer breaks off, and never as its total
         self.completion_tokens = count_of(at(usage, "output_tokens"))
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
             count = count_of(at(usage, name))
@@ -262,20 +264,23 @@ class AnthropicReader(SseReader):
 
 
 def _tool(name: str, tool: Tool) -> dict[str, Any]:
-    """One tool, in strict mode if nothing may be left out: the vendor allows only few optional parameters there."""
+    """Return one tool, in strict mode if it has no optional parameters, of which the vendor allows only few there."""
     schema = strict(tool.schema, nullable=False) if tool.type == "command" else None
     described = {"name": name, "description": tool.description, "input_schema": schema or dict(tool.schema)}
     return described | ({"strict": True} if schema else {})
 
 
 def _content(parts: list[Any]) -> Any:
-    """One text, or a list; there texts stand apart anyway, and a blank one is refused."""
+    """Return one text, or a list without blank lines.
+
+    Texts in a list are separate anyway, and the vendor rejects blank ones.
+    """
     text = one_text(parts)
     return text if isinstance(text, str) else [part for part in parts if part is not BLANK_LINE]
 
 
 def _version(model: Model) -> tuple[int, int] | None:
-    """Of a model of this vendor by its id: ``claude-opus-4-6``, ``claude-3-7-sonnet-20250219``; None where unknown."""
+    """Read a model's version from an id such as ``claude-opus-4-6`` or ``claude-3-7-sonnet-20250219``, or None."""
     found = _VERSION.search(model.id)
     return None if found is None else (int(found[1]), int(found[2] or 0))
 

@@ -1,11 +1,10 @@
 """`Exchange`: one turn of a model over HTTP. Retries, limits and completeness are defined here, once for both drivers.
 
-`Exchange.perform` is a coroutine over a `Turn`, which sends, reads, shows and waits. For asyncio those steps wait on
-the event loop; in a thread (`ThreadTurn`) each one is done before it returns, so that the coroutine runs to its end
-without a loop.
+`Exchange.perform` is a coroutine over a `Turn`, which sends, reads, shows and waits. Under asyncio these steps wait on
+the event loop. In a thread (`ThreadTurn`) they block, so the coroutine never suspends and needs no loop.
 
 Guarantees: however the turn ends, its connection is closed or returned to the pool before the call returns. A call ends
-soon after the run is over, wherever it waits; `deadline` and `cancelled()` of `on_chunk` say when that is.
+soon after the run has ended, wherever it waits; `deadline` and `cancelled()` of `on_chunk` say when that is.
 Assumes: one object serves one turn.
 """
 
@@ -35,9 +34,9 @@ from kernai_providers.transport import (
 
 T = TypeVar("T")
 OK = 200
-#: bytes of an error's body that are read
+#: how many bytes of an error's body are read
 MAX_ERROR_BODY = 64 * 1024
-#: the error if the run does not say why it is over
+#: the error if the run does not say why it has ended
 UNWANTED = "the call was cancelled, or its time is up"
 
 
@@ -53,7 +52,7 @@ class Exchange:
     secrets: tuple[str, ...] = ()
 
     async def perform(self, turn: Turn) -> LlmResponse:
-        """The whole turn. Every failure is a `ProviderError`."""
+        """Perform the whole turn, including retries. Every failure is a `ProviderError`."""
         for attempt in count():
             reader = self.new_reader()
             try:
@@ -119,7 +118,7 @@ class Exchange:
                 return
 
     async def _error_body(self, turn: Turn) -> bytes:
-        """The start of an error's body; it is used even if the rest never arrives."""
+        """Return the start of an error's body, even if the rest never arrives."""
         body = b""
         try:
             while len(body) < MAX_ERROR_BODY:
@@ -148,7 +147,7 @@ class Exchange:
 # ---------------------------------------------------------------------------------------------------------------- turns
 
 def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
-    """Returns whether the run behind `on_chunk` is over; None if `on_chunk` does not know."""
+    """Return a function that says whether the run behind `on_chunk` has ended; None if `on_chunk` does not know."""
     deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", None)
     if deadline is None and cancelled is None:
         return None
@@ -156,7 +155,7 @@ def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
 
 
 def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
-    """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
+    """Perform the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
     try:
         return _finished(exchange.perform(turn))
     finally:
@@ -164,7 +163,7 @@ def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
 
 
 async def aperform(exchange: Exchange, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> LlmResponse:
-    """The same on the running event loop. Cancelling the task closes the connection."""
+    """Perform the turn on the running event loop. If the task is cancelled, the connection is closed."""
     turn = Turn(transport, on_chunk)
     try:
         async with _while_wanted(turn.unwanted):
@@ -185,32 +184,32 @@ class Turn:
         self._response: AsyncResponse | None = None
 
     async def send(self, request: Request) -> AsyncResponse:
-        """Sends the request and returns the response, of which only the head has come. This ends an earlier one."""
+        """Send the request, and return the response once its head has arrived. Closes an earlier response."""
         await self.close()
         return await self._unless_over(self._send(replace(request, unwanted=self.unwanted)))
 
     async def read(self) -> bytes:
-        """The next bytes of the body; none at the end."""
+        """Return the next bytes of the body, or none at its end."""
         return await self._unless_over(anext(self._body, b""))
 
     async def show(self, piece: str | CallText) -> None:
-        """Gives observers a piece of text or of a native call; raises what they raise."""
+        """Pass a piece of text or of a native call to the observers; their exceptions propagate."""
         if isinstance(piece, str):
             await self._caught_up(self._on_chunk(piece))
             return
-        self._on_chunk("")  # raises if the run is over
+        self._on_chunk("")  # raises if the run has ended
         show = getattr(self._on_chunk, "block", None)
         if show is not None:
             await self._caught_up(show(*piece))
 
     def report(self, what: str, *details: object) -> None:
-        """Reports to the run, if it listens."""
+        """Report to the run, if it listens."""
         listener = getattr(self._on_chunk, what, None)
         if listener is not None:
             listener(*details)
 
     async def wait(self, seconds: float) -> None:
-        """Waits before a retry. An empty piece now and then lets the run raise if it is over."""
+        """Wait before a retry. Empty pieces are passed on regularly, so that the run can raise if it has ended."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self.show("")
@@ -218,20 +217,20 @@ class Turn:
             await self._check()
 
     async def finish(self) -> None:
-        """The response is complete: keeps the connection if that is cheap."""
+        """End a complete response. The connection is kept if that is cheap."""
         response, self._response = self._response, None
         if response is not None:
             await response.finish()
 
     async def close(self) -> None:
-        """Closes the connection, unless it was returned to the pool."""
+        """Close the connection, unless it was returned to the pool."""
         response, self._response = self._response, None
         if response is not None:
             with suppress(TransportError):
                 await response.aclose()
 
     async def give_up(self) -> NoReturn:
-        """Raises because the run is over, with the reason that `on_chunk` raises, if it does."""
+        """Raise because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""
         await self.show("")
         raise RunCancelledError(UNWANTED) from None
 
@@ -241,7 +240,7 @@ class Turn:
         return response
 
     async def _unless_over(self, step: Awaitable[T]) -> T:
-        """The step's result. If the run is over, that is what is raised, also where the step fails."""
+        """Return the step's result. If the run has ended, raise that instead, even if the step failed."""
         try:
             result = await step
         except TransportError:
@@ -258,18 +257,18 @@ class Turn:
         await asyncio.sleep(seconds)
 
     async def _caught_up(self, pending: Any) -> None:
-        """Waits until slow observers have caught up, if the caller offers that."""
+        """Wait until slow observers have caught up, if `on_chunk` returned something to await."""
         if hasattr(pending, "__await__"):
             await pending
 
 
 class _UnwantedError(Exception):
-    """The run is over."""
+    """The run has ended."""
 
 
 @asynccontextmanager
 async def _while_wanted(unwanted: Callable[[], bool] | None) -> AsyncIterator[None]:
-    """Ends the block, wherever it waits, once the run is over."""
+    """End the block, wherever it waits, once the run has ended."""
     if unwanted is None:
         yield
         return
@@ -310,12 +309,12 @@ class ThreadTurn(Turn):
         self.unwanted = lambda: self._aborted.is_set() or is_over()
 
     def abort(self) -> None:
-        """Ends the turn."""
+        """End the turn."""
         self._aborted.set()
         _finished(self.close())
 
     async def give_up(self) -> NoReturn:
-        """After `abort` there is nobody to ask for the reason."""
+        """Raise because the run has ended. After `abort`, there is nobody to ask for the reason."""
         if self._aborted.is_set():
             raise RunCancelledError(UNWANTED)
         await super().give_up()
@@ -324,11 +323,11 @@ class ThreadTurn(Turn):
         self._aborted.wait(seconds)
 
     async def _caught_up(self, pending: Any) -> None:
-        """In a thread, `on_chunk` has waited before it returns."""
+        """Do nothing: in a thread, `on_chunk` itself waits for the observers."""
 
 
 class _Blocking:
-    """A transport for threads, as one whose coroutines never wait."""
+    """Wraps a synchronous transport as an asynchronous one whose coroutines never suspend."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -341,7 +340,7 @@ class _Blocking:
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
+    """Run a coroutine that never suspends, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -1,7 +1,8 @@
 """Errors of vendors: `failure` makes a `ProviderError` from a response, and `RetryPolicy` decides whether to retry.
 
 Vendors, and the proxies in front of them, report errors in many shapes. Nothing here depends on the vendor: every known
-field is used, and a body without any is shown. Text from outside becomes one line of limited length, without secrets.
+field is read, and a body without any is shown as text. Text from outside becomes one line of limited length, without
+secrets.
 
 Retries follow the vendor's hints exactly (RFC 9110, section 10.2.3, and Google's `RetryInfo`); without a hint, they use
 exponential backoff with jitter. Nothing here waits or looks at a clock.
@@ -27,9 +28,9 @@ from kernai.jsonio.json_data import loads
 
 RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 HIDDEN = "[hidden]"
-#: the longest message of a vendor, body without a message, and code that are shown, in characters
+#: how much is shown, in characters: of a vendor's message, of a body without a message, of a code
 MAX_MESSAGE, MAX_RAW, MAX_CODE = 1000, 300, 100
-#: how much of an HTML page is searched for text; shorter secrets may be ordinary syllables
+#: how much of an HTML page is searched for text; and the shortest secret: shorter ones may be ordinary syllables
 MAX_PAGE, SHORTEST_SECRET = 32_768, 6
 LARGEST_NUMBER = 10**9
 
@@ -38,7 +39,7 @@ _OWN_REASONS = {520: "Unknown Origin Error", 522: "Origin Timed Out", 524: "Orig
 #: headers with the vendor's id of a request
 REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
 
-# a 429 that waiting does not cure, whatever its code
+# failures that waiting does not cure, even if the status is 429
 _MONEY = re.compile(
     r"insufficient[ _-]?(quota|funds|balance|credit)|credit[ _-]?balance|spend(ing)?[ _-]?(limit|cap)|out of credits"
     r"|credits? (are|is|have been|has been) (depleted|exhausted|used up)|hard[ _-]limit|usage_limit_reached",
@@ -66,8 +67,8 @@ _SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """The contents of an error's body. `words` are its codes and types, the one used as the code first."""
+class _ErrorBody:
+    """The contents of an error's body. `words` are its codes and types; the first one is used as the code."""
 
     message: str = ""
     words: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ def failure(
     key_hint: str | None = None,
     secrets: Sequence[str] = (),
 ) -> ProviderError:
-    """The error for a response with a status other than 200. Never raises, whatever the body contains.
+    """Return the error for a response with a status other than 200. Never raises, whatever the body contains.
 
     `now` is in seconds since 1970, for a `retry-after` that is a date. `key_hint` is the variable that should contain
     the key, for the advice after a 401 or 403. Each of `secrets` is replaced by ``[hidden]``, however it is escaped,
@@ -101,41 +102,41 @@ def failure(
         return _redirect(status, given, vendor, redact)
     text = body.decode("utf-8-sig", "replace")
     data = _parsed(text)
-    said = _said(data)
-    if not said.message and not said.words:
-        said = replace(said, message=_raw_line(text, redact))
-    message = one_line(said.message, redact, MAX_MESSAGE)
-    code = one_line(said.code or "", redact, MAX_CODE) or None
+    error = _read_body(data)
+    if not error.message and not error.words:
+        error = replace(error, message=_raw_line(text, redact))
+    message = one_line(error.message, redact, MAX_MESSAGE)
+    code = one_line(error.code or "", redact, MAX_CODE) or None
     what = [f"{vendor}: HTTP {status}"]
     if code and code != str(status):
         what.append(f" {code}")
     what.append(f": {message}" if message else f" {_reason(status)}" if len(what) == 1 else f": {_reason(status)}")
-    request_id = next(filter(None, map(given.get, REQUEST_IDS)), said.request_id)
+    request_id = next(filter(None, map(given.get, REQUEST_IDS)), error.request_id)
     return ProviderError(
-        f"{''.join(what)}{_numbered(request_id, redact)}{_advice(status, said, key_hint)}",
+        f"{''.join(what)}{_numbered(request_id, redact)}{_advice(status, error, key_hint)}",
         status=status,
         code=code,
-        retryable=_retryable(status, said, given),
+        retryable=_retryable(status, error, given),
         retry_after=retry_after_of(given, data, now),
         vendor=vendor,
     )
 
 
 def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ()) -> ProviderError:
-    """The error for an error object in a stream, after status 200. `data` is JSON data, or text.
+    """Return the error for an error object in a stream, after status 200. `data` is JSON data, or text.
 
     An overloaded or failing vendor is retried, and so is an unknown error. Errors in the request, the key or the
     account are not.
     """
     redact = redactor(secrets)
-    said = _said(data) if isinstance(data, (dict, list)) else _Said(data if isinstance(data, str) else "")
-    code = one_line(said.code or "", redact, MAX_CODE) or None
-    message = one_line(said.message, redact, MAX_MESSAGE) or "without a message"
+    error = _read_body(data) if isinstance(data, (dict, list)) else _ErrorBody(data if isinstance(data, str) else "")
+    code = one_line(error.code or "", redact, MAX_CODE) or None
+    message = one_line(error.message, redact, MAX_MESSAGE) or "without a message"
     return ProviderError(
-        f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(said.request_id, redact)}",
+        f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(error.request_id, redact)}",
         status=200,
         code=code,
-        retryable=_retryable_in_stream(said),
+        retryable=_retryable_in_stream(error),
         retry_after=retry_after_of({}, data, 0.0),
         vendor=vendor,
     )
@@ -161,7 +162,7 @@ def _numbered(request_id: str, redact: Redactor) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """The body as JSON data, or None. The limits are those for a model's JSON."""
+    """Return the body as JSON data, or None. It has the same limits as a model's JSON."""
     try:
         return loads(text)
     except (ValueError, RecursionError):
@@ -169,19 +170,19 @@ def _parsed(text: str) -> Any:
 
 
 def at(data: object, *path: str) -> Any:
-    """What JSON data hold at this path; None where they hold nothing."""
+    """Return the value at this path in JSON data, or None."""
     for name in path:
         data = data.get(name) if isinstance(data, dict) else None
     return data
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """The objects of a JSON list; anything else counts as an empty one."""
+    """Return the objects in a JSON list; none for anything else."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _said(data: object) -> _Said:
-    """Reads the known shapes.
+def _read_body(data: object) -> _ErrorBody:
+    """Read the known shapes of errors.
 
     `{"error": {...}}`, also alone in a list, with `message` and one or more of `code`, `type` and `status`;
     `{"error": "text"}`; and the same fields at the top.
@@ -189,12 +190,12 @@ def _said(data: object) -> _Said:
     if isinstance(data, list) and data:
         data = data[0]
     if not isinstance(data, dict):
-        return _Said()
+        return _ErrorBody()
     error = data.get("error")
     inner = error if isinstance(error, dict) else data
     message = error if isinstance(error, str) else _message(inner)
     request_id = _text(data.get("request_id")) or _text(inner.get("request_id"))
-    return _Said(message, tuple(_words(inner)), tuple(objects(inner.get("details"))), request_id)
+    return _ErrorBody(message, tuple(_words(inner)), tuple(objects(inner.get("details"))), request_id)
 
 
 def _message(error: Mapping[str, Any]) -> str:
@@ -206,7 +207,7 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 def _as_json(given: object) -> str:
-    """Some vendors send a list of errors per field: as one line."""
+    """Return a list of errors per field, which some vendors send, as one line."""
     if not isinstance(given, (dict, list)):
         return ""
     try:
@@ -216,7 +217,7 @@ def _as_json(given: object) -> str:
 
 
 def _words(error: Mapping[str, Any]) -> Iterator[str]:
-    """The vendor's codes and types for the failure, words before numbers."""
+    """Yield the vendor's codes and types for the failure, words before numbers."""
     number = error.get("code")
     found = [_text(error.get(name)) for name in ("code", "status", "type", "__type")]
     if type(number) is int and 0 <= number < LARGEST_NUMBER:
@@ -231,7 +232,7 @@ def _text(value: object) -> str:
 
 
 def _raw_line(text: str, redact: Redactor) -> str:
-    """A body without any known field, as a line: the title or text of a page, or the start of the text."""
+    """Return a body without any known field as one line: the title or text of a page, or the start of the text."""
     text = redact.text(text)
     if _PAGE.match(text):
         page = text[:MAX_PAGE]
@@ -248,9 +249,9 @@ def _reason(status: int) -> str:
         return _OWN_REASONS.get(status, "without an explanation")
 
 
-def _advice(status: int, said: _Said, key_hint: str | None) -> str:
+def _advice(status: int, error: _ErrorBody, key_hint: str | None) -> str:
     where = key_hint or "api_key"
-    wrong_key = any(one.get("reason") == "API_KEY_INVALID" for one in said.details)
+    wrong_key = any(one.get("reason") == "API_KEY_INVALID" for one in error.details)
     if status == _UNAUTHORIZED or (status == _BAD_REQUEST and wrong_key):
         return f"; check that {where} holds a valid key for this address"
     if status == _FORBIDDEN:
@@ -261,29 +262,29 @@ def _advice(status: int, said: _Said, key_hint: str | None) -> str:
 # ------------------------------------------------------------------------------------------- is a retry useful
 
 
-def _retryable(status: int, said: _Said, headers: Mapping[str, str]) -> bool:
+def _retryable(status: int, error: _ErrorBody, headers: Mapping[str, str]) -> bool:
     wish = headers.get("x-should-retry", "").strip().lower()
     if wish in ("true", "false"):
         return wish == "true"
-    if status not in RETRYABLE or any(_MONEY.search(word) for word in said.words):
+    if status not in RETRYABLE or any(_MONEY.search(word) for word in error.words):
         return False
-    return status != _RATE_LIMITED or not _is_used_up(said)
+    return status != _RATE_LIMITED or not _is_used_up(error)
 
 
-def _retryable_in_stream(said: _Said) -> bool:
-    if _is_used_up(said) or any(_FINAL.search(word) for word in said.words):
+def _retryable_in_stream(error: _ErrorBody) -> bool:
+    if _is_used_up(error) or any(_FINAL.search(word) for word in error.words):
         return False
-    numbers = [int(word) for word in said.words if _STATUS_NUMBER.fullmatch(word)]
+    numbers = [int(word) for word in error.words if _STATUS_NUMBER.fullmatch(word)]
     return not numbers or numbers[0] in RETRYABLE
 
 
-def _is_used_up(said: _Said) -> bool:
+def _is_used_up(error: _ErrorBody) -> bool:
     """Whether the account's money or its quota for the day is used up, which no retry can wait for."""
-    violations = [one for detail in said.details for one in objects(detail.get("violations"))]
+    violations = [one for detail in error.details for one in objects(detail.get("violations"))]
     if any("perday" in _text(one.get("quotaId")).lower() for one in violations):
         return True
-    words = " ".join(said.words)
-    message = _URL.sub("", said.message)
+    words = " ".join(error.words)
+    message = _URL.sub("", error.message)
     if _MONEY.search(words) or _MONEY.search(message) or _BILLING.search(words):
         return True
     return not _RATE.search(words) and _BILLING.search(message) is not None
@@ -293,13 +294,13 @@ def _is_used_up(said: _Said) -> bool:
 
 
 def redactor(secrets: Sequence[str]) -> Redactor:
-    """Hides these secrets, except those so short that they may be ordinary syllables."""
+    """Return what hides these secrets, except those so short that they may be ordinary syllables."""
     return Redactor({one: HIDDEN for one in secrets if len(one) >= SHORTEST_SECRET})
 
 
 def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
-    """Text from outside as one printable line of bounded length, without secrets."""
-    # redacted before it is cut, which could leave half of a secret; and again, in case of a line break in a secret
+    """Return text from outside as one printable line of limited length, without secrets."""
+    # redacted before it is cut, because a cut could leave half of a secret; and again, for a line break in a secret
     plain = "".join(char if char.isprintable() else " " for char in redact.text(text))
     shown = redact.text(_SPACES.sub(" ", plain).strip())
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
@@ -309,9 +310,9 @@ def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
 
 #: seconds; a longer hint is ignored as nonsense
 LONGEST_HINT = 366 * 24 * 3600.0
-#: seconds before the first retry without a hint, at most, and before any
+#: the longest wait without a hint, in seconds: before the first retry, and before any retry
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
-#: after so many doublings any wait has reached the longest
+#: more doublings than any wait needs to reach the longest
 _MOST_DOUBLINGS = 64
 # few digits, since converting a number of a million digits takes seconds
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
@@ -388,8 +389,8 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
 
 
 def _delays(body: object) -> list[str]:
-    """Those in the details of Google's errors."""
-    return [_text(detail.get("retryDelay")) for detail in _said(body).details]
+    """Return the delays in the details of Google's errors."""
+    return [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
 
 
 def _header_seconds(value: str, now: float) -> float | None:
@@ -407,7 +408,7 @@ def _number(text: str) -> float | None:
 
 
 def _date(text: str) -> float | None:
-    """A date in one of the three formats of RFC 9110, section 5.6.7; GMT if it has no zone."""
+    """Read a date in one of the three formats of RFC 9110, section 5.6.7; GMT if it has no zone."""
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
@@ -416,5 +417,5 @@ def _date(text: str) -> float | None:
 
 
 def _seconds(value: float) -> str:
-    """A number of seconds for people, rounded up so that waiting that long is enough."""
+    """Format a number of seconds for people, rounded up so that waiting that long is enough."""
     return f"{math.ceil(value)}" if math.isfinite(value) and value >= 10 else f"{value:g}"  # noqa: PLR2004 - digits

@@ -13,11 +13,11 @@ from urllib.parse import quote
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, known, media_reference
-from kernai_providers.native import Heard, Said, Toolbox
+from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference, parts_after_results
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
-#: which capability lets a kind of media in
+#: the capability that a model needs for a kind of media
 CAPABILITIES = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
 
 FINISH_REASONS = {
@@ -31,16 +31,15 @@ FINISH_REASONS = {
     ),
 }
 
-
-#: what a signature of a call is among a message's reasoning
+#: the type of a call's signature in a message's reasoning
 SIGNATURE = "thought_signature"
 
 
 class GeminiProvider(HttpProvider):
-    """The Gemini API. `base_url` may hold the version or not; the variable `GOOGLE_GEMINI_BASE_URL` may give it.
+    """The Gemini API. `base_url`, by default the variable `GOOGLE_GEMINI_BASE_URL`, may include the version or not.
 
-    Takes images, audio, video and documents (also by https and gs URLs), as far as the model declares them. Everything
-    else: see `HttpProvider`.
+    Takes images, audio, video and documents (also by https and gs URLs), if the model declares them. For everything
+    else see `HttpProvider`.
     """
 
     vendor = "gemini"
@@ -55,17 +54,17 @@ class GeminiProvider(HttpProvider):
     calls_natively = True
 
     def path(self, model: Model) -> str:
-        """The model is part of the path."""
+        """Return the request's path, which contains the model."""
         name = model.id.removeprefix("models/")
         folder = "tunedModels" if name.startswith("tunedModels/") else "models"
         return f"/{folder}/{quote(name.removeprefix('tunedModels/'), safe='')}:streamGenerateContent?alt=sse"
 
     def auth(self, key: str) -> dict[str, str]:
-        """A key in a header of the vendor's own; never in the URL."""
+        """Return the key in the vendor's own header; never in the URL."""
         return {"x-goog-api-key": key}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request as `streamGenerateContent` wants it."""
+        """Return the request's body for `streamGenerateContent`."""
         system, turns = self.turns(messages, model)
         contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
         body: dict[str, Any] = {"contents": contents}
@@ -83,7 +82,7 @@ class GeminiProvider(HttpProvider):
         return body | ({"generationConfig": known(config)} if known(config) else {})
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Function declarations, and a schema of the response."""
+        """Add function declarations, and the response's schema."""
         if box.tools:
             body["tools"] = [{"functionDeclarations": [
                 {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
@@ -94,13 +93,13 @@ class GeminiProvider(HttpProvider):
             body["generationConfig"] = body.get("generationConfig", {}) | answer
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Only without tools: few models combine the two."""
+        """Whether there are no tools: few models combine them with a schema."""
         del schema
         return not has_tools
 
-    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
-        """One content; none for a turn in which nothing was said."""
-        if isinstance(turn, Said):
+    def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
+        """Yield the turn as one content, or nothing if the turn is empty."""
+        if isinstance(turn, AssistantTurn):
             signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
             parts: list[Any] = [{"text": turn.text}] if turn.text else []
             for at, call in enumerate(turn.calls):
@@ -109,16 +108,16 @@ class GeminiProvider(HttpProvider):
             yield {"role": "model", "parts": parts or [{"text": EMPTY}]}
             return
         parts = [
-            {"functionResponse": {"id": outcome.call.id, "name": outcome.call.name, "response": {
-                "error" if outcome.is_error else "result": outcome.text}}}
-            for outcome in turn.outcomes
+            {"functionResponse": {"id": result.call.id, "name": result.call.name, "response": {
+                "error" if result.is_error else "result": result.text}}}
+            for result in turn.results
         ]
-        beside = [part for part in heard_parts(turn) if not isinstance(part, str) or part.strip()]
-        if parts := parts + self.encode(beside, model):
+        others = [part for part in parts_after_results(turn) if not isinstance(part, str) or part.strip()]
+        if parts := parts + self.encode(others, model):
             yield {"role": "user", "parts": parts}
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Text and every kind of media that the model declares; anything else becomes its placeholder."""
+        """Encode text and every kind of media that the model declares; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"text": part}
         if not model.supports(CAPABILITIES[part.kind]):
@@ -133,15 +132,15 @@ class GeminiProvider(HttpProvider):
         return {"fileData": {**known, "fileUri": url}}
 
     def reader(self) -> GeminiReader:
-        """A new reader for one answer."""
+        """Create a reader for one response."""
         return GeminiReader(self.vendor, self.secrets)
 
 
 class GeminiReader(SseReader):
-    """Chunks of `streamGenerateContent`, up to the body's end; there is no other end mark.
+    """Chunks of `streamGenerateContent`, up to the body's end; there is no other end marker.
 
-    A finish reason does not end it: one comes at the end of each round of a tool that the vendor itself runs (code
-    execution, search), in each chunk of older models, and in empty chunks of gateways, before the text.
+    A finish reason does not end the turn: there is one after each round of a tool that the vendor itself runs (code
+    execution, search), in each chunk of older models, and in gateways' empty chunks before the text.
     """
 
     terminal = "a finishReason"
@@ -149,20 +148,20 @@ class GeminiReader(SseReader):
 
     @property
     def may_end(self) -> bool:
-        """Once there is a finish reason."""
+        """Whether there is a finish reason."""
         return self.finish_reason is not None
 
     def on_event(self, event: str | None, data: str) -> None:
-        """One chunk."""
+        """Handle one chunk."""
         del event
-        if data == "[DONE]":  # of gateways, as elsewhere
+        if data == "[DONE]":  # from gateways, as with other vendors
             self.complete = self.may_end
             return
         chunk = self.parsed(data)
         self.check_error(chunk)
-        self._keep(chunk)
+        self._on_metadata(chunk)
         for candidate in objects(chunk.get("candidates")):
-            # several candidates come where `extra` asks for them; the first is the answer
+            # there are several candidates if `extra` asks for them; the first one is the answer
             if candidate.get("index", 0) in (0, None):
                 self._on_candidate(candidate)
         if self.finish_reason is None:
@@ -171,7 +170,7 @@ class GeminiReader(SseReader):
                 raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
 
     def check_complete(self) -> None:
-        """The last finish reason counts."""
+        """Raise unless there was a finish reason; the last one counts."""
         self.complete = self.may_end
         super().check_complete()
 
@@ -186,7 +185,7 @@ class GeminiReader(SseReader):
         self.note(candidate, continuation_token="continuationToken")  # noqa: S106 - a field's name
 
     def _on_call(self, part: Mapping[str, Any]) -> None:
-        """A call comes whole. Its signature has to come back with it."""
+        """Handle a call, which arrives as a whole. Its signature has to be sent back with it."""
         call, number = part["functionCall"], self._called
         if not isinstance(call, dict):
             return
@@ -197,12 +196,12 @@ class GeminiReader(SseReader):
         arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
         self.call(number, name=call.get("name"), id=call.get("id"), text=arguments)
 
-    def _keep(self, chunk: Mapping[str, Any]) -> None:
+    def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
         self.note(chunk, response_id="responseId", model="modelVersion")
         usage = chunk.get("usageMetadata")
         if not isinstance(usage, dict):
             return
-        # cumulative: each chunk's replaces the one before
+        # cumulative: the usage of each chunk replaces the one before
         prompt, tools = count_of(usage.get("promptTokenCount")), count_of(usage.get("toolUsePromptTokenCount"))
         self.prompt_tokens = sum_of(prompt, tools)
         thoughts = count_of(usage.get("thoughtsTokenCount"))

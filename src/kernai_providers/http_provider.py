@@ -1,4 +1,4 @@
-"""`HttpProvider`: what all adapters share — the exchange, the transport, and how messages are laid out.
+"""`HttpProvider`: what all adapters share — the exchange, the transport, and the encoding of messages.
 
 An adapter defines four things: the address (`path`), the header with the key (`auth`), the request's body (`body`),
 and how to read the response (`reader`).
@@ -23,7 +23,7 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import Heard, Said, Toolbox, conversation, root_of
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, root_of
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
@@ -33,7 +33,7 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECT = 10.0
 MAX_TIMEOUT = 7 * 24 * 3600
 
-#: the end of an address that includes the version of the API
+#: the end of an address that includes the API's version
 VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
 #: sent for a message without content, which vendors reject
@@ -43,21 +43,24 @@ Turn = tuple[str, list[Any]]
 
 
 class HttpProvider(NotCopied, Provider):
-    """A vendor's model over HTTP. One instance serves many threads and runs at once.
+    """A vendor's models over HTTP. One instance serves many threads and runs at the same time.
 
-    `api_key`: by default from the vendor's environment variable, read now; without one a `MissingKeyError`, which is a
-    `ValueError`. `base_url`: another server that speaks the same. `timeout`: seconds the vendor may be silent (120), or
-    a pair of seconds to connect (10) and to be silent. `max_retries`: how often a call that failed before its first
-    piece is made again (2). `headers`: sent with each request, over the adapter's own. `max_retry_wait`: a vendor that
-    asks to wait longer than so many seconds (60) fails at once. `max_response_bytes`: a larger response is a
-    `ProviderError`. `transport`: by default a `HttpTransport` of this provider's own; with one that is asynchronous
-    (`HttpxTransport`), `acall` is native, else it runs `call` in a worker thread.
+    - `api_key`: by default the value of the vendor's environment variable, read now. If there is none, this raises
+      `MissingKeyError`, which is a `ValueError`.
+    - `base_url`: another server with the same API.
+    - `timeout`: seconds the vendor may be silent (120), or a pair of seconds to connect (10) and to be silent.
+    - `max_retries`: how often a call is repeated that failed before its first piece (2).
+    - `headers`: sent with each request; they override the adapter's own.
+    - `max_retry_wait`: if the vendor asks to wait longer than so many seconds (60), the call fails immediately.
+    - `max_response_bytes`: a larger response is a `ProviderError`.
+    - `transport`: by default an `HttpTransport` of this provider's own. With an asynchronous one (`HttpxTransport`),
+      `acall` is native; otherwise it runs `call` in a worker thread.
 
-    Connections are kept open between calls. Used with `with` or `async with`, it closes them at the end.
+    Connections are kept open between calls. `with` or `async with` closes them at the end.
     """
 
     _HOLDS = "connections and a key"
-    #: how the vendor is called in errors
+    #: the vendor's name in errors
     vendor: str
     default_base_url: str
     #: an environment variable for another address, which the vendor's own client reads too
@@ -69,7 +72,7 @@ class HttpProvider(NotCopied, Provider):
     #: environment variables for the key; the first one that is set counts
     key_variables: tuple[str, ...]
     needs_key: bool = True
-    #: whether the vendor wants the roles to alternate
+    #: whether the vendor requires that roles alternate
     merges_roles: bool = False
     #: whether it accepts text that is only white space
     takes_blank_text: bool = True
@@ -96,7 +99,7 @@ class HttpProvider(NotCopied, Provider):
     ) -> None:
         self._headers = checked_headers(headers)
         self.base_url = self._with_path(self._default_base_url() if base_url is None else checked_base_url(base_url))
-        # a gateway with a key of its own must not see the vendor's
+        # a gateway with a key of its own must not get the vendor's
         variables = () if self._brings_auth() else self.key_variables
         self._key = key_from(api_key, variables, self.vendor, is_needed=self.needs_key)
         self._timeouts = _timeouts(timeout)
@@ -111,11 +114,11 @@ class HttpProvider(NotCopied, Provider):
         self.transport: Transport = transport if transport is not None else HttpTransport()
 
     def close(self) -> None:
-        """Closes idle connections. The provider may be used again."""
+        """Close idle connections. The provider may be used again."""
         self.transport.close()
 
     async def aclose(self) -> None:
-        """The same for asyncio: also what an asynchronous transport keeps for the running event loop."""
+        """Close idle connections, including those of an asynchronous transport for the running event loop."""
         self.transport.close()
         if isinstance(self.transport, AsyncTransport):
             await self.transport.aclose()
@@ -142,13 +145,13 @@ class HttpProvider(NotCopied, Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """One turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
+        """Perform one turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
         return perform(self._exchange(messages, model, generation, on_chunk), ThreadTurn(self.transport, on_chunk))
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
-        """The same for asyncio. Cancelled, it closes the connection at once."""
+        """Perform one turn under asyncio, otherwise like `call`. If cancelled, it closes the connection immediately."""
         exchange = self._exchange(messages, model, generation, on_chunk)
         if isinstance(self.transport, AsyncTransport):
             return await aperform(exchange, self.transport, on_chunk)
@@ -162,22 +165,22 @@ class HttpProvider(NotCopied, Provider):
     # -------------------------------------------------------------------------------------------- for adapters
 
     def path(self, model: Model) -> str:
-        """The request's path below `base_url`, with its query. By default `endpoint`, the same for every model."""
+        """Return the request's path below `base_url`, with its query; by default `endpoint`, for every model."""
         del model
         return self.endpoint
 
     def auth(self, key: str) -> dict[str, str]:
-        """The headers that carry the key; by default a bearer key."""
+        """Return the headers with the key; by default a bearer token."""
         return {"Authorization": f"Bearer {key}"}
 
     @abstractmethod
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request's JSON body, `generation.extra` aside."""
+        """Return the request's JSON body, without `generation.extra`."""
 
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """The same for a native call: `body` of the system text, then the turns, then what the model may call."""
+        """Return the body for native calls: `body` of the system text, with the turns and what the model may call."""
         body = self.body([Message("system", system_of(messages))], model, generation)
         body[self.conversation_field] += [
             one for turn in conversation(messages, box) for one in self.native_messages(turn, model)
@@ -185,42 +188,42 @@ class HttpProvider(NotCopied, Provider):
         self.offer(box, body)
         return body
 
-    def native_messages(self, turn: Said | Heard, model: Model) -> Iterable[dict[str, Any]]:
-        """One turn of a native call, as the vendor's messages. For adapters that set `calls_natively`."""
+    def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterable[dict[str, Any]]:
+        """Return one turn as the vendor's messages. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
+        """Add what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether the vendor's schema mode can hold an answer to this schema, an object, in this request."""
+        """Whether the vendor can enforce this schema of the answer, which is an object, in this request."""
         del schema, has_tools
         return False
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Options that are set but that this model would reject. They are not sent; `metadata` lists them."""
+        """Return options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
         return ()
 
     @abstractmethod
     def reader(self) -> Reader:
-        """A new reader for one answer."""
+        """Create a reader for one response."""
 
     def extra_headers(self) -> dict[str, str]:
-        """Headers that the vendor needs besides the one with the key."""
+        """Return headers that the vendor needs besides the one with the key."""
         return {}
 
     def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[Turn]]:
-        """The system text, and each other message as its role and its encoded parts.
+        """Return the system text, and each other message as its role and its encoded parts.
 
-        Where the vendor wants the roles to alternate, consecutive messages of one role become one.
+        If the vendor requires that roles alternate, consecutive messages of one role become one.
         """
         turns: list[Turn] = []
         for message in messages:
             if message.role == "system":
                 continue
-            parts = self.encode(self._sayable(message), model)
+            parts = self.encode(self._accepted_parts(message), model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
                 turns[-1][1].extend(self.between(model) + parts)
             else:
@@ -228,14 +231,14 @@ class HttpProvider(NotCopied, Provider):
         return system_of(messages), turns
 
     def between(self, model: Model) -> list[Any]:
-        """Parts to put between two messages that are merged; none if the vendor keeps parts separate."""
+        """Return parts to put between two messages that are merged; none if the vendor keeps parts separate."""
         del model
         return []
 
     # -------------------------------------------------------------------------------------------------- inside
 
-    def _sayable(self, message: Message) -> list[Part]:
-        """The message's parts that this vendor accepts from this role; never an empty list."""
+    def _accepted_parts(self, message: Message) -> list[Part]:
+        """Return the message's parts that this vendor accepts from this role; never an empty list."""
         parts: list[Part] = []
         for part in message.content:
             if isinstance(part, str):
@@ -273,7 +276,7 @@ class HttpProvider(NotCopied, Provider):
             if isinstance(ours, dict) and isinstance(value, Mapping):
                 body[name] = {**ours, **value}
             elif name == "tools" and isinstance(ours, list) and isinstance(value, (list, tuple)):
-                body[name] = [*ours, *value]  # the vendor's own tools, beside the agent's
+                body[name] = [*ours, *value]  # the vendor's own tools, in addition to the agent's
             else:
                 body[name] = value
         url = self.base_url + self.path(model)
@@ -294,7 +297,7 @@ class HttpProvider(NotCopied, Provider):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not appear in any error: the key, the values of the caller's headers, and passwords of proxies."""
+        """What must not appear in any error: the key, values of the caller's headers, and passwords of proxies."""
         return tuple(value for value in (self._key, *self._headers.values(), *proxy_secrets()) if value)
 
     def _all_headers(self) -> dict[str, str]:
@@ -304,7 +307,7 @@ class HttpProvider(NotCopied, Provider):
         return merged(ours | self.extra_headers(), self._headers)
 
     def _default_base_url(self) -> str:
-        """The address if the caller gives none. `ValueError` if a variable has an invalid one."""
+        """Return the address if the caller gives none. Raises `ValueError` if a variable has an invalid one."""
         variable = self.base_url_variable
         if variable is not None and os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
@@ -324,35 +327,38 @@ class HttpProvider(NotCopied, Provider):
 
 
 def system_of(messages: Sequence[Message]) -> str:
-    """All system text."""
+    """Return all system text."""
     return "\n\n".join(message.text for message in messages if message.role == "system" and message.text.strip())
 
 
-def heard_parts(heard: Heard, *, media_in_results: bool = False) -> list[Part]:
-    """What follows the outcomes: media that a result cannot contain, then everything else."""
-    media = [] if media_in_results else [part for outcome in heard.outcomes for part in outcome.media]
-    return [*media, *heard.parts]
+def parts_after_results(turn: UserTurn, *, media_in_results: bool = False) -> list[Part]:
+    """Return what follows the results of a turn: media that a result cannot contain, then everything else."""
+    media = [] if media_in_results else [part for result in turn.results for part in result.media]
+    return [*media, *turn.parts]
 
 
 def sampling_options(generation: GenerationOptions) -> list[str]:
-    """The sampling options that are set."""
+    """Return the names of the sampling options that are set."""
     return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are set."""
+    """Return the options that are set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def one_text(parts: list[Any]) -> Any:
-    """A message's parts. Texts alone are joined: many servers accept a list only if it has media."""
+    """Return a message's parts, joined if all are texts: many servers accept a list only if it has media."""
     if all(part.get("type") == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
 
 
 def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str | None:
-    """A media URL that may be passed on to the vendor, or None: other schemes could mean the vendor's own network."""
+    """Return a media URL if it may be passed to the vendor, else None.
+
+    URLs with other schemes could address the vendor's own network.
+    """
     url = media.data
     if not isinstance(url, str) or " " in url or not url.isprintable():
         return None
@@ -360,7 +366,7 @@ def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str 
 
 
 def data_uri(media: Media) -> str:
-    """The payload as a data URI."""
+    """Return the payload as a data URI."""
     return f"data:{media.mime_type};base64,{media.to_base64()}"
 
 
@@ -374,7 +380,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        # half an emoji, cut off somewhere: vendors refuse the whole request for it
+        # half an emoji, cut off somewhere: vendors would reject the whole request
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
@@ -385,7 +391,7 @@ def _timeouts(timeout: float | tuple[float, float]) -> Timeouts:
             f"timeout must be seconds up to {MAX_TIMEOUT}, or a pair (to connect, to be silent), got {timeout!r:.60}"
         )
     connect, read = pair
-    # one number is about the model's silence; a host that does not answer at all is known sooner
+    # a single number is for the model's silence; a host that cannot be reached should fail sooner
     return Timeouts(float(connect) if pair is timeout else min(MAX_CONNECT, float(connect)), float(read))
 
 

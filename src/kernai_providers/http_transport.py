@@ -1,13 +1,13 @@
 """`HttpTransport`: the default transport, on the standard library's `http.client`.
 
-Guarantees: one instance serves any number of threads; connections are kept and used again; the body's bytes are given
-as soon as they are there; what was cut off is an error, in the head as well as in the body; no message holds a header,
-a query or the proxy's password.
-Assumes: a request may be sent a second time if an idle connection turns out to be closed before the first byte of an
-answer (RFC 9112 section 9.3.1 allows that where the client knows that repeating is safe).
+Guarantees: one instance serves any number of threads; connections are reused; the body's bytes are returned as soon as
+they arrive; a head or a body that was cut off is an error; no error message contains a header, a query or the proxy's
+password.
+Assumes: a request may be sent a second time if an idle connection turns out to be closed before the first byte of a
+response (RFC 9112 section 9.3.1 allows that if the client knows that repeating is safe).
 
-`http.client` is used through its module's attributes only, never subclassed: a recorder of cassettes (vcrpy) puts its
-own classes there, whose sockets are not sockets.
+`http.client` is used through its module's attributes only, never subclassed: vcrpy, the recorder of cassettes, puts its
+own classes there, whose sockets are not real sockets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK: Final = 64 * 1024
 
 
 class HttpTransport:
-    """Sends requests over HTTP/1.1, with TLS where the URL is https; connections are reused.
+    """Sends requests over HTTP/1.1, with TLS if the URL is https; connections are reused.
 
     `ssl_context`: by default the system's certificate authorities, which `SSL_CERT_FILE` and `SSL_CERT_DIR` replace.
     At most `max_idle` connections stay open between requests, each for at most `idle_seconds`. Proxies come from the
@@ -49,7 +49,10 @@ class HttpTransport:
         self._pool = ConnectionPool(max_idle, idle_seconds)
 
     def send(self, request: Request) -> HttpResponse:
-        """Returns the head of the answer. `TransportError` if there is none, `ValueError` for an invalid request."""
+        """Send a request and return its response, once the head has arrived.
+
+        Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
+        """
         call = outgoing(request)
         route = Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
         connection = self._pool.take(route)
@@ -60,11 +63,11 @@ class HttpTransport:
             except TransportError as error:
                 if error.kind != "closed" or deadline.has_received:
                     raise
-                # the other side was about to close the idle connection, and never saw the request
+                # the server was closing the idle connection, and has not seen the request
         return self._ask(self._connect(route, request), request, call)
 
     def close(self) -> None:
-        """Closes idle connections."""
+        """Close idle connections."""
         self._pool.close()
 
     def _connect(self, route: Route, request: Request) -> Connection:
@@ -88,7 +91,7 @@ class HttpTransport:
         except BaseException as error:
             connection.close()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
-                # without its cause: a proxy may repeat in its answer what it was sent
+                # without its cause: a proxy's response may repeat what was sent to it
                 raise _not_connected(error, route, seconds) from (error if proxy is None else None)
             raise
         connection.sock = plain.sock
@@ -96,10 +99,10 @@ class HttpTransport:
         return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
-        """Sends the request and reads the head of its answer. Whatever is raised, the connection is closed."""
+        """Send a request and read the head of its response. If this raises, the connection is closed."""
         raw = None
         try:
-            # while a cassette is recorded, the socket does not exist yet, and is made with this timeout
+            # while a cassette is recorded, the socket does not exist yet; it will be created with this timeout
             connection.http.timeout = request.timeouts.read
             sent = _transmit(connection, request, call)
             raw = connection.http.getresponse()
@@ -114,7 +117,7 @@ class HttpTransport:
             raise
 
     def context(self) -> ssl.SSLContext:
-        """Made once: reading the certificate authorities takes longer than sending most requests."""
+        """Return the TLS context, created once: reading the certificate authorities is slower than most requests."""
         if self._ssl_context is not None:
             return self._ssl_context
         with self._lock:
@@ -126,7 +129,7 @@ class HttpTransport:
 
 
 class HttpResponse(StreamedResponse):
-    """An answer of `HttpTransport`."""
+    """A response of `HttpTransport`."""
 
     def __init__(
         self,
@@ -146,22 +149,22 @@ class HttpResponse(StreamedResponse):
             data = self._raw.read1(BLOCK)
         except (OSError, http.client.HTTPException) as error:
             raise _broken(error, self._peer, self._deadline) from _cause(error)
-        # http.client takes an early end for the end; a cassette's answer counts nothing, and has text here
+        # http.client takes an early end of the body for its end; in a cassette's response, this is no number
         missing = self._raw.length
         if not data and isinstance(missing, int) and missing > 0:
             raise TransportError(f"{self._peer} closed the connection {missing} bytes before the body's end", "closed")
         self._deadline.content(len(data))
         return data
 
-    def _hurry(self, seconds: float) -> None:
+    def _limit_wait(self, seconds: float) -> None:
         self._deadline.seconds = seconds
 
     def _stop_waiting(self) -> None:
         self._deadline.cancel()
 
-    def _give_up(self, *, keep: bool) -> None:
+    def _release_connection(self, *, keep: bool) -> None:
         self._raw.close()
-        # `will_close` is missing in a cassette's answers; their connections may always be kept
+        # `will_close` is missing in a cassette's responses; their connections may always be kept
         keep = keep and not getattr(self._raw, "will_close", False) and ends_for_certain(self.status, self.headers)
         if keep and self._pool is not None:
             self._pool.give(self._connection)
@@ -169,7 +172,7 @@ class HttpResponse(StreamedResponse):
             self._connection.close()
 
 
-# -------------------------------------------------------------------------------------------- connections, kept
+# --------------------------------------------------------------------------------------------- kept connections
 
 
 class Route(NamedTuple):
@@ -187,15 +190,15 @@ class Route(NamedTuple):
 
 
 def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
-    """Looked up each time: a recorder of cassettes replaces these classes while it is at work."""
+    """Return the class for a connection. It is looked up each time, because vcrpy replaces it in `http.client`."""
     return http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    """One connection. `sock` outlives ``http.sock``, which `http.client` drops with the last answer of a connection.
+    """One connection. `sock` outlives ``http.sock``, which `http.client` drops after a connection's last response.
 
-    `deadline` is that of the request that it serves now.
+    `deadline` is that of the current request.
     """
 
     http: http.client.HTTPConnection
@@ -205,22 +208,22 @@ class Connection:
     idle_since: float = 0.0
 
     def close(self) -> None:
-        """Closes the socket, once the answer's file on it is closed too."""
+        """Close the connection. The socket is closed once the response's file is closed, too."""
         self.http.close()
 
     @property
     def is_stale(self) -> bool:
-        """Whether there is something to read although nothing was asked: the end, or nonsense."""
+        """Whether there is something to read although no request was sent: the connection's end, or nonsense."""
         return isinstance(self.sock, WatchedSocket) and (self.sock.has_excess or is_readable(self.sock.sock))
 
 
 class ConnectionPool:
     """Keeps up to `max_idle` connections for up to `idle_seconds` each, for all threads.
 
-    A connection is in use or idle, never both; the one that became idle last is taken first, so that those left over
-    after a busy time grow old and are closed. One that the other side has closed, or on which it has sent something
-    unasked, is not handed out. After a fork the child begins with an empty pool and leaves the parent's connections as
-    they are. There is no thread: old connections are closed at the next use of the pool.
+    A connection is in use or idle, never both. The one that became idle last is used first, so that those left over
+    after a busy time become too old and are closed. A connection that the server has closed, or on which it has sent
+    something unasked, is not used again. After a fork, the child starts with an empty pool and does not touch the
+    parent's connections. There is no background thread: old connections are closed at the next use of the pool.
     """
 
     def __init__(self, max_idle: int, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -232,14 +235,14 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self, route: Route) -> Connection | None:
-        """A connection that is ready for a request, or None."""
+        """Take a connection that is ready for a request; None if there is none."""
         wanted = connection_class(route.scheme)
         found: Connection | None = None
         with self._lock:
             unfit = self._unfit()
             for connection in [each for each in reversed(self._idle) if each.route == route]:
                 self._idle.remove(connection)
-                # a cassette's connection does not survive the cassette, nor a real one its beginning
+                # a cassette's connection must not be used after the cassette, nor an earlier one during it
                 if type(connection.http) is wanted and not connection.is_stale:
                     found = connection
                     break
@@ -249,7 +252,7 @@ class ConnectionPool:
         return found
 
     def give(self, connection: Connection) -> None:
-        """A connection that is in order and not used any more."""
+        """Put back a connection that may be used again."""
         with self._lock:
             unfit = self._unfit()
             connection.idle_since = self._clock()
@@ -260,14 +263,17 @@ class ConnectionPool:
             old.close()
 
     def close(self) -> None:
-        """Closes what is idle."""
+        """Close idle connections."""
         with self._lock:
             connections, self._idle = self._idle, []
         for connection in connections:
             connection.close()
 
     def _unfit(self) -> list[Connection]:
-        """Takes out those that are too old; in a forked child the parent's, of which closing ends the copies only."""
+        """Remove and return connections that are too old; in a forked child, those of the parent.
+
+        To close these only closes the child's copies.
+        """
         oldest = self._clock() - self._idle_seconds
         unfit = [each for each in self._idle if each.idle_since <= oldest or self._process != os.getpid()]
         self._idle = self._idle[len(unfit):]
@@ -276,13 +282,13 @@ class ConnectionPool:
 
 
 def _open(connection: Connection, address: tuple[str, int], timeout: float, *_: Any) -> WatchedSocket:
-    """Makes the socket of a connection, for `http.client`."""
+    """Create a connection's socket, for `http.client`."""
     sock = connected(*address, timeout, connection.deadline)
     return WatchedSocket(sock, lambda: connection.deadline)
 
 
 class _Tls:
-    """A context, as far as `http.client` uses one, for watched sockets."""
+    """An SSL context for watched sockets, as far as `http.client` uses one."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -295,7 +301,7 @@ class _Tls:
 
 
 def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
-    """Whether all of the request could be sent. If not, there may be an answer that says why."""
+    """Send a request, and return whether all of it could be sent. If not, there may be a response that says why."""
     headers, target = call.headers, call.target
     proxy = connection.route.proxy
     if proxy is not None and call.scheme == "http":
@@ -304,7 +310,7 @@ def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
             headers = {**headers, "Proxy-Authorization": proxy.authorization}
     try:
         connection.http.request(request.method, target, headers=headers)
-        # in blocks: while a cassette is recorded, a timeout applies to a whole send
+        # in blocks, because while a cassette is recorded, the timeout applies to a whole send
         for start in range(0, len(request.body), BLOCK):
             connection.http.send(request.body[start:start + BLOCK])
     except (BrokenPipeError, ConnectionResetError):
@@ -312,16 +318,19 @@ def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
     return True
 
 
-# --------------------------------------------------------------------------------------------- what went wrong
+# ------------------------------------------------------------------------------------------------------ errors
 
 
 def _cause(error: Exception) -> OSError | None:
-    """What may be shown: the errors of `http.client` show what came, which may repeat a header that was sent."""
+    """Return the error if it may be shown as the cause, else None.
+
+    Errors of `http.client` quote the response, which may repeat a header of the request.
+    """
     return error if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException) else None
 
 
 def _broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
-    """The error for a failure while a request was sent or an answer read."""
+    """Return the error for a failure while a request was sent or a response was read."""
     if isinstance(error, TimeoutError):
         return deadline.timed_out()
     if isinstance(error, CutHeadError):
@@ -338,7 +347,7 @@ def _broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
 
 
 def _not_connected(error: Exception, route: Route, seconds: float) -> TransportError:
-    """The error for a failure while connecting."""
+    """Return the error for a failure while connecting."""
     peer = route.peer if route.proxy is None else f"{route.peer} through the proxy {route.proxy.peer}"
     if isinstance(error, TimeoutError):
         return TransportError(f"no connection to {peer} within {seconds:g} seconds", "connect")
@@ -346,23 +355,23 @@ def _not_connected(error: Exception, route: Route, seconds: float) -> TransportE
 
 
 def not_connected(error: BaseException, peer: str) -> TransportError:
-    """The error for a connection that failed for another reason than its time."""
+    """Return the error for a failure while connecting that is not a timeout."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TransportError(f"{peer} has no trusted certificate: {error.verify_message}", "tls")
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return TransportError(f"no TLS with {peer} ({error.reason or 'no reason given'})", "tls")
     reason = None
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        # asyncio writes the address where the reason belongs
+        # asyncio has the address in place of the reason
         reason = os.strerror(error.errno or 0) if error.errno in errno.errorcode else error.strerror
     return TransportError(f"no connection to {peer}: {reason or _refusal(error)}", "connect")
 
 
 def _refusal(error: BaseException) -> str:
-    """Why there is no tunnel. Of the proxy's own words only the status, since they may repeat the password."""
+    """Return why there is no tunnel. Only the status is taken from the proxy's text, which may repeat the password."""
     status = [word for word in str(error).split() if word.isdecimal() and len(word) == 3][:1]  # noqa: PLR2004 - RFC 9110
     if status:
         return f"it was refused with status {status[0]}"
-    if isinstance(error, ssl.SSLError):  # the end in its middle; for everything else TLS has words of its own
+    if isinstance(error, ssl.SSLError):  # the handshake broke off; all other errors of TLS have their own texts
         return "the connection was closed while TLS was negotiated"
     return "the connection was closed" if isinstance(error, OSError) else "the answer was not HTTP"

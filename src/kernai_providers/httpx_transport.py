@@ -1,12 +1,12 @@
 """`HttpxTransport`: a native transport for asyncio, on httpx. Needs the extra: ``pip install "kernai[httpx]"``.
 
-Guarantees: what `HttpTransport` guarantees, for `asend`; each event loop has connections of its own, which are closed
-when it ends (with `asyncio.run` and whatever else shuts asynchronous generators down, or by `aclose`). `send` is
-`HttpTransport`'s, except through a proxy that `http.client` does not know (SOCKS, https): then the calling thread waits
-for a request on an event loop in another thread.
+Guarantees: those of `HttpTransport`, also for `asend`. Each event loop has its own connections. They are closed by
+`aclose`, or when the loop ends, if it shuts down asynchronous generators, as `asyncio.run` does. `send` is that of
+`HttpTransport`, except through a proxy that `http.client` does not support (SOCKS, https): then the calling thread
+waits for a request on an event loop in another thread.
 
-It uses httpx's transports, not its clients: no redirects, no cookies, nothing added to a request. Bodies are taken raw
-and decoded like everywhere else here.
+It uses httpx's transports, not its clients: no redirects, no cookies, nothing added to a request. Bodies are read raw
+and decoded as everywhere else in this package.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ try:
 except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
 
-#: of the request that this task performs; httpcore passes nothing down but numbers
+#: the deadline of the request that this task performs; httpcore passes only numbers down
 DEADLINE: Final[ContextVar[Deadline]] = ContextVar("kernai_deadline")
-#: how a proxy is asked for a tunnel
+#: how a request for a proxy's tunnel begins
 TUNNEL: Final = b"CONNECT "
 
 
 class HttpxTransport:
-    """Sends requests over HTTP/1.1; a provider that has one calls its model natively under asyncio.
+    """Sends requests over HTTP/1.1. With it, a provider needs no worker thread under asyncio.
 
-    `ssl_context`: by default the system's certificate authorities. At most `max_idle` connections of all threads, and
-    of each event loop, stay open between requests, each for at most `idle_seconds`. Proxies come from the environment.
+    `ssl_context`: by default the system's certificate authorities. At most `max_idle` connections stay open between
+    requests, each for at most `idle_seconds`; all threads together have one such pool, and each event loop has one.
+    Proxies come from the environment.
     """
 
     def __init__(
@@ -70,12 +71,15 @@ class HttpxTransport:
         self._bridge: _Bridge | None = None
 
     def send(self, request: Request) -> Response:
-        """Returns the head of the answer. `TransportError` if there is none, `ValueError` for an invalid request."""
+        """Send a request and return its response, once the head has arrived.
+
+        Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
+        """
         proxy = _route(outgoing(request)).proxy
         if proxy is None or proxy.scheme == "http":
             return self._threads.send(request)
         with self._lock:
-            if self._bridge is None or self._bridge.process != os.getpid():  # a fork has no thread of its parent's
+            if self._bridge is None or self._bridge.process != os.getpid():  # threads do not survive a fork
                 self._bridge = _Bridge(self.aclose)
             bridge = self._bridge
             bridge.enter()
@@ -86,7 +90,7 @@ class HttpxTransport:
             raise
 
     async def asend(self, request: Request) -> HttpxResponse:
-        """The same on the running event loop. Cancelling the task closes the connection."""
+        """Do the same as `send` on the running event loop. If the task is cancelled, the connection is closed."""
         call = outgoing(request)
         route = _route(call)
         transport = await self._transport(route)
@@ -103,14 +107,14 @@ class HttpxTransport:
                 with _serving(deadline):
                     raw = await transport.handle_async_request(sent)
             except BaseException as error:
-                if deadline.dialed is not None:  # httpcore forgets one that fails or is cancelled before it sends
+                if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
                     await deadline.dialed.aclose()
                 if not isinstance(error, httpx.HTTPError):
                     raise
                 # an idle connection turned out to be closed and is gone, so the request is sent once more
-                unheard = deadline.awaits_head and not (deadline.dialed or deadline.has_received)
+                unanswered = deadline.awaits_head and not (deadline.dialed or deadline.has_received)
                 closed = isinstance(error, (httpx.RemoteProtocolError, httpx.NetworkError))
-                if not (may_repeat and unheard and closed):
+                if not (may_repeat and unanswered and closed):
                     raise _head_error(error, call, route, request, deadline) from _cause(error)
                 may_repeat = False
                 continue
@@ -122,7 +126,7 @@ class HttpxTransport:
                 raise
 
     def close(self) -> None:
-        """Closes the idle connections that threads have used. Those of an event loop: `aclose` there."""
+        """Close the idle connections of threads. For those of an event loop, call `aclose` there."""
         self._threads.close()
         with self._lock:
             bridge, self._bridge = self._bridge, None
@@ -130,7 +134,7 @@ class HttpxTransport:
             bridge.leave()
 
     async def aclose(self) -> None:
-        """Closes the connections of the running event loop, also those in use."""
+        """Close the connections of the running event loop, including those in use."""
         connections = self._loops.get(asyncio.get_running_loop())
         if connections is not None:
             await connections.aclose()
@@ -143,17 +147,20 @@ class HttpxTransport:
             self._loops[loop] = self._connections(loop)
         transports = await anext(self._loops[loop])
         if route not in transports:
-            # http needs no authorities: reading them takes longer than a local request
+            # http needs no certificate authorities, and reading them takes longer than a local request
             context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             proxy = None if route.proxy is None else _httpx_proxy(route.proxy)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
-            # httpx has no parameter for what httpcore takes
+            # httpx has no parameter for httpcore's network backend
             made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
             transports[route] = made
         return transports[route]
 
     async def _connections(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_Transports, None]:
-        """Those of one event loop. Loops have no hook for their end, but they close asynchronous generators."""
+        """Keep the transports of one event loop, and close them when the loop ends.
+
+        Loops have no hook for their end, but they close asynchronous generators.
+        """
         transports: _Transports = {}
         try:
             while True:
@@ -165,7 +172,7 @@ class HttpxTransport:
 
 
 class _Route(NamedTuple):
-    """Which of the connections may serve a request."""
+    """Requests with equal routes share a pool of connections."""
 
     scheme: str
     proxy: Proxy | None
@@ -179,7 +186,7 @@ def _route(call: Outgoing) -> _Route:
 
 
 class HttpxResponse:
-    """An answer of `HttpxTransport.asend`."""
+    """A response of `HttpxTransport.asend`."""
 
     def __init__(self, raw: httpx.Response, peer: str, max_bytes: int | None, deadline: Deadline) -> None:
         assert isinstance(raw.stream, httpx.AsyncByteStream)
@@ -204,7 +211,7 @@ class HttpxResponse:
         self._decoder.end()
 
     async def finish(self) -> None:
-        """Keeps the connection if the rest of the body comes at once; else closes it. Raises nothing."""
+        """Keep the connection if the rest of the body arrives immediately, else close it. Never raises."""
         with suppress(TransportError, TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 size = 0
@@ -213,7 +220,7 @@ class HttpxResponse:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connection unless the body was read to its end; an iteration in progress gets an error."""
+        """Close the connection unless the body was read to its end; an iteration in progress gets an error."""
         self._closed = True
         with suppress(httpx.HTTPError):
             keep = _may_serve_again(self._stream, self.status, self.headers)
@@ -222,26 +229,26 @@ class HttpxResponse:
             await self._stream.aclose()
 
     async def read(self) -> bytes:
-        """The next bytes of the body, still encoded; none at its end."""
+        """Return the next bytes of the body, still encoded, or none at its end."""
         if self._ended:
             return b""
         if self._closed:
-            raise self._closed_here()
+            raise self._closed_error()
         try:
             with _serving(self.deadline):
                 data = await anext(self._pieces, b"")
         except httpx.HTTPError as error:
             if self._closed:
-                raise self._closed_here() from None
+                raise self._closed_error() from None
             await self.aclose()
             raise _body_error(error, self.peer, self.deadline) from _cause(error)
         if self._closed:
-            raise self._closed_here()
+            raise self._closed_error()
         self._ended = not data
         self.deadline.content(len(data))
         return data
 
-    def _closed_here(self) -> TransportError:
+    def _closed_error(self) -> TransportError:
         return TransportError(f"the answer of {self.peer} was closed on this side before its end", "closed")
 
 
@@ -249,7 +256,7 @@ class HttpxResponse:
 
 
 class _Bridge:
-    """An event loop in a thread, on which other threads read answers. It ends when the last user leaves."""
+    """An event loop in its own thread, for requests of other threads. It ends when the last user leaves."""
 
     def __init__(self, close: Callable[[], Any]) -> None:
         self.process = os.getpid()
@@ -259,7 +266,7 @@ class _Bridge:
         self._users = 1  # the transport, until it is closed
 
     def run(self, awaitable: Awaitable[Any], unwanted: Callable[[], bool] | None) -> Any:
-        """The awaitable's outcome. `TransportError` once it is unwanted."""
+        """Return the awaitable's result. Raises `TransportError` once the result is unwanted."""
         try:
             return self._loop.run(awaitable, unwanted if unwanted is not None else lambda: False)
         except Cancelled:
@@ -278,7 +285,7 @@ class _Bridge:
 
 
 class BridgedResponse(StreamedResponse):
-    """An answer of `HttpxTransport.send` that came through a SOCKS or https proxy."""
+    """A response of `HttpxTransport.send` through a SOCKS or https proxy."""
 
     def __init__(self, response: HttpxResponse, bridge: _Bridge, request: Request) -> None:
         super().__init__(response.status, response.headers, response.peer, request.max_bytes)
@@ -293,10 +300,10 @@ class BridgedResponse(StreamedResponse):
     def _is_unwanted(self) -> bool:
         return self._closed or (self._unwanted is not None and self._unwanted())
 
-    def _hurry(self, seconds: float) -> None:
+    def _limit_wait(self, seconds: float) -> None:
         self._response.deadline.seconds = seconds
 
-    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - the inner answer knows
+    def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - the inner response decides
         try:
             self._bridge.run(self._response.aclose(), None)
         finally:
@@ -308,7 +315,7 @@ class BridgedResponse(StreamedResponse):
 
 @contextmanager
 def _serving(deadline: Deadline) -> Iterator[None]:
-    """In this block the network serves this request."""
+    """Use this request's deadline for the network inside the block."""
     token = DEADLINE.set(deadline)
     try:
         yield
@@ -317,7 +324,7 @@ def _serving(deadline: Deadline) -> Iterator[None]:
 
 
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
-    """httpcore's own network, with the `Deadline` of the request that waits: a task that waits can be cancelled."""
+    """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it."""
 
     # ruff: noqa: ASYNC109 - the names are httpcore's
 
@@ -369,7 +376,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         except httpcore.ConnectError as error:
             if isinstance(error.__cause__, ssl.SSLError):
                 raise
-            end = ssl.SSLEOFError()  # what it is called everywhere else
+            end = ssl.SSLEOFError()  # as this error is called everywhere else
             raise httpcore.ConnectError(end) from end
         DEADLINE.get().connects(still=False)
         return secure
@@ -386,9 +393,9 @@ def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
 
 
 def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:
-    """Whether nothing has come after the answer's end, which httpcore would take for the next answer.
+    """Whether no bytes have arrived after the response's end; httpcore would take them for the next response.
 
-    If this version of httpcore does not show it, the answer is no.
+    False if this version of httpcore does not show that.
     """
     inside: Any = stream
     for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
@@ -396,11 +403,11 @@ def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) ->
     return inside is not None and not inside.trailing_data[0] and ends_for_certain(status, headers)
 
 
-# --------------------------------------------------------------------------------------------- what went wrong
+# ------------------------------------------------------------------------------------------------------ errors
 
 
 def _origin(error: BaseException) -> BaseException:
-    """What went wrong below httpx, which wraps twice and the inner time puts the exception where the text goes."""
+    """Return the original error. httpx wraps it twice; the inner wrapper has it in place of a message."""
     while True:
         deeper = error.__cause__ or next(iter(error.args), None)
         if not isinstance(deeper, BaseException):
@@ -409,7 +416,10 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
-    """What may be shown: the errors of the parser show what came, which may repeat a header that was sent."""
+    """Return the error if it may be shown as the cause, else None.
+
+    Errors of the parser quote the response, which may repeat a header of the request.
+    """
     return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
 
 
@@ -422,7 +432,7 @@ def _head_error(
         return TransportError(f"no connection to {reached} within {request.timeouts.connect:g} seconds", "connect")
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
         return not_connected(origin if isinstance(origin, OSError) else OSError(str(error)), reached)
-    # the HTTP parser itself complains; an early end is noticed before it is asked
+    # the HTTP parser has rejected the response; an early end is noticed before that
     no_http = isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11"
     if deadline.connecting:
         what = "the answer was not HTTP" if no_http else "the connection was closed"

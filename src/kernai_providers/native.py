@@ -1,7 +1,8 @@
-"""Native calls, as far as all vendors agree: names, ids, schemas, and which result answers which call.
+"""What is the same for all vendors' native calls: names, ids, schemas, and which result answers which call.
 
-`Toolbox` translates between the vendor's calls and the kernel's blocks. `conversation` turns messages into `Said` and
-`Heard` turns, in which every call has its outcome, as vendors require; an adapter only writes these down in its format.
+`Toolbox` translates between the vendor's calls and the kernel's blocks. `conversation` turns messages into assistant
+turns and user turns, in which every call has its result, as vendors require. An adapter only has to write these turns
+in its vendor's format.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any, Final
 from kernai import Media, Message, NativeCall, Tool, Tools, parse
 from kernai.values.message import Part
 
-#: what every vendor takes as a name
+#: names of tools that every vendor accepts
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 NOT_RUN: Final = "not run"
 _RUNTIME: Final = ('<block type="result"', '<block type="error"')
 _MEDIA_TAG: Final = re.compile(r'<block type="media" id="([^"]*)" kind="([^"]*)" mime="[^"]*"/>')
-#: JSON Schema that OpenAI's strict mode knows; of the rest what only narrows a value may be left out, since it is
-#: checked anyway
+#: JSON Schema keywords that OpenAI's strict mode supports; and others that only narrow a value and may be left out,
+#: since values are checked anyway
 _KNOWN: Final = frozenset({
     "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs",
     "description", "title",
@@ -43,8 +44,8 @@ class Call:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What came of a call. `media` are pieces of media, each with the text that names it before it."""
+class ToolResult:
+    """The result of a call. `media` are pieces of media, each after the text that names it."""
 
     call: Call
     text: str
@@ -53,45 +54,46 @@ class Outcome:
 
     @property
     def marked(self) -> str:
-        """The text, for vendors that have no other place to say that it is an error."""
+        """The text, marked if it is an error, for vendors that have no other place to say so."""
         return f"Error: {self.text}" if self.is_error else self.text
 
 
 @dataclass(slots=True)
-class Said:
-    """A turn of the model."""
+class AssistantTurn:
+    """What the model wrote: text and calls."""
 
     text: str
     calls: list[Call]
     reasoning: Sequence[Mapping[str, Any]] = ()
 
     def thought(self, kind: str) -> str:
-        """The text of its reasoning of one kind."""
+        """Return the text of the turn's reasoning of one kind."""
         return "".join(str(item["text"]) for item in self.reasoning if item.get("type") == kind)
 
 
 @dataclass(slots=True)
-class Heard:
-    """What the model reads next: first the outcomes of its calls, then everything else."""
+class UserTurn:
+    """What the model reads next: first the results of its calls, then everything else."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    results: list[ToolResult] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
 
 
 class Toolbox:
-    """The tools of one call under the names that the vendor takes.
+    """The tools of one model call, under names that the vendor accepts.
 
-    `by_schema`: the vendor holds the answer to `output` itself; if not, a tool named `final` does.
+    `by_schema`: the vendor itself makes the answer match the output schema. If not, the model answers with a tool named
+    `final`.
     """
 
     def __init__(self, tools: Tools, *, by_schema: bool, ids: re.Pattern[str]) -> None:
         self.output = output = root_of(tools.output)
-        #: the schema of the answer where the vendor holds the model to it
+        #: the schema of the answer, if the vendor enforces it
         self.answer = output if by_schema else None
         self.constrained = tools.constrained
         self._ids = ids
         listed = list(tools.tools)
-        #: whether the answer is the `value` of an object, for no vendor takes other parameters than an object
+        #: whether the answer is the `value` of an object, since every vendor requires an object for parameters
         self.wraps = output is not None and output.get("type") != "object"
         if output is not None and self.answer is None:
             schema = output
@@ -108,13 +110,13 @@ class Toolbox:
             self._names[_key(tool.type, tool.name)] = name
 
     def name_of(self, block: Mapping[str, Any]) -> str | None:
-        """The vendor's name for what a block calls; None for a block that is text."""
+        """Return the vendor's name for the tool that a block calls; None for a block that is just text."""
         kind, name = str(block["type"]), str(block.get("name") or "")
         known = self._names.get(_key(kind, name))
         return _free(name, ()) if known is None and kind == "command" else known
 
     def block(self, name: str, text: str, id: str | None, *, is_cut: bool) -> NativeCall:
-        """The block that a call means. Arguments that are not JSON stay as they are: the loop repairs or corrects."""
+        """Return the block for a call. Arguments that are not JSON stay unchanged: the loop repairs or rejects them."""
         data = _json(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)
@@ -136,18 +138,21 @@ class Toolbox:
         return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id)
 
     def streams(self, name: str, *, strict: bool) -> tuple[str, str | None] | None:
-        """Type and name of the block whose content the arguments are, letter by letter; None if they are not."""
+        """Return the type and name of a call's block, if its content is exactly the arguments, so that they can stream.
+
+        Returns None if it is not.
+        """
         tool = self.tools.get(name)
         if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps):
             return None
         if strict and set(tool.schema.get("properties", ())) - set(tool.schema.get("required", ())):
-            return None  # nulls are left out in the end
+            return None  # the block's content will lack nulls that were streamed
         if tool.type == "command":
             return "command", tool.name
         return (tool.type, None) if tool.type in ("plan", "final") else None
 
     def arguments(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call in the conversation, which must be an object."""
+        """Return the arguments of a call in the conversation; always an object, as vendors require."""
         kind, content = block["type"], str(block["content"])
         if kind not in ("command", "plan", "final"):
             return {**({"name": block["name"]} if block.get("name") else {}), "content": content}
@@ -162,38 +167,41 @@ class Toolbox:
         inputs = [] if tool is None else list(tool.schema.get("properties", ()))
         return {inputs[0] if len(inputs) == 1 else "input": content.strip()}
 
-    def id_of(self, given: object, made_up: str) -> str:
-        """The vendor's own id if it may be sent back here, else one that follows from it or from the call's place."""
+    def id_of(self, given: object, place: str) -> str:
+        """Return a call's id if this vendor accepts it, else one derived from it or from the call's place."""
         if isinstance(given, str) and self._ids.fullmatch(given):
             return given
-        return "c" + sha256(str(given or made_up).encode("utf-8", "replace")).hexdigest()[:8]
+        return "c" + sha256(str(given or place).encode("utf-8", "replace")).hexdigest()[:8]
 
 
-def conversation(messages: Iterable[Message], box: Toolbox) -> list[Said | Heard]:
-    """The turns after the system message, in alternation."""
-    turns: list[Said | Heard] = []
+def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTurn | UserTurn]:
+    """Return the turns after the system message: user turns and assistant turns, alternating."""
+    turns: list[AssistantTurn | UserTurn] = []
     calls: dict[int, Call] = {}
     used: set[str] = set()
     for at, message in enumerate(messages):
         last = turns[-1] if turns else None
         if message.role == "assistant":
-            said, calls = _said(message, box, at, used)
-            if isinstance(last, Said) and not last.calls and not said.calls:
-                last.text = "\n\n".join(filter(None, [last.text, said.text]))
+            turn, calls = _assistant_turn(message, box, at, used)
+            if isinstance(last, AssistantTurn) and not last.calls and not turn.calls:
+                last.text = "\n\n".join(filter(None, [last.text, turn.text]))
                 continue
-            turns += [Heard(), said] if isinstance(last, Said) else [said]
+            turns += [UserTurn(), turn] if isinstance(last, AssistantTurn) else [turn]
         elif message.role == "user":
-            if not isinstance(last, Heard):
-                turns.append(last := Heard())
-            _hear(message, last, calls, is_first=len(turns) == 1)
+            if not isinstance(last, UserTurn):
+                turns.append(last := UserTurn())
+            _add_message(message, last, calls, is_first=len(turns) == 1)
     for before, after in zip(turns, [*turns[1:], None], strict=True):
-        if isinstance(before, Said) and isinstance(after, Heard):
-            _complete(before, after)
+        if isinstance(before, AssistantTurn) and isinstance(after, UserTurn):
+            _complete_results(before, after)
     return turns
 
 
-def _said(message: Message, box: Toolbox, at: int, used: set[str]) -> tuple[Said, dict[int, Call]]:
-    """The turn and its calls by their index; `used` are the ids of earlier ones, which some servers repeat."""
+def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> tuple[AssistantTurn, dict[int, Call]]:
+    """Return an assistant turn, and its calls by their block's index.
+
+    `used` has the ids of earlier calls, which some servers use again.
+    """
     blocks: Sequence[Mapping[str, Any]]
     if message.blocks is None:
         parsed = parse(message.text)
@@ -212,29 +220,30 @@ def _said(message: Message, box: Toolbox, at: int, used: set[str]) -> tuple[Said
             calls[index] = Call(id, name, box.arguments(block))
         elif not block.get("is_open"):
             text = f"{text}\n{block['content']}"
-    return Said(text.strip(), list(calls.values()), message.reasoning), calls
+    return AssistantTurn(text.strip(), list(calls.values()), message.reasoning), calls
 
 
-def _hear(message: Message, heard: Heard, calls: Mapping[int, Call], *, is_first: bool) -> None:
-    text, media, is_error = _outcome(message)
+def _add_message(message: Message, turn: UserTurn, calls: Mapping[int, Call], *, is_first: bool) -> None:
+    """Add a message to a user turn: as the result of a call, or else as its parts."""
+    text, media, is_error = _text_and_media(message)
     is_runtimes = message.text.startswith(_RUNTIME) and not is_first
     call = calls.get(message.answers) if message.answers is not None else None
-    if call is None and message.answers is None and is_runtimes:  # of a conversation with blocks: they are in order
-        answered = [id(outcome.call) for outcome in heard.outcomes]
+    if call is None and message.answers is None and is_runtimes:  # written for blocks: results are in order
+        answered = [id(result.call) for result in turn.results]
         call = next((call for call in calls.values() if id(call) not in answered), None)
-    known = next((outcome for outcome in heard.outcomes if outcome.call is call), None)
+    known = next((result for result in turn.results if result.call is call), None)
     if call is None:
-        between: list[Part] = ["\n\n"] if heard.parts else []
-        heard.parts += [*between, *([text, *media] if is_runtimes else message.content)]
+        between: list[Part] = ["\n\n"] if turn.parts else []
+        turn.parts += [*between, *([text, *media] if is_runtimes else message.content)]
     elif known is None:
-        heard.outcomes.append(Outcome(call, text, media, is_error))
+        turn.results.append(ToolResult(call, text, media, is_error))
     else:
         known.text += f"\n{text}"
         known.media += media
 
 
-def _outcome(message: Message) -> tuple[str, list[Part], bool]:
-    """What a message of the runtime says, without its markup."""
+def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
+    """Return a message's text, without the runtime's markup, its media, and whether it is an error."""
     first, *rest = message.content
     if not isinstance(first, str) or not first.startswith(_RUNTIME):
         texts = "".join(part for part in message.content if isinstance(part, str))
@@ -245,10 +254,12 @@ def _outcome(message: Message) -> tuple[str, list[Part], bool]:
     return text, named, bool(blocks) and blocks[0].type == "error"
 
 
-def _complete(said: Said, heard: Heard) -> None:
-    """Puts outcomes in the order of the calls; a call without one was not run."""
-    by_call = {id(outcome.call): outcome for outcome in heard.outcomes}
-    heard.outcomes = [by_call.get(id(call)) or Outcome(call, NOT_RUN, [], is_error=True) for call in said.calls]
+def _complete_results(asked: AssistantTurn, answered: UserTurn) -> None:
+    """Put the results in the order of the calls. A call without a result was not run."""
+    by_call = {id(result.call): result for result in answered.results}
+    answered.results = [
+        by_call.get(id(call)) or ToolResult(call, NOT_RUN, [], is_error=True) for call in asked.calls
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- schemas
@@ -259,9 +270,10 @@ class _NotStrictError(Exception):
 
 
 def strict(schema: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any] | None:
-    """The schema for a vendor's strict mode, which knows neither open objects nor inputs that may be left out.
+    """Return the schema for a vendor's strict mode, which has neither open objects nor optional properties.
 
-    With `nullable` such an input is one that may be null. None if there is no such schema.
+    With `nullable`, an optional property becomes a required one that may be null. Returns None if there is no such
+    schema.
     """
     try:
         return _strict(schema, nullable)
@@ -292,7 +304,7 @@ def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
 
 
 def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:
-    """The data without nulls for what may be left out: in strict mode that is what they mean."""
+    """Return the data without nulls for optional properties: in strict mode, null means that one is left out."""
     return _pruned(data, schema, schema.get("$defs", {}))
 
 
@@ -311,7 +323,7 @@ def _pruned(data: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]
 
 
 def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The schema with an object at its root instead of a reference to one, without needless definitions."""
+    """Return the schema with the reference at its root resolved, and without definitions that are not needed."""
     if schema is None or "$ref" not in schema:
         return schema
     definitions = schema.get("$defs", {})
@@ -338,7 +350,7 @@ def _key(kind: str, name: str) -> tuple[str, str]:
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """A name that every vendor takes, near this one, and not taken."""
+    """Return a name similar to this one that every vendor accepts and that is not `taken`."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name.lstrip("/"))[:60]
     plain = plain if NAME.fullmatch(plain) else f"_{plain}"
     made, number, others = plain, 2, set(taken)

@@ -1,9 +1,9 @@
-"""`Deadline` and `WatchedSocket`: how long one request waits, and connections on which every wait can be ended.
+"""`Deadline` and `WatchedSocket`: how long a request may wait, and a connection whose every wait can be ended.
 
 Guarantees: connecting, TLS, sending and reading wait in slices of `SLICE` seconds and call `Deadline.check` between
-them, so each ends within a slice once the answer is no longer wanted. The head arrives within the time that one
-silence may last, however slowly its bytes drip. What surrounds an answer's content (interim answers, chunk sizes,
-trailers) is bounded. Only the thread that waits touches the socket.
+them, so each ends within a slice once the response is no longer wanted. The head must arrive within the time that one
+silence may last, even if its bytes arrive one by one. The overhead around a response's content (interim responses,
+chunk sizes, trailers) is limited. Only the thread that waits touches the socket.
 Assumes: one thread at a time uses a socket. Looking up a host's name cannot be interrupted.
 """
 
@@ -28,68 +28,68 @@ from kernai_providers.transport import Request, TransportError
 T = TypeVar("T")
 #: seconds of one wait
 SLICE: Final = 0.05
-#: bytes around the content: for each answer, and for each byte of its content (a chunk of one byte needs five more)
-AROUND_ANSWER: Final = 256 * 1024
-AROUND_BYTE: Final = 8
-UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
-#: the first line of an interim answer; 101 is a final one
+#: overhead in bytes: for each response, and for each byte of its content (a chunk of one byte needs five more)
+OVERHEAD_PER_RESPONSE: Final = 256 * 1024
+OVERHEAD_PER_BYTE: Final = 8
+IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+#: the first line of an interim response; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
 
 
 class Deadline:
-    """The limits of one request. `seconds` is how long a silence may last now."""
+    """The limits of one request. `seconds` is how long the server may currently be silent."""
 
     def __init__(self, request: Request, peer: str) -> None:
         self.seconds = request.timeouts.read
         self.connecting = False
-        #: the connection that was made for this request, where `HttpxTransport` made one
+        #: the connection that `HttpxTransport` opened for this request, if it did
         self.dialed: Any = None
         self._timeouts = request.timeouts
         self._peer = peer
         self._unwanted = request.unwanted
         self._cancelled = False
         self._head_until = math.inf
-        self._around: float = AROUND_ANSWER
+        self._overhead_left: float = OVERHEAD_PER_RESPONSE
 
     def connects(self, *, still: bool = True) -> None:
-        """From now on, or no longer, waiting means waiting for a connection, such as a proxy's tunnel."""
+        """Apply the time limit for connecting, which includes a proxy's tunnel; with ``still=False`` no longer."""
         self.connecting = still
         self.seconds = self._timeouts.connect if still else self._timeouts.read
 
     def sent(self) -> None:
-        """Part of the request is out: from now on the head may take as long as a silence."""
+        """Start the time limit for the head, because part of the request was sent. It is as long as for a silence."""
         self._head_until = time.monotonic() + self.seconds
 
     def answered(self) -> None:
-        """The head has arrived."""
+        """End the time limit for the head, because it has arrived."""
         self._head_until = math.inf
 
     def cancel(self) -> None:
-        """Ends the wait; from any thread."""
+        """End the wait. Allowed from any thread."""
         self._cancelled = True
 
     def check(self) -> None:
-        """Raises `TransportError` if the answer is no longer wanted, or if its head takes too long."""
+        """Raise `TransportError` if the response is no longer wanted, or if its head takes too long."""
         if self._cancelled or (self._unwanted is not None and self._unwanted()):
             raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
-        # a head that has not begun may have come while this process had no time to look
+        # before its first byte is read, the head may be there already, if this process had no time to look
         if self.awaits_head and self.has_received and time.monotonic() >= self._head_until:
             raise self.timed_out()
 
     def until(self, seconds: float | None = None, waited: float = 0.0) -> float:
-        """When a wait that began `waited` seconds ago is too long, in monotonic seconds."""
+        """Return when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
         return min(time.monotonic() - waited + (self.seconds if seconds is None else seconds), self._head_until)
 
     def received(self, size: int) -> None:
-        """So many bytes were read, whatever they are."""
-        self._around -= size
-        if self._around < 0:
+        """Count bytes that were read, of any kind. Raises `TransportError` if the overhead is too large."""
+        self._overhead_left -= size
+        if self._overhead_left < 0:
             raise TransportError(f"{self._peer} sends more around its answer than any answer needs", "protocol")
 
     def content(self, size: float) -> None:
-        """So many of them were content."""
-        self._around += size * (1 + AROUND_BYTE)
+        """Count bytes of content, which allow for more overhead."""
+        self._overhead_left += size * (1 + OVERHEAD_PER_BYTE)
 
     @property
     def awaits_head(self) -> bool:
@@ -98,11 +98,11 @@ class Deadline:
 
     @property
     def has_received(self) -> bool:
-        """Whether anything has come, before any content."""
-        return self._around < AROUND_ANSWER
+        """Whether anything was received, if no content was counted yet."""
+        return self._overhead_left < OVERHEAD_PER_RESPONSE
 
     def timed_out(self) -> TransportError:
-        """The error for a wait that was too long."""
+        """Return the error for a wait that was too long."""
         if self.awaits_head and self.has_received:
             what = f"did not finish the head of its answer within {self.seconds:g} seconds"
         else:
@@ -111,11 +111,11 @@ class Deadline:
 
 
 class CutHeadError(ConnectionError):
-    """The connection ended inside the head of an answer."""
+    """The connection ended inside the head of a response."""
 
 
 def connected(host: str, port: int, seconds: float, deadline: Deadline) -> socket.socket:
-    """A new connection. Each of the host's addresses has `seconds`; the failure of the last one is raised."""
+    """Open a connection. Each of the host's addresses may take `seconds`; if all fail, the last failure is raised."""
     failed: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
@@ -136,7 +136,7 @@ def _reach(sock: socket.socket, address: Any, seconds: float, deadline: Deadline
     deadline.check()
     sock.setblocking(False)
     number = sock.connect_ex(address)
-    if number in UNDER_WAY:
+    if number in IN_PROGRESS:
         until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_WRITE)
@@ -154,23 +154,23 @@ def is_readable(sock: socket.socket) -> bool:
     if sock.fileno() < 0:
         return True
     if not hasattr(select, "poll"):
-        return bool(select.select([sock], [], [], 0)[0])  # Windows, where it takes any number of sockets
+        return bool(select.select([sock], [], [], 0)[0])  # on Windows, this takes any number of sockets
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
 
 
 class WatchedSocket:
-    """A connected socket for `http.client`. Everything that is not here is the socket's own.
+    """A connected socket for `http.client`. All attributes that are not defined here are the socket's own.
 
-    `deadline` returns the deadline of the request that the connection serves now.
+    `deadline` returns the deadline of the current request.
     """
 
     def __init__(self, sock: socket.socket, deadline: Callable[[], Deadline]) -> None:
         sock.settimeout(SLICE)
         self.sock = sock
         self.deadline = deadline
-        #: whether bytes came after the last answer
+        #: whether bytes arrived after the last response
         self.has_excess = False
         self._head: ResponseFile | None = None
 
@@ -190,8 +190,8 @@ class WatchedSocket:
         deadline.sent()
 
     def start_tls(self, context: ssl.SSLContext, server_hostname: str | None) -> WatchedSocket:
-        """The same connection, encrypted; this object must not be used afterwards."""
-        self.deadline().answered()  # by the proxy, if there is one
+        """Return the same connection, encrypted. This object must not be used afterwards."""
+        self.deadline().answered()  # the proxy's response to the request for a tunnel, if there is one
         tls = context.wrap_socket(self.sock, server_hostname=server_hostname, do_handshake_on_connect=False)
         try:
             secure = WatchedSocket(tls, self.deadline)
@@ -202,13 +202,13 @@ class WatchedSocket:
         return secure
 
     def makefile(self, mode: str = "rb", buffering: int | None = None) -> ResponseFile:
-        """What arrives, as a file for `http.client`, which never asks for another mode."""
+        """Return a file of what arrives; `http.client` never asks for another mode."""
         del mode, buffering
         self._head = file = ResponseFile(self)
         return file
 
     def has_head(self) -> None:
-        """The head of an answer is whole: from here on its file may outlive `close`."""
+        """Note that the head of a response is complete: from now on, its file may outlive `close`."""
         self._head = None
 
     def close(self) -> None:
@@ -224,25 +224,25 @@ class WatchedSocket:
             try:
                 return act(*arguments)
             except TimeoutError:
-                if until is None:  # what comes at once needs no clock
+                if until is None:  # the clock is read only after a wait
                     until = deadline.until(waited=SLICE)
                 if time.monotonic() >= until:
                     raise
 
 
 class _Bytes(io.RawIOBase):
-    """What a `ResponseFile` reads from. The socket stays open until it is closed too."""
+    """The raw file below a `ResponseFile`. The socket stays open until this is closed, too."""
 
     def __init__(self, sock: WatchedSocket) -> None:
         self._sock = sock
         self.hold = sock.sock.makefile("rb", buffering=0)
-        self.over = False
+        self.has_ended = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        return None if self.over else self._sock.recv_into(buffer)
+        return None if self.has_ended else self._sock.recv_into(buffer)
 
     def close(self) -> None:
         self.hold.close()
@@ -250,10 +250,10 @@ class _Bytes(io.RawIOBase):
 
 
 class ResponseFile(io.BufferedReader):
-    """One answer as `http.client` reads it. When closed, it records whether unread bytes are left.
+    """One response as `http.client` reads it. When closed, it records whether unread bytes are left.
 
-    While the head is read it mends what `http.client` gets wrong: that takes the end of the connection for the end of
-    the head, knows no interim answer but 100 (RFC 9110 section 15.2), and keeps white space at the end of values
+    While the head is read, this corrects what `http.client` gets wrong: it takes the end of the connection for the end
+    of the head, knows no interim response but 100 (RFC 9110 section 15.2), and keeps white space at the end of values
     (RFC 9112 section 5).
     """
 
@@ -270,10 +270,10 @@ class ResponseFile(io.BufferedReader):
             return line
         if self._is_first:
             while INTERIM.match(line):
-                while self._whole(line, size) not in BLANK:
+                while self._complete_line(line, size) not in BLANK:
                     line = super().readline(size)
                 line = super().readline(size)
-        bare = self._whole(line, size).rstrip(b" \t\r\n")
+        bare = self._complete_line(line, size).rstrip(b" \t\r\n")
         self._is_first = False
         if line in BLANK:
             self._in_head = False
@@ -282,15 +282,15 @@ class ResponseFile(io.BufferedReader):
 
     def read(self, size: int | None = -1) -> bytes:
         deadline = self._sock.deadline()
-        if deadline.awaits_head:  # a recorder of cassettes reads the whole body together with the head
+        if deadline.awaits_head:  # while a cassette is recorded, the whole body is read together with the head
             deadline.content(math.inf)
         return super().read(size)
 
     def release(self) -> None:
-        """Lets the socket be closed before this file is."""
+        """Allow the socket to be closed before this file is."""
         self._bytes.hold.close()
 
-    def _whole(self, line: bytes, size: int | None) -> bytes:
+    def _complete_line(self, line: bytes, size: int | None) -> bytes:
         self._has_begun = self._has_begun or bool(line)
         if not line.endswith(b"\n") and (not size or size < 0 or len(line) < size):
             raise CutHeadError("in the middle of the headers" if self._has_begun else "without an answer")
@@ -298,7 +298,7 @@ class ResponseFile(io.BufferedReader):
 
     def close(self) -> None:
         if not self.closed:
-            self._bytes.over = True  # from here on looking into the buffer reads nothing more
+            self._bytes.has_ended = True  # from now on, `peek` only looks into the buffer
             with suppress(OSError, ValueError):
                 self._sock.has_excess = bool(self.peek(1))
         super().close()

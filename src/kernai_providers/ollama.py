@@ -1,4 +1,4 @@
-"""`OllamaProvider`: models on one's own machine, by Ollama's own API.
+"""`OllamaProvider`: models on your own machine, with Ollama's own API.
 
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
@@ -13,14 +13,14 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import objects
-from kernai_providers.http_provider import HttpProvider, heard_parts, known
-from kernai_providers.native import Heard, Said, Toolbox
+from kernai_providers.http_provider import HttpProvider, known, parts_after_results
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
 
 LOCAL = "http://localhost:11434"
 DEFAULT_PORT = 11434
-#: what thinking is among a message's reasoning
+#: the type of thinking in a message's reasoning
 THOUGHT = "thinking_text"
 FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
 
@@ -28,9 +28,9 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
 class OllamaProvider(HttpProvider):
     """Ollama's `/api/chat`.
 
-    Needs no key; one from `OLLAMA_API_KEY`, for a server behind a gateway, is sent as a bearer. `base_url`: by default
-    `OLLAMA_HOST`, else ``http://localhost:11434``. Takes images in files or bytes, where the model declares them.
-    Everything else: see `HttpProvider`.
+    Needs no key. A key in `OLLAMA_API_KEY`, for a server behind a gateway, is sent as a bearer token. `base_url`: by
+    default `OLLAMA_HOST`, else ``http://localhost:11434``. Takes images from files or bytes, if the model declares
+    them. For everything else see `HttpProvider`.
     """
 
     vendor = "ollama"
@@ -41,7 +41,7 @@ class OllamaProvider(HttpProvider):
     calls_natively = True
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request as `/api/chat` wants it."""
+        """Return the request's body for `/api/chat`."""
         system, turns = self.turns(messages, model)
         body: dict[str, Any] = {
             "model": model.id,
@@ -64,14 +64,14 @@ class OllamaProvider(HttpProvider):
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """The model of a constrained agent reads how to write a call in JSON."""
-        explained = [*messages, Message("system", _said_as_json(box))] if box.constrained else messages
+        """Return the body. A constrained agent's system text also explains how to write a call in JSON."""
+        explained = [*messages, Message("system", _json_instructions(box))] if box.constrained else messages
         return super().native_body(explained, model, generation, box)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """A schema of the answer, of a constrained agent one for all that it may say; or else tools."""
+        """Add a schema or tools. A constrained agent has one schema for calls and answers."""
         if box.constrained:
-            body["format"] = _anything(box)
+            body["format"] = _constrained_schema(box)
         elif box.answer is not None:
             body["format"] = dict(box.answer)
         elif box.tools:
@@ -82,28 +82,28 @@ class OllamaProvider(HttpProvider):
             ]
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Only without tools: a model that is held to a schema calls nothing."""
+        """Whether there are no tools: a model that is restricted to a schema calls nothing."""
         del schema
         return not has_tools
 
-    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
-        """A message with its calls; or one a result, and then the rest."""
-        if isinstance(turn, Said):
-            said: dict[str, Any] = {"role": "assistant", "content": turn.text}
+    def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
+        """Yield one message with text and calls, or one message for each result and one for the rest."""
+        if isinstance(turn, AssistantTurn):
+            message: dict[str, Any] = {"role": "assistant", "content": turn.text}
             if turn.calls:
                 called = [{"name": call.name, "arguments": call.arguments} for call in turn.calls]
-                said["tool_calls"] = [{"function": function} for function in called]
+                message["tool_calls"] = [{"function": function} for function in called]
                 thought = turn.thought(THOUGHT)
-                said |= {"thinking": thought} if thought else {}
-            yield said
+                message |= {"thinking": thought} if thought else {}
+            yield message
             return
-        for outcome in turn.outcomes:
-            yield {"role": "tool", "tool_name": outcome.call.name, "content": outcome.marked}
-        if parts := heard_parts(turn):
+        for result in turn.results:
+            yield {"role": "tool", "tool_name": result.call.name, "content": result.marked}
+        if parts := parts_after_results(turn):
             yield _message("user", self.encode(parts, model))
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Text and images; a URL is not fetched, so it becomes its placeholder."""
+        """Encode text and images; a URL is not fetched, so it becomes its placeholder."""
         if isinstance(part, str):
             return {"text": part}
         if part.kind == "image" and model.supports("vision") and not part.is_url:
@@ -111,7 +111,7 @@ class OllamaProvider(HttpProvider):
         return None
 
     def reader(self) -> OllamaReader:
-        """A new reader for one answer."""
+        """Create a reader for one response."""
         return OllamaReader(self.vendor, self.secrets)
 
     def _default_base_url(self) -> str:
@@ -127,11 +127,11 @@ class OllamaReader(LineReader):
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
-        #: what a constrained model has said so far
+        #: the pieces of a constrained model's JSON so far
         self._json: list[str] = []
 
     def on_line(self, data: dict[str, Any]) -> None:
-        """One line."""
+        """Handle one line."""
         self.check_error(data)
         self.note(data, model="model")
         message = data.get("message")
@@ -162,23 +162,23 @@ class OllamaReader(LineReader):
             self.call(self._number, name=function.get("name"), text=text)
 
     def _read_json(self, text: str) -> None:
-        """What a constrained model has said: a call or an answer, unless it was cut off."""
+        """Read a constrained model's JSON: a call or an answer. Any other text, such as JSON cut off, is the answer."""
         try:
-            said = json.loads(text)
+            data = json.loads(text)
         except ValueError:
             self.say(text)
             return
-        if isinstance(said, dict) and "tool" in said:
-            self._on_call({"name": said["tool"], "arguments": said.get("arguments")})
-        elif isinstance(said, dict) and "answer" in said:
-            answer = said["answer"]
+        if isinstance(data, dict) and "tool" in data:
+            self._on_call({"name": data["tool"], "arguments": data.get("arguments")})
+        elif isinstance(data, dict) and "answer" in data:
+            answer = data["answer"]
             self.say(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
         else:
             self.say(text)
 
 
-def _anything(box: Toolbox) -> dict[str, Any]:
-    """The schema of all that a constrained model may say: one call, or an answer in a text."""
+def _constrained_schema(box: Toolbox) -> dict[str, Any]:
+    """Return the schema of everything that a constrained model may write: one call, or an answer."""
     ways = [
         _object({"tool": {"const": name}, "arguments": dict(tool.schema)}) for name, tool in box.tools.items()
     ]
@@ -193,7 +193,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _said_as_json(box: Toolbox) -> str:
+def _json_instructions(box: Toolbox) -> str:
     tools = [f"- {name}: {' '.join(tool.description.split())}" for name, tool in box.tools.items()]
     how = ['{"tool": NAME, "arguments": {...}} calls a tool'] if tools else []
     how += [] if box.output is not None and box.answer is None else ['{"answer": ...} gives your answer']
@@ -201,7 +201,7 @@ def _said_as_json(box: Toolbox) -> str:
 
 
 def _message(role: str, parts: list[Any]) -> dict[str, Any]:
-    """Texts become one, images stand beside it: this API's content is text alone."""
+    """Return a message with one text, and images in a field of their own: in this API, content is only text."""
     message: dict[str, Any] = {"role": role, "content": "".join(part.get("text", "") for part in parts)}
     images = [part["image"] for part in parts if "image" in part]
     return message | ({"images": images} if images else {})
@@ -210,8 +210,8 @@ def _message(role: str, parts: list[Any]) -> dict[str, Any]:
 def _url_of(host: str) -> str:
     """`OLLAMA_HOST` as Ollama's own client reads it: a host, host:port or URL.
 
-    Without a scheme the port is 11434, with one it is the scheme's own. What a server listens on, 0.0.0.0 or [::], is
-    this machine.
+    Without a scheme the port is 11434, with one it is the scheme's own. The addresses 0.0.0.0 and [::], on which a
+    server listens, mean this machine.
     """
     host = host.strip("\"'")
     scheme, found, rest = host.partition("://")

@@ -1,9 +1,9 @@
 """OpenAI's two wire formats: `OpenAIProvider` and `ResponsesProvider`.
 
-Chat Completions, by OpenAI and by everybody who speaks the same: https://platform.openai.com/docs/api-reference/chat
+Chat Completions, of OpenAI and compatible vendors: https://platform.openai.com/docs/api-reference/chat
 
 The Responses API: https://platform.openai.com/docs/api-reference/responses. Nothing is stored at the vendor: each
-request holds the whole conversation. A model that reasons sends its reasoning encrypted, and the vendor wants it back
+request contains the whole conversation. A reasoning model sends its reasoning encrypted, and the vendor wants it back
 before the answer that it led to. It is kept in the answer's `metadata` and in the conversation's `Message.reasoning`.
 """
 
@@ -21,23 +21,23 @@ from kernai_providers.http_provider import (
     EMPTY,
     HttpProvider,
     data_uri,
-    heard_parts,
     known,
     media_reference,
     one_text,
+    parts_after_results,
     sampling_options,
 )
-from kernai_providers.native import Heard, Said, Toolbox, strict
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, strict
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
 #: models that think before they answer, and accept only `max_completion_tokens`
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
 
-#: models that let a request say how long its cache should last, and the longer of the two lifetimes they know
+#: the first version whose requests may set the lifetime of the cache, and the longer of the two lifetimes
 CACHE_LIFETIME, LONG_CACHE = (5, 6), "12h"
 _VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
 
-#: the field in which some compatible vendors send what the model thinks, and want it back with its calls
+#: the field in which some compatible vendors send reasoning, and want it back with the model's calls
 REASONING = "reasoning_content"
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -49,19 +49,19 @@ AUDIO_FORMATS = {
 FINISH_REASONS = {
     "stop": "stop", "length": "length", "content_filter": "content_filter",
     "tool_calls": "tool", "function_call": "tool",
-    "eos": "stop", "model_length": "context",  # of Together and Mistral
+    "eos": "stop", "model_length": "context",  # from Together and Mistral
 }
 #: reported by routers and by DeepSeek when the answer was abandoned
 BROKEN_OFF = ("error", "insufficient_system_resource")
 
 
 class OpenAIProvider(HttpProvider):
-    """Chat Completions. For a compatible server give `base_url=`, or take it from the table: `resolve("groq/MODEL")`.
+    """Chat Completions. For a compatible server pass `base_url=`, or use the table: `resolve("groq/MODEL")`.
 
-    Without `base_url` the variable `OPENAI_BASE_URL` counts, as with the vendor's own client. Takes images (also https
-    URLs), wav and mp3 audio, and PDF documents, as far as the model declares them.
+    Without `base_url` the variable `OPENAI_BASE_URL` is used, as by the vendor's own client. Takes images (also https
+    URLs), wav and mp3 audio, and PDF documents, if the model declares them.
     `done_marker=False`: for a server that ends its streams without ``[DONE]``; then the finish reason ends the turn.
-    Everything else: see `HttpProvider`.
+    For everything else see `HttpProvider`.
     """
 
     vendor: str = "openai"
@@ -73,7 +73,7 @@ class OpenAIProvider(HttpProvider):
     caches: bool = True
     calls_natively = True
     strict_tools = True
-    #: what a reasoning model's limit is called; other vendors kept the old name
+    #: the name of a reasoning model's token limit; other vendors kept the old one
     reasoning_max_tokens: str = "max_completion_tokens"
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
@@ -81,7 +81,7 @@ class OpenAIProvider(HttpProvider):
         self._done_marker = done_marker
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request as Chat Completions wants it."""
+        """Return the request's body for Chat Completions."""
         system, turns = self.turns(messages, model)
         body: dict[str, Any] = {
             "model": model.id,
@@ -105,7 +105,7 @@ class OpenAIProvider(HttpProvider):
         return body | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Functions, and a response format."""
+        """Add functions, and a response format."""
         if box.tools:
             functions = [self.tool(name, tool) for name, tool in box.tools.items()]
             body["tools"] = [{"type": "function", "function": function} for function in functions]
@@ -114,37 +114,37 @@ class OpenAIProvider(HttpProvider):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
 
     def tool(self, name: str, tool: Tool) -> dict[str, Any]:
-        """One function, in strict mode where the vendor has one and the schema can be strict."""
+        """Return one function, in strict mode if the vendor has one and the schema can be strict."""
         schema = strict(tool.schema) if self.strict_tools else None
         described = {"name": name, "description": tool.description, "parameters": schema or dict(tool.schema)}
         return described | ({"strict": True} if schema else {})
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """OpenAI's own models, with tools or without, if nothing of the answer may be left out."""
+        """Whether these are OpenAI's own models and the schema has no optional properties; tools make no difference."""
         del has_tools
         return self.strict_tools and strict(schema, nullable=False) is not None
 
-    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
-        """A message with its calls; or one a result, and then the rest."""
-        if isinstance(turn, Said):
-            said: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
+    def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
+        """Yield one message with text and calls, or one message for each result and one for the rest."""
+        if isinstance(turn, AssistantTurn):
+            message: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
             if turn.calls:
-                said["tool_calls"] = [
+                message["tool_calls"] = [
                     {"id": call.id, "type": "function", "function": {
                         "name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}}
                     for call in turn.calls
                 ]
                 thought = turn.thought(REASONING)
-                said |= {REASONING: thought} if thought else {}
-            yield said
+                message |= {REASONING: thought} if thought else {}
+            yield message
             return
-        for outcome in turn.outcomes:
-            yield {"role": "tool", "tool_call_id": outcome.call.id, "content": outcome.marked}
-        if parts := heard_parts(turn):
+        for result in turn.results:
+            yield {"role": "tool", "tool_call_id": result.call.id, "content": result.marked}
+        if parts := parts_after_results(turn):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Models that reason know no sampling options, unless reasoning is switched off; none knows a budget."""
+        """Return a thinking budget, which no model accepts, and sampling options while a reasoning model may think."""
         thinking = generation.thinking or {}
         refused = ["thinking"] if "budget" in thinking else []
         if thinking.get("effort") != "none" and self.reasons(model):
@@ -152,19 +152,19 @@ class OpenAIProvider(HttpProvider):
         return refused
 
     def reasons(self, model: Model) -> bool:
-        """Whether this is one of the vendor's models that reason."""
+        """Whether this is a reasoning model of the vendor."""
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def max_tokens_name(self, model: Model) -> str:
-        """How this model's limit is called."""
+        """Return the name of this model's token limit."""
         return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
     def between(self, model: Model) -> list[Any]:
-        """A blank line, for texts are joined here."""
+        """Return a blank line, because texts are joined."""
         return self.encode(["\n\n"], model)
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Text, images, wav and mp3, PDF; anything else becomes its placeholder."""
+        """Encode text, images, wav and mp3, PDF; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -180,7 +180,7 @@ class OpenAIProvider(HttpProvider):
         return None
 
     def reader(self) -> OpenAIReader:
-        """A new reader for one answer."""
+        """Create a reader for one response."""
         return OpenAIReader(self.vendor, self.secrets, done_marker=self._done_marker)
 
 
@@ -198,21 +198,21 @@ class OpenAIReader(SseReader):
         self._thought: list[str] = []
 
     def on_event(self, event: str | None, data: str) -> None:
-        """One chunk."""
+        """Handle one chunk."""
         if data == "[DONE]":
             self._done()
             return
         del event
         chunk = self.parsed(data)
-        self.check_error({"error": chunk} if chunk.get("object") == "error" else chunk)  # as vLLM has it
-        self._keep(chunk)
+        self.check_error({"error": chunk} if chunk.get("object") == "error" else chunk)  # as vLLM sends it
+        self._on_metadata(chunk)
         for choice in objects(chunk.get("choices")):
-            # several choices come where `extra` asks for them; the first is the answer
+            # there are several choices if `extra` asks for them; the first one is the answer
             if choice.get("index", 0) in (0, None):
                 self._on_choice(choice)
 
     def check_complete(self) -> None:
-        """Without the marker, the finish reason is the vendor's last word."""
+        """Raise if the turn has not ended. Without the marker, the finish reason ends it."""
         if not self._done_marker and self.finish_reason is not None:
             self._done()
         if not self.complete and self._done_marker and self.finish_reason is not None:
@@ -225,7 +225,7 @@ class OpenAIReader(SseReader):
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
         self._answered = True
         self.check_error(choice)  # some routers put it here
-        delta = choice.get("delta") or choice.get("message")  # of servers that only wrap up an answer as a stream
+        delta = choice.get("delta") or choice.get("message")  # from servers that wrap a whole answer as a stream
         if isinstance(delta, dict):
             self._on_content(delta.get("content"))
             for number, call in enumerate(objects(delta.get("tool_calls"))):
@@ -256,7 +256,7 @@ class OpenAIReader(SseReader):
         self.call(key, name=name, id=call.get("id"), text=text)
 
     def _on_content(self, content: object) -> None:
-        """A text; or parts, as models of Mistral's send them that reason."""
+        """Handle a text, or parts, which Mistral's reasoning models send."""
         for part in content if isinstance(content, list) else (content,):
             if not isinstance(part, dict):
                 self.say(part)
@@ -266,13 +266,13 @@ class OpenAIReader(SseReader):
             else:
                 self.say(part.get("text"))
 
-    def _keep(self, chunk: Mapping[str, Any]) -> None:
+    def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
         self.note(chunk, response_id="id", model="model")
         usage = chunk.get("usage")
         if not isinstance(usage, dict):
             return
         if self.prompt_tokens and not usage.get("prompt_tokens") and not usage.get("completion_tokens"):
-            return  # a 0 replaces nothing: gateways send it where they do not know
+            return  # gateways send 0 if they do not know, so it replaces nothing
         prompt_tokens = count_of(usage.get("prompt_tokens"))
         if prompt_tokens or not self.prompt_tokens:
             self.prompt_tokens = prompt_tokens
@@ -280,14 +280,14 @@ class OpenAIReader(SseReader):
         thought = count_of(at(usage, "completion_tokens_details", "reasoning_tokens"))
         self.thought_tokens(thought)
         self.completion_tokens = self._completion(usage, thought)
-        # DeepSeek and Moonshot report it beside the others
+        # DeepSeek and Moonshot report it outside of the details
         places = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
         cached = (count_of(at(usage, *path)) for path in places)
         self.cached_tokens = next((count for count in cached if count is not None), None)
         self.cache_write_tokens = count_of(at(usage, "prompt_tokens_details", "cache_write_tokens"))
 
     def _completion(self, usage: Mapping[str, Any], thought: int | None) -> int | None:
-        """With the reasoning, which xAI counts beside the completion: its total says so."""
+        """Return the completion's tokens including the reasoning. xAI's completion excludes it, as the total shows."""
         completion, total = count_of(usage.get("completion_tokens")), count_of(usage.get("total_tokens"))
         known = (self.prompt_tokens, completion, thought, total)
         if completion is None or None in known or total != sum_of(*known[:3]):
@@ -305,13 +305,13 @@ class OpenAIReader(SseReader):
 
 
 def cache_key(messages: Sequence[Message], model: Model) -> str:
-    """Routes requests with the same instructions to where their prompt is cached."""
+    """Return a key that routes requests with the same instructions to where their prompt is cached."""
     shared = f"{model.id}\n{messages[0].text if messages else ''}".encode("utf-8", "replace")
     return f"kernai-{hashlib.sha256(shared).hexdigest()[:32]}"
 
 
 def keeps_longer(generation: GenerationOptions, model: Model) -> bool:
-    """Whether the cache should last longer than it does anyway, and this model lets a request say so."""
+    """Whether the cache should last longer than by default, and requests to this model may say so."""
     version = _VERSION.match(model.id)
     if generation.cache != "1h" or version is None:
         return False
@@ -334,10 +334,10 @@ ENCRYPTED = "reasoning.encrypted_content"
 
 
 class ResponsesProvider(OpenAIProvider):
-    """The Responses API. `resolve` takes it for models that exist only there, and for ``"openai-responses/MODEL"``.
+    """The Responses API. `resolve` uses it for models that exist only there, and for ``"openai-responses/MODEL"``.
 
-    Takes images (also https URLs) and PDF documents (likewise), as far as the model declares them. It knows no `stop`.
-    Everything else: see `OpenAIProvider`.
+    Takes images and PDF documents (also https URLs), if the model declares them. It has no option `stop`. For
+    everything else see `OpenAIProvider`.
     """
 
     vendor = "openai-responses"
@@ -345,7 +345,7 @@ class ResponsesProvider(OpenAIProvider):
     conversation_field = "input"
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request as the Responses API wants it."""
+        """Return the request's body for the Responses API."""
         spoken = [message for message in messages if message.role != "system"]
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
@@ -366,11 +366,11 @@ class ResponsesProvider(OpenAIProvider):
         return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """The same under other names."""
+        """Add the same as `OpenAIProvider.offer`, under other names."""
         if _has_reasoning(body["input"]):
             body["include"] = [ENCRYPTED]
         if box.tools:
-            # here the vendor takes a tool for a strict one that does not say otherwise
+            # in this API, a tool is strict unless it says otherwise
             body["tools"] = [
                 {"type": "function", "strict": False, **self.tool(name, tool)} for name, tool in box.tools.items()
             ]
@@ -378,9 +378,9 @@ class ResponsesProvider(OpenAIProvider):
             schema = strict(box.answer, nullable=False)
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
 
-    def native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
-        """Items: what the model said and each call; or each result, and then the rest."""
-        if isinstance(turn, Said):
+    def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
+        """Yield one item for the text and one for each call, or one for each result and one for the rest."""
+        if isinstance(turn, AssistantTurn):
             thoughts = [item for item in turn.reasoning if item.get("type") == "reasoning"]
             yield from _reasoning([item for item in thoughts if not item.get("at")])
             if turn.text or not turn.calls:
@@ -390,18 +390,18 @@ class ResponsesProvider(OpenAIProvider):
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
             return
-        for outcome in turn.outcomes:
-            output: Any = self.encode([outcome.marked, *outcome.media], model) if outcome.media else outcome.marked
-            yield {"type": "function_call_output", "call_id": outcome.call.id, "output": output}
-        if parts := heard_parts(turn, media_in_results=True):
+        for result in turn.results:
+            output: Any = self.encode([result.marked, *result.media], model) if result.media else result.marked
+            yield {"type": "function_call_output", "call_id": result.call.id, "output": output}
+        if parts := parts_after_results(turn, media_in_results=True):
             yield {"role": "user", "content": _content("user", self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Those of `OpenAIProvider`; no model takes `stop` here."""
+        """Return the same as `OpenAIProvider`, and `stop`, which this API does not have."""
         return [*super().refused_options(model, generation), *(["stop"] if generation.stop else [])]
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Text, images, PDF; anything else becomes its placeholder."""
+        """Encode text, images, PDF; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "input_text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -415,12 +415,12 @@ class ResponsesProvider(OpenAIProvider):
         return None
 
     def reader(self) -> ResponsesReader:  # type: ignore[override]  # another format, the same vendor
-        """A new reader for one answer."""
+        """Create a reader for one response."""
         return ResponsesReader(self.vendor, self.secrets)
 
 
 class ResponsesReader(SseReader):
-    """Events of the Responses API, up to the one that holds the response whole."""
+    """Events of the Responses API, up to the one with the whole response."""
 
     terminal = "response.completed"
 
@@ -432,7 +432,7 @@ class ResponsesReader(SseReader):
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
-        """One event; types that are not known are passed over."""
+        """Handle one event. Unknown types are ignored."""
         found = self.parsed(data)
         kind = str(found.get("type", event))
         if kind == "error":
@@ -440,7 +440,7 @@ class ResponsesReader(SseReader):
         self.check_error(found)
         response, index = found.get("response"), key_of(found.get("output_index"))
         if isinstance(response, dict):
-            self._keep(response)
+            self._on_metadata(response)
         if kind in ("response.output_text.delta", "response.output_text.done"):
             self._on_text(found, whole=kind.endswith("done"))
         elif kind == "response.refusal.delta" and isinstance(found.get("delta"), str):
@@ -465,7 +465,7 @@ class ResponsesReader(SseReader):
             self.call(index, name=item.get("name"), id=item.get("call_id"))
 
     def _on_item(self, item: object, index: object) -> None:
-        """A finished item. Reasoning is kept as it came, without its status."""
+        """Handle a finished item. Reasoning is kept unchanged, but without its status."""
         kind = item.get("type") if isinstance(item, dict) else None
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if isinstance(item, dict) and kind == "function_call":
@@ -497,7 +497,7 @@ class ResponsesReader(SseReader):
         self.complete = True
 
     def _on_text(self, found: Mapping[str, Any], *, whole: bool) -> None:
-        """A piece of a part of the output, or the whole part, which is all that some servers send."""
+        """Handle a piece of a part of the output, or the whole part, which is all that some servers send."""
         text = found.get("text" if whole else "delta")
         if not isinstance(text, str):
             return
@@ -509,7 +509,7 @@ class ResponsesReader(SseReader):
         part.append(text)
 
     def _output(self, output: Sequence[Mapping[str, Any]]) -> str:
-        """The text of the final output, which counts where the pieces differ; a refusal in it is noted."""
+        """Return the text of the final output, which counts if the pieces differ. Notes a refusal in it."""
         texts = []
         for item in output:
             for part in objects(item.get("content")) if item.get("type") == "message" else ():
@@ -519,7 +519,7 @@ class ResponsesReader(SseReader):
                     self.metadata["refusal"] = str(part.get("refusal", ""))
         return whole_characters("".join(texts or ["".join(part) for part in self._parts.values()]))
 
-    def _keep(self, response: Mapping[str, Any]) -> None:
+    def _on_metadata(self, response: Mapping[str, Any]) -> None:
         # an error in a failed response is raised with that event
         self.note(response, response_id="id", model="model")
         usage = response.get("usage")
@@ -533,12 +533,12 @@ class ResponsesReader(SseReader):
         self.thought_tokens(count_of(at(usage, "output_tokens_details", "reasoning_tokens")))
 
 
-#: of an item of reasoning, what the vendor takes back
+#: the fields of a reasoning item that the vendor accepts back
 _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
 
 
 def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Items of reasoning as the vendor takes them back; those of other vendors are left out."""
+    """Return reasoning items as the vendor accepts them back, without those of other vendors."""
     own = [item for item in items if item.get("type") == "reasoning"]
     return [{name: one for name, one in item.items() if name != "at"} for item in own]
 
@@ -548,7 +548,7 @@ def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _content(role: str, parts: list[Any]) -> Any:
-    """Joins texts; parts of the assistant must not be sent as input parts."""
+    """Join texts; the assistant's parts must not be sent as input parts."""
     if role == "assistant" or all(part["type"] == "input_text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts

@@ -1,11 +1,11 @@
-"""`price_of`: the price of a model from the list of genai-prices. Needs the extra: ``pip install "kernai[prices]"``.
+"""`price_of`: a model's price according to genai-prices. Needs the extra: ``pip install "kernai[prices]"``.
 
 ::
 
     price = price_of("anthropic/claude-sonnet-5")
     provider, model = resolve("anthropic/claude-sonnet-5", cost=price.cost)
 
-A price list ages, so each price says of which day it is. kernai itself knows none.
+A price list gets out of date, so each price says from which day it is. kernai itself contains no prices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ try:
 except ImportError as missing:
     raise ImportError('kernai_providers.prices needs genai-prices: pip install "kernai[prices]"') from missing
 
-#: the list's names for vendors, where they are others than ours
+#: vendors that have another name in the list
 _VENDORS = {
     "bedrock": "aws", "gemini": "google", "gemini-openai": "google", "openai-responses": "openai", "vertex": "google",
     "xai": "x-ai",
@@ -37,9 +37,8 @@ _VENDORS = {
 class Price:
     """What a model costs, in dollars per million tokens.
 
-    `as_of` is the day up to which the list knows changes of prices: the day of its latest change, or of the download if
-    genai-prices has updated it. `source` is the list and its version. `is_tiered`: long prompts cost more than `cost`
-    says, which is the lowest tier.
+    `as_of` is the day of the latest change in the list, or of its download if genai-prices has updated it. `source` is
+    the list and its version. `is_tiered`: long prompts cost more than `cost`, which is the lowest tier.
     """
 
     cost: Cost
@@ -49,7 +48,7 @@ class Price:
 
 
 def price_of(name: str, *, now: datetime | None = None) -> Price | None:
-    """The price of ``"vendor/model"`` as `resolve` takes it, at the moment `now`; None if the list has none."""
+    """Return the price of ``"vendor/model"``, a name for `resolve`, at the moment `now`; None if the list has none."""
     vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
     known = BY_NAME.get(vendor.strip().lower())
     if not slash or known is None or not model_id.strip():
@@ -63,7 +62,7 @@ def price_of(name: str, *, now: datetime | None = None) -> Price | None:
     rates = [getattr(found, f"{part}_mtok", None) for part in ("input", "output", "cache_read", "cache_write")]
     given, made = [_base(rate) for rate in rates[:2]], [_base(rate) for rate in rates[2:]]
     if None in given:
-        return None  # by the picture, say
+        return None  # not priced by the token, but by the image, for example
     cost = Cost(*given, *made)  # type: ignore[arg-type]  # the first two are numbers
     return Price(cost, _as_of(snapshot), f"genai-prices {version('genai-prices')}", any(map(_is_tiered, rates)))
 
@@ -83,16 +82,16 @@ def _as_of(snapshot: DataSnapshot) -> date:
 
 @cache
 def _latest_change() -> date:
-    """The list that comes with the package has no date of its own, but dates at which prices changed."""
+    """Return the latest day on which a price changed: the list that comes with the package has no date of its own."""
     today = datetime.now(UTC).date()
     return max((day for day in _days(get_snapshot()) if day <= today), default=date.min)
 
 
 def _days(snapshot: DataSnapshot) -> Iterator[date]:
     for provider in snapshot.providers:
-        yield from _written(provider.price_comments)
+        yield from _dates_in(provider.price_comments)
         for model in provider.models:
-            yield from _written(model.price_comments)
+            yield from _dates_in(model.price_comments)
             dated = model.prices if isinstance(model.prices, list) else []
             for one in (*dated, *(model.price_variants or ())):
                 day = getattr(one.constraint, "start_date", None)
@@ -100,7 +99,7 @@ def _days(snapshot: DataSnapshot) -> Iterator[date]:
                     yield day
 
 
-def _written(comment: str | None) -> Iterator[date]:
+def _dates_in(comment: str | None) -> Iterator[date]:
     for found in re.finditer(r"\b20\d\d-\d\d-\d\d\b", comment or ""):
         try:
             yield date.fromisoformat(found[0])

@@ -1,12 +1,12 @@
-"""`Reader`: one answer on its way in, from the vendor's bytes to pieces of text and one `LlmResponse`.
+"""`Reader`: reads one response, from the vendor's bytes to pieces of text and one `LlmResponse`.
 
-Bytes become lines (`ByteLines`), for most vendors lines become events (`SseDecoder`), and a reader keeps what the
-vendor said. It decides two things: which text is part of the answer, and whether the vendor has said that the turn is
-over. A subclass a vendor fills in `on_event` (server-sent events) or `on_line` (JSON lines).
+Bytes become lines (`ByteLines`), for most vendors lines become events (`SseDecoder`), and a reader collects what they
+contain. It decides two things: which text is part of the answer, and whether the vendor has ended the turn. Each vendor
+has a subclass with `on_event` (server-sent events) or `on_line` (JSON lines).
 
-A line ends at LF, CR LF or CR alone. In UTF-8 neither byte is ever part of a character, and in JSON neither is inside a
-string; so lines are found first and decoded whole. What looks like a line break elsewhere (U+2028, U+0085, a form feed)
-is text. Each byte is searched once and copied a fixed number of times, whatever the size of chunks and lines.
+A line ends at LF, CR LF or CR alone. In UTF-8 neither byte is part of another character, and in JSON neither is inside
+a string; so lines are found first, and then decoded as a whole. Other line breaks (U+2028, U+0085, a form feed) are
+text. Each byte is searched once and copied a fixed number of times, whatever the size of chunks and lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LF, _CR = b"\n\r"
 
 
 class ByteLines:
-    """Takes a body in chunks and returns its lines as bytes, without line ends, empty lines too. It never raises.
+    """Takes a body in chunks and returns its lines, even empty ones, as bytes without line ends. It never raises.
 
     A byte order mark at the start is dropped.
     """
@@ -42,7 +42,7 @@ class ByteLines:
         self._after_cr = False  # the last byte was a CR, so an LF now belongs to it
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in these bytes."""
+        """Return the lines that end in these bytes."""
         if _CR in data or (self._after_cr and data):
             data = self._with_plain_ends(data)
         if _LF not in data:
@@ -61,7 +61,7 @@ class ByteLines:
         return lines
 
     def flush(self) -> list[bytes]:
-        """At the end of the body: the last line, if it has no line end. Resets the decoder.
+        """Return the last line if it has no line end, and reset the decoder. Call this at the end of the body.
 
         Such a line may have been cut off. If it is not JSON, it was.
         """
@@ -73,7 +73,7 @@ class ByteLines:
         return [rest] if rest else []
 
     def _with_plain_ends(self, data: bytes) -> bytes:
-        """CR and CR LF become LF. A CR ends its line at once, since the next byte may arrive much later."""
+        """Turn CR and CR LF into LF. A CR ends its line immediately, since the next byte may arrive much later."""
         if self._after_cr:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
@@ -81,13 +81,13 @@ class ByteLines:
         return data.replace(b"\r", b"\n") if _CR in data else data
 
 
-#: how the first line of a bare object may begin, and how each further one
+#: how the first line of a bare object may begin, and how each further line may
 _FIRST = (b"{", b"[")
 _FURTHER = (*_FIRST, b"}", b"]", b" ", b"\t")
 
 
 class ServerEvent(NamedTuple):
-    """One event: its `event` field, None where there is none, and its `data` lines joined by LF."""
+    """One event: its `event` field, or None, and its `data` lines joined by LF."""
 
     event: str | None
     data: str
@@ -113,15 +113,15 @@ class SseDecoder:
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """The events that end in these bytes."""
+        """Return the events that end in these bytes."""
         return self._events(self._lines.feed(data))
 
     def flush(self) -> list[ServerEvent]:
-        """At the end of the body: the event without a blank line, if it has data. Resets the decoder.
+        """Return the last event if it has data but no blank line after it, and reset the decoder. Call this at the end.
 
-        The specification drops it, since it may have been cut off. But some servers end their last event with one line
-        break or none, and would seem to cut off every answer. These streams carry JSON, and JSON that was cut off does
-        not parse, so the event is returned and the parser decides.
+        The specification drops such an event, since it may have been cut off. But some servers end their last event
+        with one line break or none, so all their answers would seem cut off. These streams contain JSON, and JSON that
+        was cut off does not parse. So the event is returned, and the parser decides.
         """
         return self._events([*self._lines.flush(), b""])
 
@@ -153,7 +153,7 @@ class SseDecoder:
             return
         name, _, value = line.decode("utf-8", "replace").partition(":")  # a comment is a field whose name is empty
         if name == "data":
-            self._data.append(value)  # `_events` takes those that begin with "data: "
+            self._data.append(value)  # `_events` handles lines that begin with "data: "
         elif name == "event":
             self._event = value.removeprefix(" ") or None
         elif name == "error":
@@ -176,7 +176,7 @@ CallText = tuple[int, str, str | None, str]
 
 @dataclass(slots=True)
 class _Call:
-    """A native call on its way in."""
+    """A native call that is being received."""
 
     index: int
     name: str = ""
@@ -194,39 +194,39 @@ class Reader(ABC):
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         self.vendor = vendor
         self.secrets = secrets
-        #: whether the vendor has said that the turn is over and nothing more is wanted
+        #: whether the vendor has ended the turn, so that nothing more has to be read
         self.complete = False
         self.finish_reason: str | None = None
         #: whether the model has called a tool in the vendor's own format, even if none was offered
         self.called_tool = False
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
-        #: parts of the prompt's
+        #: these two are parts of the prompt's tokens
         self.cached_tokens: int | None = None
         self.cache_write_tokens: int | None = None
-        #: dollars, where the vendor says what it charged
+        #: in dollars, if the vendor says what it charged
         self.cost: float | None = None
-        #: the model that answered, where the vendor says it was not the one asked
+        #: the model that answered, if the vendor says that it was another one
         self.answered_by: str | None = None
-        #: the whole answer, where the vendor's last event corrects what it streamed
+        #: the whole answer, if the vendor's last event corrects what it streamed
         self.final_text: str | None = None
         self.metadata: dict[str, Any] = {}
-        #: of a native call: what the model may call, and whether the vendor's schemas are strict
+        #: for native calls: what the model may call, and whether the vendor's schemas are strict
         self.box: Toolbox | None = None
         self.strict = False
-        #: whether anything of the answer was given out
+        #: whether any piece of the answer was returned
         self.has_given = False
         self._calls: dict[object, _Call] = {}
         self._texts: list[str] = []
         self._reasoning: list[str] = []
-        #: what was not given out yet
+        #: pieces that were not returned yet
         self._new: list[str | CallText] = []
-        #: the first half of a character beyond U+FFFF, of which JSON may hold each half in an event of its own
+        #: the first half of a surrogate pair; its second half may be in the next event
         self._half = ""
 
     @property
     def has_text(self) -> bool:
-        """Whether any of the answer has come: text, or a native call."""
+        """Whether any of the answer has arrived: text, or a native call."""
         return bool(self._texts or self._calls)
 
     @property
@@ -236,12 +236,12 @@ class Reader(ABC):
 
     @property
     def may_end(self) -> bool:
-        """Whether the turn is over if nothing more comes: of vendors whose last event is the last one they send."""
+        """Whether the turn is complete if nothing more arrives, for vendors that send no marker at its end."""
         return False
 
     @property
     def usage(self) -> Usage | None:
-        """What the vendor has counted so far, None where it has said nothing."""
+        """The usage that the vendor has reported so far; None if it has reported nothing."""
         prompt, completion = self._counts
         if prompt is None and completion is None:
             return None
@@ -250,34 +250,34 @@ class Reader(ABC):
 
     @property
     def _counts(self) -> tuple[int | None, int | None]:
-        """Prompt and completion. No prompt has 0 tokens: gateways that count nothing report 0 for both."""
+        """Prompt and completion tokens. Gateways that count nothing report 0 for both, which is taken for unknown."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         return (prompt, completion) if prompt or completion else (None, None)
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """The answer's head has come."""
+        """Begin with the response's headers."""
         if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
             self.metadata["request_id"] = request_id
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
     def feed(self, data: bytes) -> list[Any]:
-        """More of the body; returns its pieces, `str` of text and `CallText` of native calls."""
+        """Read more of the body; return its pieces, `str` of text and `CallText` of native calls."""
         self.take(data)
         return self._new_pieces(last=self.complete)
 
     def end(self) -> list[Any]:
-        """The body has ended; returns the last pieces. Call `check_complete` next."""
+        """Return the last pieces, since the body has ended. Call `check_complete` next."""
         self.take_rest()
         return self._new_pieces(last=True)
 
     def check_complete(self) -> None:
-        """`ProviderError` if the vendor has not said that the turn is over."""
+        """Raise `ProviderError` if the vendor has not ended the turn."""
         if not self.complete:
             raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
 
     def response(self, latency_ms: int) -> LlmResponse:
-        """The whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
+        """Return the whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
         metadata = redactor(self.secrets).data(self.metadata)
@@ -314,14 +314,14 @@ class Reader(ABC):
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Decodes more of a stream."""
+        """Decode more of a stream."""
 
     @abstractmethod
     def take_rest(self) -> None:
-        """Decodes what is left when a stream ends."""
+        """Decode what is left when a stream ends."""
 
     def say(self, text: object) -> None:
-        """Text that is part of the answer."""
+        """Add text to the answer."""
         if not isinstance(text, str) or not text:
             return
         text, self._half = self._half + text, ""
@@ -332,7 +332,7 @@ class Reader(ABC):
         self._give(text)
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
-        """A native call, or more of it; `key` is the vendor's for it. Nothing is kept of one that was not asked for."""
+        """Add a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered."""
         self.called_tool = True
         if self.box is None:
             return
@@ -348,7 +348,7 @@ class Reader(ABC):
             call.is_shown = True
 
     def call_was(self, key: object, text: str) -> None:
-        """The whole arguments of a native call, for vendors that repeat them at its end: they count."""
+        """Set the complete arguments of a native call, which some vendors repeat at its end: these count."""
         call = self._calls.get(key)
         if call is not None and not call.pieces:
             self.call(key, text=text)
@@ -356,28 +356,31 @@ class Reader(ABC):
             call.pieces = [text]
 
     def keep(self, item: Mapping[str, Any]) -> None:
-        """Reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""
+        """Keep reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""
         at = {"at": len(self._calls)} if self._calls else {}
         self.metadata.setdefault("reasoning_items", []).append({**item, **at})
 
     def think(self, text: object) -> None:
-        """Reasoning: kept beside the answer, not part of it."""
+        """Add reasoning, which is kept in the metadata and is not part of the answer."""
         if isinstance(text, str) and text:
             self._reasoning.append(text)
 
     def thought_tokens(self, count: int | None) -> None:
-        """The part of the completion that the model spent on thinking."""
+        """Note how many of the completion's tokens the model spent on thinking."""
         if count is not None:
             self.metadata["reasoning_tokens"] = count
 
     def note(self, found: Mapping[str, Any], **names: str) -> None:
-        """Puts fields into the metadata: our name, and the vendor's field."""
+        """Copy text fields into the metadata; each keyword is our name for a field of the vendor."""
         for ours, theirs in names.items():
             if isinstance(found.get(theirs), str) and found[theirs]:
                 self.metadata[ours] = found[theirs]
 
     def end_with(self, reason: str, known: Mapping[str, str], why: object = None) -> None:
-        """The finish reason. The vendor's word is kept unless it means a normal end; `why` is its explanation."""
+        """Set the finish reason.
+
+        The metadata keep the vendor's word, unless it means a normal end, and the vendor's explanation, `why`.
+        """
         self.finish_reason = known.get(reason, "other")
         self.metadata.pop("finish_reason", None)
         if self.finish_reason not in ("stop", reason):
@@ -386,7 +389,7 @@ class Reader(ABC):
             self.metadata["finish_message"] = why.strip()
 
     def parsed(self, data: str) -> dict[str, Any]:
-        """A JSON object of the stream; anything else is a `ProviderError`."""
+        """Parse a JSON object of the stream. Raises `ProviderError` for anything else."""
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
@@ -401,13 +404,13 @@ class Reader(ABC):
         raise self.error(f"the stream holds what is {what}: {self._preview(data)}", "invalid_json", retryable=True)
 
     def check_error(self, data: Mapping[str, Any]) -> None:
-        """`ProviderError` where an event of the stream carries an error."""
-        # an empty object is an error too, though it does not say which; an empty text is none
+        """Raise `ProviderError` if an event of the stream contains an error."""
+        # an empty object is an error, too, though it does not say which; an empty text is not
         if data.get("error") not in (None, False, ""):
             raise failure_in_stream(data, self.vendor, secrets=self.secrets)
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
-        """A `ProviderError` of this vendor, for an answer that came with status 200."""
+        """Return a `ProviderError` of this vendor, for a response with status 200."""
         redact = redactor(self.secrets)
         return ProviderError(
             f"{self.vendor}: {one_line(message, redact)}",
@@ -430,7 +433,7 @@ class Reader(ABC):
         return new
 
     def _preview(self, data: str) -> str:
-        # hidden before it is cut, so that no half of a secret is left
+        # secrets are hidden before the text is cut, so that no half of one is left
         shown = one_line(data, redactor(self.secrets))
         return repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
 
@@ -438,8 +441,8 @@ class Reader(ABC):
 class SseReader(Reader):
     """Reads server-sent events.
 
-    Some servers send an error as one JSON object, with status 200; and some call it a stream, or a stream JSON. So how
-    the body begins decides.
+    Some servers send an error as one JSON object, with status 200. Some declare such an object as a stream, or a stream
+    as JSON, so the beginning of the body decides which one it is.
     """
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
@@ -449,17 +452,17 @@ class SseReader(Reader):
         self._begun = False
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """The answer's head has come."""
+        """Begin with the response's headers."""
         super().begin(headers)
         if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             self._object = bytearray()
 
     @abstractmethod
     def on_event(self, event: str | None, data: str) -> None:
-        """One event of the stream."""
+        """Handle one event of the stream."""
 
     def take(self, data: bytes) -> None:
-        """Decodes more of the stream."""
+        """Decode more of the stream."""
         if not self._begun and self._object is None and _OBJECT.match(data):
             self._object = bytearray()
         self._begun = True
@@ -471,7 +474,7 @@ class SseReader(Reader):
         self._take_events(self._decoder.feed(data))
 
     def take_rest(self) -> None:
-        """Decodes a last event that no blank line ends."""
+        """Decode a last event without a blank line after it."""
         if self._object is not None:
             self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
             raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
@@ -490,7 +493,7 @@ class SseReader(Reader):
 
 
 class LineReader(Reader):
-    """Reads one JSON object a line. Bytes that are not UTF-8 become U+FFFD."""
+    """Reads one JSON object per line. Bytes that are not UTF-8 become U+FFFD."""
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
@@ -498,14 +501,14 @@ class LineReader(Reader):
 
     @abstractmethod
     def on_line(self, data: dict[str, Any]) -> None:
-        """One object of the stream."""
+        """Handle one object of the stream."""
 
     def take(self, data: bytes) -> None:
-        """Decodes more of the stream."""
+        """Decode more of the stream."""
         self._take_lines(self._lines.feed(data))
 
     def take_rest(self) -> None:
-        """Decodes a last line that no line break ends."""
+        """Decode a last line without a line break after it."""
         self._take_lines(self._lines.flush())
 
     def _take_lines(self, lines: Sequence[bytes]) -> None:
@@ -517,24 +520,24 @@ class LineReader(Reader):
 
 
 def whole_characters(text: str) -> str:
-    """With each two halves of a character joined, and a lone one, which nothing could write or send, as U+FFFD."""
+    """Join surrogate pairs. A lone surrogate, which cannot be encoded, becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
 def key_of(value: object) -> int | str | None:
-    """A vendor's index or id, as a key for what comes in pieces; None for anything else."""
+    """Return a vendor's index or id as a key for what arrives in pieces; None for anything else."""
     return value if isinstance(value, (int, str)) else None
 
 
 def count_of(value: object) -> int | None:
-    """A token count as the vendor reports it; None for anything else."""
+    """Return a token count as the vendor reports it; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None
 
 
 def cost_of(usage: Mapping[str, Any]) -> float | None:
-    """Dollars charged, as OpenRouter says it (its credits are dollars), or Perplexity among the parts of the sum.
+    """Return the dollars charged, as reported by OpenRouter (its credits are dollars), or by Perplexity as a total.
 
-    With a key of the user's own behind the router, it is only the router's fee and not the price of the call.
+    Returns None if the router uses a key of the user's own: then the cost is only the router's fee.
     """
     cost = usage.get("cost")
     if isinstance(cost, dict):
@@ -545,5 +548,5 @@ def cost_of(usage: Mapping[str, Any]) -> float | None:
 
 
 def sum_of(*counts: int | None) -> int | None:
-    """The sum of the counts that are known; None where the first is unknown."""
+    """Return the sum of the known counts; None if the first one is unknown."""
     return None if counts[0] is None else sum(count for count in counts if count is not None)

@@ -1,9 +1,9 @@
-"""Keys, headers and addresses: checked when a provider is created, and again in each `Request`; and the proxy for it.
+"""Keys, headers, addresses and proxies. They are checked when a provider is created, and again for each `Request`.
 
 The HTTP libraries would check them too, but their errors show the invalid value, which is often a key.
 
-`proxy_for` reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, or the settings of macOS and
-Windows, as `urllib.request` does, for each request. This machine is never reached through a proxy.
+For each request, `proxy_for` reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case, or
+the settings of macOS and Windows, as `urllib.request` does. Requests to this machine never go through a proxy.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class MissingKeyError(MissingSettingError):
 
 
 def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_needed: bool) -> str | None:
-    """The given key, else the first of these environment variables that is set; else None, or a `MissingKeyError`.
+    """Return the given key, or else that in the first of these environment variables that is set.
 
-    White space around it is stripped. A key that a header cannot contain is a `ValueError` that does not show it.
+    Without a key, returns None, or raises `MissingKeyError` if one is needed. White space around the key is stripped. A
+    key that cannot be in a header is a `ValueError`, which does not show the key.
     """
     if given is not None:
         return _checked_key(given, "api_key", vendor)
@@ -74,7 +75,7 @@ def _checked_key(key: object, where: str, vendor: str) -> str:
 
 
 def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The caller's headers; an error for an invalid one does not show its value."""
+    """Check the caller's headers and return them. An error for an invalid one does not show its value."""
     given: object = headers if headers is not None else {}
     if not isinstance(given, Mapping):
         raise TypeError(f"headers must be a mapping of names to values, got {type(given).__name__}")
@@ -100,7 +101,7 @@ def _check_header(name: object, value: object) -> None:
 
 
 def checked_base_url(url: object, name: str = "base_url") -> str:
-    """A base URL without a trailing slash. `ValueError` for an invalid one; `name` is what the message calls it."""
+    """Check a base URL and return it without a trailing slash. Raises `ValueError`, which calls the URL `name`."""
     if not isinstance(url, str) or not url.strip():
         raise ValueError(f"{name} must be text such as 'https://api.example.com/v1', got {url!r}")
     url = url.strip()
@@ -118,7 +119,7 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
 
 
 def _split(url: str, name: str) -> SplitResult:
-    """The URL's parts; a `ValueError` for a wrong host or port shows neither, since a password may be in its place."""
+    """Split a URL. A `ValueError` for an invalid host or port shows neither, since a password may be in its place."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -129,7 +130,7 @@ def _split(url: str, name: str) -> SplitResult:
 
 
 def merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Our headers, overridden by the caller's, whatever the case of the names."""
+    """Return our headers, overridden by the caller's; the case of names makes no difference."""
     given = {name.lower() for name in theirs}
     return {**{name: value for name, value in ours.items() if name.lower() not in given}, **theirs}
 
@@ -154,12 +155,12 @@ class Outgoing:
 
 
 def authority(host: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets."""
+    """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def outgoing(request: Request) -> Outgoing:
-    """`ValueError` for a request that cannot be sent; the message shows neither a value nor a query."""
+    """Check a request and return where it goes. Raises `ValueError`, which shows neither a value nor a query."""
     if not HEADER_NAME.fullmatch(request.method):
         raise ValueError("method is not an HTTP method")
     url = _url(request.url)
@@ -195,7 +196,7 @@ PROXY_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proxy:
-    """A proxy. `url` and `authorization` may contain its password: neither belongs in a message."""
+    """A proxy. `url` and `authorization` may contain its password, so error messages must not show them."""
 
     scheme: str
     host: str
@@ -213,7 +214,7 @@ class Proxy:
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
-    """The proxy for this origin, or None. `TransportError` if the environment's value is not a URL."""
+    """Return the proxy for this origin, or None. Raises `TransportError` if the environment's value is not a URL."""
     if _is_this_machine(host):
         return None
     proxies = urllib.request.getproxies()
@@ -224,7 +225,7 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
 
 
 def proxy_secrets() -> list[str]:
-    """Credentials of the environment's proxies, in each form in which a proxy may echo them."""
+    """Return the credentials of the environment's proxies, in each form in which a proxy may echo them."""
     secrets: list[str] = []
     for url in urllib.request.getproxies().values():
         with suppress(TransportError):

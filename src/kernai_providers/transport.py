@@ -1,4 +1,4 @@
-"""The seam below the adapters: one HTTP request in, a status, headers and an iterator of bytes out.
+"""The interface below the adapters: one HTTP request in; a status, headers and an iterator of bytes out.
 
 ::
 
@@ -7,13 +7,13 @@
 
 A transport knows nothing of vendors, retries or JSON. It does not follow redirects. It decodes `Content-Encoding`,
 returns bytes as they arrive, and raises `TransportError` for every failure, in `send` or while the body is iterated.
-Wherever it waits, it checks now and then whether the response is still wanted. Threads may share it.
-`HttpTransport` is the default, `MemoryTransport` the one for tests, and `HttpxTransport` the one that is asynchronous
-too; `tests/providers/test_transports.py` holds all of them to this page.
+Wherever it waits, it regularly checks whether the response is still wanted. Threads may share it. `HttpTransport` is
+the default, `MemoryTransport` is for tests, and `HttpxTransport` also supports asyncio;
+`tests/providers/test_transports.py` checks that all of them behave as described here.
 
-`StreamedResponse` is what their synchronous responses share. Guarantees: the connection is released exactly once, to
-the pool or closed. `close` may be called from any thread, and unblocks the reader. While a thread reads, only that
-thread touches the connection. Assumes: one thread at a time iterates.
+`StreamedResponse` is the base class of their synchronous responses. Guarantees: the connection is released exactly
+once, to the pool or closed. `close` may be called from any thread, and unblocks the reader. While a thread reads, only
+that thread touches the connection. Assumes: one thread at a time iterates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Final, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds: how long connecting may take, and how long the server may be silent or take for a response's head."""
+    """In seconds: how long connecting may take, and how long the server may be silent or take for a response's head."""
 
     connect: float = 10.0
     read: float = 120.0
@@ -41,8 +41,8 @@ class Timeouts:
 class Request:
     """One HTTP request. `url` is absolute, http or https; header names are sent as given.
 
-    `max_bytes`: a response with more content, as transferred, is an error. `unwanted()` is called now and then; it
-    returns true once nobody waits for the response, because the run was cancelled or its time is up.
+    `max_bytes`: a response with more content, as transferred, is an error. `unwanted()` is called regularly; it returns
+    true once nobody wants the response any more, because the run was cancelled or has timed out.
     """
 
     method: str
@@ -79,43 +79,43 @@ class TransportError(Exception):
 
 @runtime_checkable
 class Response(Protocol):
-    """A response. Iterate it once; then `finish` or `close` it, whatever happened."""
+    """A response. Iterate over it once, then always call `finish` or `close`."""
 
     @property
     def status(self) -> int: ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Names in lower case; values of a repeated name are joined by a comma."""
+        """Names are in lower case; values of a repeated name are joined by a comma."""
         ...
 
     def __iter__(self) -> Iterator[bytes]:
-        """The body as it arrives, content decoded. `TransportError` if it ends before its length."""
+        """Yield the decoded body as it arrives. Raises `TransportError` if the body ends early."""
         ...
 
     def finish(self) -> None:
-        """No more is wanted. Keeps the connection for the next request if that takes next to no time."""
+        """Stop reading. The connection is kept for the next request if that takes almost no time."""
         ...
 
     def close(self) -> None:
-        """Closes the connection; from any thread, at any time, also twice. Unblocks a reader."""
+        """Close the connection, which unblocks a reader. Allowed from any thread, at any time, and repeatedly."""
         ...
 
 
 @runtime_checkable
 class Transport(Protocol):
-    """Sends requests. Used by many threads at once."""
+    """Sends requests. Many threads may use it at the same time."""
 
     def send(self, request: Request) -> Response: ...
 
     def close(self) -> None:
-        """Closes idle connections. The transport may be used again."""
+        """Close idle connections. The transport may be used again."""
         ...
 
 
 @runtime_checkable
 class AsyncResponse(Protocol):
-    """The same for asyncio."""
+    """A response for asyncio, otherwise like `Response`."""
 
     @property
     def status(self) -> int: ...
@@ -132,30 +132,30 @@ class AsyncResponse(Protocol):
 
 @runtime_checkable
 class AsyncTransport(Protocol):
-    """A transport with this method makes a provider's `acall` native."""
+    """A transport for asyncio. With one, a provider's `acall` needs no worker thread."""
 
     async def asend(self, request: Request) -> AsyncResponse: ...
 
     async def aclose(self) -> None:
-        """Closes what is kept for the running event loop. The transport may be used again."""
+        """Close the connections of the running event loop. The transport may be used again."""
         ...
 
 # ------------------------------------------------------------------------------------------------------------ responses
 
-#: the most that `finish` spends to keep a connection: seconds, and unread bytes
+#: how long, and how many bytes, `finish` reads at most to keep a connection
 DRAIN_SECONDS: Final = 0.1
 DRAIN_BYTES: Final = 64 * 1024
 #: No Content, Not Modified
 BODILESS: Final = (204, 304)
-#: bytes of one decoded piece, at most
+#: the largest decoded piece, in bytes
 PIECE: Final = 64 * 1024
-#: codings on top of each other; more than one is rare already
+#: how many codings may be applied to one body; even two are rare
 MAX_CODINGS: Final = 4
 GZIP_START: Final = 0x1F
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names in lower case; values of a repeated name joined by a comma (RFC 9110 section 5.3)."""
+    """Return headers with names in lower case, and repeated ones joined by a comma (RFC 9110 section 5.3)."""
     result: dict[str, str] = {}
     for name, value in headers:
         key = name.lower()
@@ -166,14 +166,14 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
     """Whether another response may follow on the connection.
 
-    Not after a response with two lengths (RFC 9112 section 6.3), nor after one that must not have a body: some servers
-    send one anyway, and it would be taken for the next response.
+    None may follow a response with two lengths (RFC 9112 section 6.3), or one that must not have a body: some servers
+    send a body anyway, which would be taken for the next response.
     """
     return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
 class StreamedResponse(ABC):
-    """A `Response`. A transport adds how to read bytes, and how to keep or close the connection."""
+    """Base class of synchronous responses. A subclass reads the bytes, and keeps or closes the connection."""
 
     def __init__(self, status: int, headers: Mapping[str, str], peer: str, max_bytes: int | None) -> None:
         self.status = status
@@ -195,13 +195,13 @@ class StreamedResponse(ABC):
         self._decoder.end()
 
     def finish(self) -> None:
-        """Keeps the connection if the rest of the body arrives at once; else closes it. Raises nothing."""
+        """Keep the connection if the rest of the body arrives immediately, else close it. Never raises."""
         with suppress(TransportError):
             self._drain()
         self._release(keep=self._ended)
 
     def close(self) -> None:
-        """Closes the connection; an iteration in progress gets a `TransportError`."""
+        """Close the connection; an iteration in progress gets a `TransportError`."""
         with self._lock:
             self._closed = True
             if self._released:
@@ -213,24 +213,27 @@ class StreamedResponse(ABC):
 
     @abstractmethod
     def _pull(self) -> bytes:
-        """The next bytes of the body, still encoded; none at its end. `TransportError` if the body is cut off."""
+        """Return the next bytes of the body, still encoded, or none at its end.
 
-    def _hurry(self, seconds: float) -> None:  # noqa: B027 - what never waits has nothing to do
-        """From now on no read may wait longer than that."""
+        Raises `TransportError` if the body is cut off.
+        """
 
-    def _stop_waiting(self) -> None:  # noqa: B027 - likewise
-        """Unblocks a read in another thread."""
+    def _limit_wait(self, seconds: float) -> None:  # noqa: B027 - a response that never waits does not need it
+        """Limit how long each read may wait from now on."""
+
+    def _stop_waiting(self) -> None:  # noqa: B027 - a response that never waits does not need it
+        """Unblock a read in another thread."""
 
     @abstractmethod
-    def _give_up(self, *, keep: bool) -> None:
-        """Releases the connection; called once. `keep`: the body has ended and the connection is in order."""
+    def _release_connection(self, *, keep: bool) -> None:
+        """Release the connection. Called once. `keep`: the body has ended and the connection may be used again."""
 
     def _read(self) -> bytes:
         with self._lock:
             if self._ended:
                 return b""
             if self._closed:
-                raise self._closed_here()
+                raise self._closed_error()
             self._reading = True
         data: bytes | None = None
         try:
@@ -246,7 +249,7 @@ class StreamedResponse(ABC):
             if closed_here or data is None:
                 self._release(keep=False)
         if closed_here or data is None:
-            raise self._closed_here()
+            raise self._closed_error()
         return data
 
     def _drain(self) -> None:
@@ -256,7 +259,7 @@ class StreamedResponse(ABC):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            self._hurry(left)
+            self._limit_wait(left)
             size += len(self._read())
 
     def _release(self, *, keep: bool) -> None:
@@ -267,14 +270,14 @@ class StreamedResponse(ABC):
             keep = keep and not self._closed
             # the rest of a body that was not read to its end is lost
             self._closed = not keep
-        self._give_up(keep=keep)
+        self._release_connection(keep=keep)
 
-    def _closed_here(self) -> TransportError:
+    def _closed_error(self) -> TransportError:
         return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
 
 
 class BlockingResponse:
-    """A response for threads, as one whose coroutines never wait."""
+    """Wraps a synchronous response as an asynchronous one whose coroutines never suspend."""
 
     def __init__(self, response: Response) -> None:
         self.status, self.headers = response.status, response.headers
@@ -299,9 +302,9 @@ class BlockingResponse:
 class ContentDecoder:
     """Undoes the `Content-Encoding` of one body while its bytes arrive (RFC 9110 section 8.4.1, RFC 1950 to 1952).
 
-    It returns bounded pieces, however much a few compressed bytes expand to, so a caller that counts bytes can stop in
-    time. It also limits its input, since that may expand to nothing. `codings` is the header's value, `peer` the host
-    for error messages, `max_bytes` the limit.
+    The size of its pieces is limited, however much a few compressed bytes expand to, so a caller that counts bytes can
+    stop in time. Its input is limited, too, to `max_bytes`, since that may expand to nothing. `codings` is the header's
+    value, and `peer` the host, for error messages.
 
     Raises `TransportError` of kind ``protocol`` for an unknown coding and for bytes in another coding than the header
     says, of kind ``closed`` if the compressed body ends early, and of kind ``too_large``.
@@ -318,7 +321,7 @@ class ContentDecoder:
         self._peer = peer
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes decode to, in order. Consume all of it before the next call."""
+        """Yield what these bytes decode to. Consume all of it before the next call."""
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -332,13 +335,13 @@ class ContentDecoder:
             raise TransportError(f"{self._peer} sent a body that cannot be decompressed", "protocol") from error
 
     def end(self) -> None:
-        """At the end of the body: raises if its compressed form has not ended."""
+        """Raise `TransportError` if the compressed data is incomplete. Call this at the end of the body."""
         if any(layer.unfinished for layer in self._layers):
             raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
 
 
 class _Layer:
-    """One coding."""
+    """The decoder of one coding."""
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
@@ -370,7 +373,7 @@ class _Layer:
                 more = bool(data) or len(piece) == PIECE
 
     def _begin(self, data: bytes) -> bool:
-        """Whether a new compressed stream starts here."""
+        """Start to decode a compressed stream, if one begins here; return whether it does."""
         if self._members and not (self._gzip and data[0] == GZIP_START):
             return False  # padding after the end
         if self._gzip:
@@ -379,7 +382,7 @@ class _Layer:
             self._start = data
             return False
         else:
-            # "deflate" means zlib's format, but some servers send the bare stream
+            # "deflate" means zlib's format, but some servers send the raw stream
             wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
             self._member = zlib.decompressobj(wbits=15 if wrapped else -15)
         self._members += 1

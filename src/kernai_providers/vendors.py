@@ -1,6 +1,6 @@
-"""The vendors that are known by name, as one table, and `resolve`, which reads it; and the capabilities of models.
+"""The table of vendors, `resolve`, which finds a model in it by name, and the capabilities of model families.
 
-Most vendors speak OpenAI's Chat Completions: for those, an entry is an address and where the key is. Addresses and
+Most vendors speak OpenAI's Chat Completions: their entry is an address and the variable for the key. Addresses and
 variables are the vendors' own, as documented in November 2026.
 """
 
@@ -32,7 +32,7 @@ class UnknownVendorError(ProviderError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A part of an address that only the user knows: an argument of `resolve`, or one of these variables."""
+    """A part of an address that only the user knows, from an argument of `resolve` or one of these variables."""
 
     name: str
     variables: tuple[str, ...]
@@ -41,39 +41,39 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """One vendor: how it is reached, and where its key is looked for."""
+    """One vendor: how to reach it, and where its key is."""
 
     name: str
     adapter: type[HttpProvider]
     variables: tuple[str, ...]
-    #: with a `{name}` for each of `places`; blank: the adapter's own
+    #: with a `{name}` for each of `places`; if blank, the adapter's own
     base_url: str = ""
     aliases: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
-    #: variables that may hold the whole address, each with what is to be added to it
+    #: variables for the whole address, each with a suffix to add to it
     base_url_variables: tuple[tuple[str, str], ...] = ()
-    #: the header that carries the key, where it is not a bearer
+    #: the header for the key, if it is not a bearer token
     key_header: str | None = None
     needs_key: bool = True
-    #: whether it refuses two messages of one role in a row
+    #: whether it rejects consecutive messages of the same role
     merges_roles: bool = False
-    #: the ids of native calls that it takes; None: any usual one
+    #: the ids of native calls that it accepts; None for any usual one
     call_ids: re.Pattern[str] | None = None
-    #: whether it knows the option with which usage comes in a stream; the others send usage anyway
+    #: whether it supports the option to send usage in a stream; the others send usage anyway
     stream_options: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name `resolve` knows it by."""
+        """Every name by which `resolve` knows it."""
         return (self.name, *self.aliases)
 
 
-#: where each server takes a grammar in GBNF, as documented in November 2026; vLLM as of 0.12
+#: each server's field for a grammar in GBNF, as documented in November 2026; that of vLLM since 0.12
 GRAMMAR_FIELDS = {"llamacpp": "grammar", "vllm": "structured_outputs.grammar", "sglang": "ebnf"}
 
 
 class CompatibleProvider(OpenAIProvider):
-    """Chat Completions by another vendor than OpenAI. `grammar` names the kind of server, where it takes a grammar."""
+    """Chat Completions of a vendor other than OpenAI. `grammar`: the kind of server, if it accepts a grammar."""
 
     def __init__(
         self, vendor: Vendor, api_key: str | None = None, *, grammar: str | None = None, **options: Any
@@ -97,16 +97,16 @@ class CompatibleProvider(OpenAIProvider):
         return _base_url(self._vendor, {}) or ""
 
     def auth(self, key: str) -> dict[str, str]:
-        """A bearer key, or the header that the vendor reads."""
+        """Return a bearer token, or the header that the vendor reads."""
         header = self._vendor.key_header
         return super().auth(key) if header is None else {header: key}
 
     def reasons(self, model: Model) -> bool:
-        """As far as it matters: others take the options of OpenAI's models, and drop what they refuse."""
+        """Whether this is a reasoning model, which matters only for Azure: others ignore options they do not know."""
         return self.vendor == "azure" and super().reasons(model)
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """The request, without what this vendor refuses to read."""
+        """Return the request, without options that this vendor rejects."""
         body = super().body(messages, model, generation)
         if not self._vendor.stream_options:
             del body["stream_options"]
@@ -123,14 +123,14 @@ def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vend
     return Vendor(name, OpenAIProvider, variables, base_url, **more)
 
 
-#: models of OpenAI that exist in its Responses API alone, as of November 2026
+#: models of OpenAI that exist only in its Responses API, in November 2026
 RESPONSES_ONLY = re.compile(
     r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use"
     r"|gpt-(?:\d[\d.]*-(?:cyber|rosalind|astra-law)|daybreak-(?:blue|red)|rosalind-research)(?![a-z0-9])"
 )
-#: part of a host's name
+#: a value that becomes part of a host's name
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
-#: part of a path; a project of an organisation may have its domain in front
+#: a value that becomes part of a path; an organisation's project may begin with its domain
 _PROJECT_NAME = re.compile(r"(?:[a-z0-9.-]+:)?[A-Za-z0-9-]+")
 _GOOGLE_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _REGION = Place("region", ("AWS_REGION", "AWS_DEFAULT_REGION"))
@@ -179,7 +179,7 @@ VENDORS = (
         places=(_PROJECT, _LOCATION),
     ),
     _like_openai("xai", "https://api.x.ai/v1", "XAI_API_KEY", aliases=("grok",)),
-    # vLLM, llama.cpp, LM Studio and their like
+    # vLLM, llama.cpp, LM Studio and similar servers
     _like_openai(
         "local", "", "LOCAL_API_KEY", aliases=("openai-compatible", "vllm", "llamacpp", "lmstudio"), needs_key=False,
         base_url_variables=(("LOCAL_BASE_URL", ""),), merges_roles=True,
@@ -196,17 +196,20 @@ def resolve(
     cost: Cost | tuple[float, ...] | None = None,
     **options: Any,
 ) -> tuple[HttpProvider, Model]:
-    """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-5")``.
+    """Return a provider and a model for ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-5")``.
 
-    ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process and take `context` (tokens), `threads`,
-    `timeout` and `chat_template`; they need the extra `kernai[local]`, else they are a `MissingModelError`.
+    ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process. They take `context` (tokens),
+    `threads`, `timeout` and `chat_template`, and raise `MissingModelError` without the extra `kernai[local]`.
 
-    `capabilities`: by default what `FAMILIES` says of the model's family, text alone where it is not known. `cost`:
-    dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
-    …); some vendors take more: `resource` (azure), `region` (bedrock, vertex), `project` (vertex), each of which may
-    be in the vendor's own environment variable, and `grammar` (local), the kind of server that it is for
-    `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or ``"sglang"``. `UnknownVendorError` and `MissingKeyError` are
-    `ProviderError` and `ValueError` in one; they name what to set and what is known.
+    - `capabilities`: by default those of the model's family in `FAMILIES`; text only if the family is unknown.
+    - `cost`: dollars per million prompt and completion tokens.
+    - `options` are passed to the provider (`api_key`, `base_url`, `timeout`, …). Some vendors take more: `resource`
+      (azure), `region` (bedrock, vertex) and `project` (vertex), each also read from the vendor's own environment
+      variable; and `grammar` (local), the kind of server for `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or
+      ``"sglang"``.
+
+    Raises `UnknownVendorError` or `MissingKeyError`, each a `ProviderError` and a `ValueError`. Their messages say what
+    to set and which vendors are known.
     """
     given = (capabilities,) if isinstance(capabilities, str) else capabilities
     in_process = _in_process(name, options)
@@ -233,7 +236,7 @@ _IN_PROCESS = Vendor("llama.cpp", OpenAIProvider, (), BASE_URL, needs_key=False,
 
 
 def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, str] | None:
-    """A provider that runs a model file itself: ``"smollm2/135m"``, ``"gguf//PATH/TO.gguf"``."""
+    """Return a provider that runs a model in this process, and the model's id; None for any other name."""
     vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
     if not slash or vendor not in ("smollm2", "gguf"):
         return None
@@ -247,13 +250,13 @@ def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, st
     transport = LlamaTransport(smollm2_path() if vendor == "smollm2" else model_id, **own)
     timeout = options.get("timeout", 600.0)
     provider = CompatibleProvider(_IN_PROCESS, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
-    # SmolLM2's own template leaves tools out, without a word
+    # SmolLM2's own template silently leaves tools out
     provider.calls_natively = vendor != "smollm2" or own.get("chat_template") is not None
     return provider, model_id
 
 
 def configured() -> list[Vendor]:
-    """The vendors whose key is in the environment, in the table's order."""
+    """Return the vendors whose key is in the environment, in the table's order."""
     return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
 
 
@@ -290,7 +293,7 @@ def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
 
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
-    """The address for this vendor; takes the options that are places out of `options`."""
+    """Return the address of this vendor. Removes the options for its places from `options`."""
     given = {place.name: options.pop(place.name, None) for place in vendor.places}
     if options.get("base_url") is not None:
         return cast("str", options["base_url"])
@@ -343,7 +346,7 @@ HEARS = ("text", "audio_in", "audio_out")
 ALL_IN = ("text", "vision", "audio_in", "video_in", "document_in")
 
 
-#: patterns for the start of model names, and what these models take and return
+#: patterns for the start of model names, each with the capabilities of these models
 FAMILIES = {
     # OpenAI
     r"gpt-.*(transcribe|tts|search|realtime)|gpt-daybreak": TEXT,
@@ -365,11 +368,11 @@ FAMILIES = {
     r"sonar(-pro|-reasoning|$)": SEES,
     r"nova-(2-)?(lite|pro|premier)": SEES,
 }
-#: prefixes of tuned models, and of a cloud's catalogue with its regions
+#: prefixes of fine-tuned models, and of models in a cloud's catalogue, maybe with a region
 _PREFIX = re.compile(r"ft:|([a-z]+\.)?(anthropic|meta|amazon|mistral|cohere|openai|google|qwen)\.")
 
 
 def capabilities_of(model_id: str) -> tuple[str, ...]:
-    """Capabilities of a model by its name; text only if its family is unknown."""
+    """Return a model's capabilities, judging by its name; text only if its family is unknown."""
     name = _PREFIX.sub("", model_id.rpartition("/")[2].lower())
     return next((capabilities for pattern, capabilities in FAMILIES.items() if re.match(pattern, name)), TEXT)

@@ -16,7 +16,7 @@ import kernai
 from adapter_calls import ADAPTERS
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
 from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, Request, resolve
-from kernai_providers.native import Heard, Said, Toolbox, conversation, strict, without_nulls
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, strict, without_nulls
 from test_cassettes import MODELS, official
 from vendor_wires import WIRES
 from wire_format import Called
@@ -293,7 +293,7 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
 
 @pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
 def test_a_turn_in_which_nothing_was_said_is_no_message(vendor: str) -> None:
-    assert list(ADAPTERS[vendor]("k").native_messages(Heard(), Model("m"))) == []
+    assert list(ADAPTERS[vendor]("k").native_messages(UserTurn(), Model("m"))) == []
 
 
 def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_the_model() -> None:
@@ -483,8 +483,8 @@ def test_what_the_model_says_in_two_messages_is_one_turn_until_it_calls() -> Non
     talk = [Message("assistant", "One."), Message("assistant", "Two."), Message("assistant", '<command name="a">x</command>'),
             Message("assistant", "Three.")]
     turns = conversation(talk, box("a"))
-    assert [(turn.text, len(turn.calls)) for turn in turns if isinstance(turn, Said)] == [("One.\n\nTwo.", 0), ("", 1), ("Three.", 0)]
-    assert [[one.text for one in turn.outcomes] for turn in turns if isinstance(turn, Heard)] == [[], ["not run"]]
+    assert [(turn.text, len(turn.calls)) for turn in turns if isinstance(turn, AssistantTurn)] == [("One.\n\nTwo.", 0), ("", 1), ("Three.", 0)]
+    assert [[one.text for one in turn.outcomes] for turn in turns if isinstance(turn, UserTurn)] == [[], ["not run"]]
 
 
 def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
@@ -497,13 +497,13 @@ def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
         Message("assistant", "<final>Bye.</final>"),
     ]
     first, said, heard, last = conversation(talk, box("a", "b"))
-    assert isinstance(first, Heard)
-    assert isinstance(said, Said)
-    assert isinstance(heard, Heard)
-    assert isinstance(last, Said)
+    assert isinstance(first, UserTurn)
+    assert isinstance(said, AssistantTurn)
+    assert isinstance(heard, UserTurn)
+    assert isinstance(last, AssistantTurn)
     assert first.parts == [talk[0].text]
     assert (said.text, [call.arguments for call in said.calls], last.text) == ("All.", [{"q": "x"}, {"q": "y"}, {"q": "z"}], "Bye.")
-    assert [(one.call, one.text, one.is_error) for one in heard.outcomes] == [
+    assert [(one.call, one.text, one.is_error) for one in heard.results] == [
         (said.calls[0], "one", False), (said.calls[1], "two", True), (said.calls[2], "not run", True)]
     assert heard.parts == ["Thanks"]
     assert len({call.id for call in said.calls}) == 3
@@ -516,14 +516,14 @@ def test_a_call_that_nothing_answers_was_not_run(lost: int) -> None:
     answers = [Message("user", f'<block type="result" name="{at}">r{at}</block>', answers=at) for at in (2, 0, 1) if at != lost]
     turns = conversation([Message("user", "Hi"), Message("assistant", content, blocks=blocks), *answers], box("a", "b", "c"))
     heard = turns[-1]
-    assert isinstance(heard, Heard)
-    assert [outcome.text for outcome in heard.outcomes] == ["not run" if at == lost else f"r{at}" for at in range(3)]
+    assert isinstance(heard, UserTurn)
+    assert [outcome.text for outcome in heard.results] == ["not run" if at == lost else f"r{at}" for at in range(3)]
 
 
 def test_a_call_that_was_cut_off_is_not_sent_back() -> None:
     blocks = [command("a", '{"q": "ha', is_open=True)]
     turns = conversation([Message("user", "Hi"), Message("assistant", '<block type="command" name="a">{"q": "ha', blocks=blocks), Message("user", "cut")], box("a"))
-    assert [turn.calls for turn in turns if isinstance(turn, Said)] == [[]]
+    assert [turn.calls for turn in turns if isinstance(turn, AssistantTurn)] == [[]]
 
 
 def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable() -> None:
