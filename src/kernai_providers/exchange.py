@@ -186,21 +186,21 @@ class Turn:
     async def send(self, request: Request) -> AsyncResponse:
         """Send the request, and return the response once its head has arrived. Closes an earlier response."""
         await self.close()
-        return await self._unless_over(self._send(replace(request, unwanted=self.unwanted)))
+        return await self._unless_ended(self._send(replace(request, unwanted=self.unwanted)))
 
     async def read(self) -> bytes:
         """Return the next bytes of the body, or none at its end."""
-        return await self._unless_over(anext(self._body, b""))
+        return await self._unless_ended(anext(self._body, b""))
 
     async def show(self, piece: str | CallText) -> None:
         """Pass a piece of text or of a native call to the observers; their exceptions propagate."""
         if isinstance(piece, str):
-            await self._caught_up(self._on_chunk(piece))
+            await self._wait_for_observers(self._on_chunk(piece))
             return
         self._on_chunk("")  # raises if the run has ended
         show = getattr(self._on_chunk, "block", None)
         if show is not None:
-            await self._caught_up(show(*piece))
+            await self._wait_for_observers(show(*piece))
 
     def report(self, what: str, *details: object) -> None:
         """Report to the run, if it listens."""
@@ -239,7 +239,7 @@ class Turn:
         self._body = response.__aiter__()
         return response
 
-    async def _unless_over(self, step: Awaitable[T]) -> T:
+    async def _unless_ended(self, step: Awaitable[T]) -> T:
         """Return the step's result. If the run has ended, raise that instead, even if the step failed."""
         try:
             result = await step
@@ -256,7 +256,7 @@ class Turn:
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def _caught_up(self, pending: Any) -> None:
+    async def _wait_for_observers(self, pending: Any) -> None:
         """Wait until slow observers have caught up, if `on_chunk` returned something to await."""
         if hasattr(pending, "__await__"):
             await pending
@@ -305,8 +305,8 @@ class ThreadTurn(Turn):
     def __init__(self, transport: Transport, on_chunk: Callable[[str], Any]) -> None:
         super().__init__(_Blocking(transport), on_chunk)
         self._aborted = threading.Event()
-        is_over = self.unwanted or (lambda: False)
-        self.unwanted = lambda: self._aborted.is_set() or is_over()
+        has_ended = self.unwanted or (lambda: False)
+        self.unwanted = lambda: self._aborted.is_set() or has_ended()
 
     def abort(self) -> None:
         """End the turn."""
@@ -322,7 +322,7 @@ class ThreadTurn(Turn):
     async def _pause(self, seconds: float) -> None:
         self._aborted.wait(seconds)
 
-    async def _caught_up(self, pending: Any) -> None:
+    async def _wait_for_observers(self, pending: Any) -> None:
         """Do nothing: in a thread, `on_chunk` itself waits for the observers."""
 
 

@@ -239,8 +239,8 @@ def _is_looser(looser_with: bool | None, was: Any, now: Any) -> bool:
 def _changed(name: str, was: Any, now: Any) -> str:
     if name in ("instructions", "output", "generation", "know_how"):
         return {"output": "the type of the answer changed"}.get(name, f"{name} changed")
-    return f"{name} was {_said(was)}, is {_said(now)}"
+    return f"{name} was {_shown(was)}, is {_shown(now)}"
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else repr(value)

@@ -58,7 +58,7 @@ def is_continued(run: Run, response: ParsedResponse) -> bool:
     if rule != "continue" or reason != "length":
         return False
     run.unfinished = response.content
-    run.inject(corrections.go_on())
+    run.inject(corrections.continue_answer())
     return True
 
 

@@ -70,7 +70,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
             if isinstance(prepared, _Call):
-                run.inject((yield from _performed(prepared)), block, by="runtime" if _lists(prepared) else None)
+                run.inject((yield from _perform(prepared)), block, by="runtime" if _is_listing(prepared) else None)
             else:
                 run.inject(prepared, block, by="runtime")
     if len(blocks) > MAX_CALLS:
@@ -101,7 +101,7 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
 
 
-def _performed(call: _Call) -> Generator[Effect, Any, Payload]:
+def _perform(call: _Call) -> Generator[Effect, Any, Payload]:
     try:
         value = yield call.effect
     except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
@@ -147,7 +147,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
                 own.add(index)
             elif isinstance(prepared, _BuiltinCall):
                 payloads[index] = prepared.end((yield prepared.effect))
-                own.update({index} if _lists(prepared) else ())
+                own.update({index} if _is_listing(prepared) else ())
             else:
                 calls[index] = prepared
         for index, call in calls.items():
@@ -231,7 +231,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         run.needs_trust().sent[call_id] = params
     if skill.is_guarded and run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
         return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
-    kind = _VouchingCall if skill.directory or skill.creates else _Call
+    kind = _TrustedResultCall if skill.directory or skill.creates else _Call
     call = kind(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
         return call
@@ -298,7 +298,7 @@ def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
 
 
 #: error texts for calls that were prevented or interrupted when the run stopped, by the field set in their row
-_BROKEN_OFF = {
+_STOPPED = {
     "not_run": "not run: the run was stopped before this call",
     "interrupted": "interrupted: the run was stopped during this call; whether it took effect is unknown",
 }
@@ -378,7 +378,7 @@ class _Call:
         if broken_off is not None:
             run.stops(error, ends=False)
             marks[broken_off] = True
-        text = run.scrub(self.call_id, error_text(error) if broken_off is None else _BROKEN_OFF[broken_off])
+        text = run.scrub(self.call_id, error_text(error) if broken_off is None else _STOPPED[broken_off])
         exception = type(error).__name__ if broken_off is None else None
         if isinstance(self.effect, CallProtocol):
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
@@ -390,7 +390,7 @@ class _Call:
         return (result_block if is_answer else error_block)(name, neutralize(text))
 
 
-class _VouchingCall(_Call):
+class _TrustedResultCall(_Call):
     """A call of a skill with `directory` or `creates`: values in its result may be trusted."""
 
     __slots__ = ()
@@ -399,7 +399,7 @@ class _VouchingCall(_Call):
         payload, trust = super().end(value), self.run.trust
         row = self.run.outbox.rows[-1]
         if trust is not None and isinstance(row, SkillResultRow):
-            trust.vouch(self.run.held[self.name], row)
+            trust.add_result(self.run.held[self.name], row)
         return payload
 
 
@@ -414,7 +414,7 @@ class _BuiltinCall(_Call):
         return result_block(self.name, value)
 
 
-def _lists(call: _Call) -> bool:
+def _is_listing(call: _Call) -> bool:
     return isinstance(call, _BuiltinCall) and call.name in LISTINGS
 
 

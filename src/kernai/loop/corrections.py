@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls
     from kernai.values.pending_calls import UntrustedValue
 
-_HOW_TO_GO_ON = (
+_HOW_TO_CONTINUE = (
     'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '
     '<block type="final">ANSWER</block>.'
 )
-_HOW_TO_GO_ON_NATIVELY = "To act, call a tool; to answer, write the answer."
+_HOW_TO_CONTINUE_NATIVELY = "To act, call a tool; to answer, write the answer."
 
 _HOW_TO_ANSWER = 'Plans and drafts are not shown to anyone. To answer, write <block type="final">ANSWER</block>.'
 _HOW_TO_ANSWER_NATIVELY = "Plans and drafts are not shown to anyone. Write the answer."
@@ -72,7 +72,7 @@ def dialect(calls: DialectCalls) -> str:
         return _error(
             "response",
             f"Your response holds a call in another format ({calls.dialect}), and it cannot be read, so nothing was "
-            f"done. {_HOW_TO_GO_ON} PARAMETERS is a JSON object.",
+            f"done. {_HOW_TO_CONTINUE} PARAMETERS is a JSON object.",
             native,
         )
     shown = "\n".join(map(str, calls.blocks))
@@ -163,8 +163,8 @@ def untrusted(values: Sequence[UntrustedValue]) -> str:
 
 def informational(kinds: Sequence[str], *, can_call: bool) -> str:
     """For a response of blocks that run nothing and answer nothing."""
-    how = _HOW_TO_GO_ON if can_call else _HOW_TO_ANSWER
-    natively = _HOW_TO_GO_ON_NATIVELY if can_call else _HOW_TO_ANSWER_NATIVELY
+    how = _HOW_TO_CONTINUE if can_call else _HOW_TO_ANSWER
+    natively = _HOW_TO_CONTINUE_NATIVELY if can_call else _HOW_TO_ANSWER_NATIVELY
     said = ", ".join(kinds)
     return _error(
         "response",
@@ -173,7 +173,7 @@ def informational(kinds: Sequence[str], *, can_call: bool) -> str:
     )
 
 
-def go_on() -> str:
+def continue_answer() -> str:
     """For an answer that was cut off at the token limit, and that the model is to continue."""
     said = (
         "Your response was cut off, for it had reached its limit. Go on exactly where it stopped: write only what is "
@@ -187,15 +187,15 @@ def stall(*, cut: bool = False) -> str:
     if cut:
         return _error(
             "response",
-            f"Your response was cut off at its limit before it held a block, so nothing was done. {_HOW_TO_GO_ON} "
+            f"Your response was cut off at its limit before it held a block, so nothing was done. {_HOW_TO_CONTINUE} "
             "Begin with the block.",
             "Your response was cut off at its limit before it called a tool, so nothing was done. Be shorter. "
-            f"{_HOW_TO_GO_ON_NATIVELY}",
+            f"{_HOW_TO_CONTINUE_NATIVELY}",
         )
     return _error(
         "response",
-        f"Your response held no block, so nothing was done. {_HOW_TO_GO_ON} Do it now.",
-        f"Your response held no call and no answer, so nothing was done. {_HOW_TO_GO_ON_NATIVELY} Do it now.",
+        f"Your response held no block, so nothing was done. {_HOW_TO_CONTINUE} Do it now.",
+        f"Your response held no call and no answer, so nothing was done. {_HOW_TO_CONTINUE_NATIVELY} Do it now.",
     )
 
 

@@ -192,7 +192,7 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
         work, outbox = run_loop(run, what.input), run.outbox
     else:
         # a call itself writes no rows; its parent does
-        work, outbox = alone(what), root.runs[""].outbox.beside()
+        work, outbox = alone(what), root.runs[""].outbox.sibling()
     return root.wrap(run, what, work), outbox
 
 

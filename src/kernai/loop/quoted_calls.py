@@ -63,7 +63,7 @@ class QuotedCalls:
         #: calls that the model was asked to confirm, and those that its response confirms
         self._asked = self._confirmed = _NONE
 
-    def begin_below(self, outer: QuotedCalls) -> None:
+    def begin_sub_run(self, outer: QuotedCalls) -> None:
         """Begin a sub-run: its model knows what the parent's model has read so far."""
         self.outer, self.knows_none = outer, outer.knows_none
 

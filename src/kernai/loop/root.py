@@ -215,7 +215,7 @@ class Outbox:
         """Deliver a row immediately, from any thread, such as a streamed piece of a response or a skill's progress."""
         self.delivery.deliver_now(row, self)
 
-    def beside(self) -> Outbox:
+    def sibling(self) -> Outbox:
         """Return an outbox for concurrent work, with the same delivery."""
         return Outbox(self.delivery)
 

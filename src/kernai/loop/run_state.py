@@ -344,14 +344,14 @@ class Run:
         """
         child = self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
         if child.trust is not None:
-            child.trust.begin_below(self.needs_trust(), task, is_given=is_given)
+            child.trust.begin_sub_run(self.needs_trust(), task, is_given=is_given)
         return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
         """Create the run of an agent that is called as a skill."""
         child = self._child(agent, call_id, self.task_id)
         if child.trust is not None:
-            child.trust.begin_below(self.needs_trust())
+            child.trust.begin_sub_run(self.needs_trust())
         return child
 
     def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:
@@ -359,7 +359,7 @@ class Run:
         child = Run(
             self.agent if other is None else other,
             self.root,
-            self.outbox.beside(),
+            self.outbox.sibling(),
             self._child_context(task_id),
             provider=self.provider if other is None or other.provider is None else other.provider,
             model=self.model if other is None else other.model,
@@ -371,7 +371,7 @@ class Run:
             answer_type=None if other is None else other.answer_type,
             output_check=None if other is None else other.output_check,
         )
-        child.quoted.begin_below(self.quoted)
+        child.quoted.begin_sub_run(self.quoted)
         if self.stop is not None:
             child._mark(self.stop)
         return child
@@ -392,7 +392,7 @@ class Run:
             return None
         self.meter.add(child.meter.usage())
         if self.trust is not None and child.trust is not None:
-            self.trust.take_back(child.trust, None if child.task_id == self.task_id else child.task_id)
+            self.trust.add_from_sub_run(child.trust, None if child.task_id == self.task_id else child.task_id)
         if child.stop is not None and self.stop is None:
             self._mark(child.stop)
         if child.result is None:  # it, and maybe runs below it, was waiting for a decision when the run was stopped

@@ -39,7 +39,7 @@ _INSTRUCTIONS, _CONTEXT = "the instructions", "what `Context.trust` added"
 
 
 @dataclass(slots=True)
-class _Vouched:
+class _TrustedResult:
     """The trusted values in a result of a skill with `directory` or `creates`."""
 
     step: int
@@ -51,19 +51,19 @@ class Trust:
     """The trusted texts of one scope, in addition to those that its parent had when this scope began."""
 
     __slots__ = (
-        "_added", "_below", "_decided", "_earlier", "_outer", "_outer_outside", "_run", "_vouched", "instructions",
-        "of_tasks", "sent",
+        "_added", "_decided", "_earlier", "_outer", "_outer_has_read_outside", "_parent", "_results", "_run",
+        "instructions", "of_tasks", "sent",
     )
 
     def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
         #: of a sub-run: the parent's `Trust`, the workflow's task if it is one, and whether the host wrote that task
-        self._below: tuple[Trust, Task | None, bool] | None = None
+        self._parent: tuple[Trust, Task | None, bool] | None = None
         self._outer: tuple[Said, ...] = ()
-        self._outer_outside = has_read_outside
+        self._outer_has_read_outside = has_read_outside
         #: texts, each with the step after which it counts
         self._added: list[tuple[int, Said]] = []
-        self._vouched: list[_Vouched] = []
+        self._results: list[_TrustedResult] = []
         self._decided: list[ApprovalGivenRow] = []
         #: how many messages the history has
         self._earlier = 0
@@ -75,24 +75,24 @@ class Trust:
 
     # ------------------------------------------------------------------------------------------- what is brought in
 
-    def begin_below(self, outer: Trust, task: Task | None = None, *, is_given: bool = False) -> None:
+    def begin_sub_run(self, outer: Trust, task: Task | None = None, *, is_given: bool = False) -> None:
         """Begin a sub-run with its parent's texts; a task also has those of the tasks on which it depends.
 
         `is_given`: the host wrote the task.
         """
-        self._below = outer, task, is_given
+        self._parent = outer, task, is_given
 
     def at_start(self) -> list[str]:
         """Return the texts that the host trusts at the start, for the `run_start` event; in a replay none.
 
         A replay restores them from that event.
         """
-        if self._below is not None:  # not in `begin_below`: somebody may have decided on this sub-run since
-            outer, task, is_given = self._below
+        if self._parent is not None:  # not in `begin_sub_run`: somebody may have decided on this sub-run since
+            outer, task, is_given = self._parent
             own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_given else []
             needed = () if task is None else task.depends_on
             self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
-            self._outer_outside = bool(needed) or outer.has_read_outside()
+            self._outer_has_read_outside = bool(needed) or outer.has_read_outside()
         self._earlier = len(self._run.conversation.messages)
         texts = [] if self._run.gate.is_on_record() else self._take_from_context()
         self._add_of_context(texts)
@@ -136,14 +136,14 @@ class Trust:
         """Add texts of the host, which count after `step`; without one, they count immediately."""
         self._added += [(step, Said(text, _CONTEXT)) for text in texts]
 
-    def take_back(self, below: Trust, task_id: str | None) -> None:
+    def add_from_sub_run(self, below: Trust, task_id: str | None) -> None:
         """Add what a sub-run that has ended brought in. It counts for the parent from the next response on."""
         texts = list(below._brought_in())
         self._added += [(self._run.step, text) for text in texts]
         if task_id is not None:
             self.of_tasks[task_id] = texts
 
-    def vouch(self, skill: Skill, row: SkillResultRow) -> None:
+    def add_result(self, skill: Skill, row: SkillResultRow) -> None:
         """Add the trusted values in the recorded result of a skill with `directory` or `creates`."""
         step, result, source = self._run.step, row.result, f"the result of `{skill.name}`"
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
@@ -153,17 +153,17 @@ class Trust:
         if skill.creates:
             made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
             if isinstance(made, (int, float)) or (isinstance(made, str) and len(made.split()) == 1):
-                self._vouched.append(_Vouched(step, [Said(str(made), f"{source}, which made it")]))
+                self._results.append(_TrustedResult(step, [Said(str(made), f"{source}, which made it")]))
                 return
         elif isinstance(data, list) and skill.directory is True:
             listed = [Said(str(one.value), f"{source}, a directory") for one in leaves({}, data, data)]
-            self._vouched.append(_Vouched(step, listed))
+            self._results.append(_TrustedResult(step, listed))
             return
         elif isinstance(data, list):
             value_of, key = skill.directory if isinstance(skill.directory, tuple) else ("", "")
             source = f"{source}, where the user wrote its {key}"
             pairs = [(name, Said(value, source)) for name, value in _pairs(data, value_of, key)]
-            self._vouched.append(_Vouched(step, [], pairs))
+            self._results.append(_TrustedResult(step, [], pairs))
             return
         run = self._run
         flag = "creates" if skill.creates else "directory"
@@ -198,7 +198,7 @@ class Trust:
             source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
             yield from (Said(text, source) for text in _written_with(row.decision, self.sent.get(row.call_id)))
         words = None
-        for one in self._vouched:
+        for one in self._results:
             if before is not None and one.step >= before:
                 continue
             yield from one.values
@@ -215,7 +215,7 @@ class Trust:
     def has_read_outside(self) -> bool:
         """Whether the model had read text from outside."""
         outside = self._run.setup.foreign() or self._run.system.message.outside
-        return self._outer_outside or bool(outside) or any(
+        return self._outer_has_read_outside or bool(outside) or any(
             message.by == "tool" or message.outside or (message.by is None and holds_results(message))
             for message in self._before() if message.role == "user"
         )
@@ -234,7 +234,7 @@ class Trust:
         has_trusted = False
         for leaf in leaves(skill.table.whole, self.sent.get(call_id, arguments), arguments):
             has_trusted = has_trusted or leaf.trusted
-            for value, source in _looked_at(leaf, words, acts=acts):
+            for value, source in _checked_values(leaf, words, acts=acts):
                 if source is None:
                     read = read or Words(self.read())
                     found_in = read.source_of_mention(leaf.value if leaf.trusted else value)
@@ -261,15 +261,15 @@ class Trust:
         system = self._run.system.message
         if system.outside:
             yield Said(system.text, _OF_INSTRUCTIONS)
-        if self._below is not None:
-            yield from self._below[0].read()
+        if self._parent is not None:
+            yield from self._parent[0].read()
 
 
 #: types of amounts and times, whose digits are no account numbers
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 
-def _looked_at(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, str | None]]:
+def _checked_values(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, str | None]]:
     """Yield the values in a leaf that must be trusted, each with its source; None if nobody brought it in."""
     if leaf.trusted:
         yield str(leaf.value), words.source_of(leaf.value)
