@@ -224,7 +224,7 @@ def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> 
 
 
 def _add_message(message: Message, turn: UserTurn, calls: Mapping[int, Call], *, is_first: bool) -> None:
-    """Add a message to a user turn: as the result of a call, or else as its parts."""
+    """Add a message to a user turn: as the result of a call, or else to the other parts."""
     text, media, is_error = _text_and_media(message)
     is_runtimes = message.text.startswith(_RUNTIME) and not is_first
     call = calls.get(message.answers) if message.answers is not None else None

@@ -85,7 +85,7 @@ class Deadline:
         """Count bytes that were read, of any kind. Raises `TransportError` if the overhead is too large."""
         self._overhead_left -= size
         if self._overhead_left < 0:
-            raise TransportError(f"{self._peer} sends more around its answer than any answer needs", "protocol")
+            raise TransportError(f"{self._peer} sends more headers or chunk sizes than any answer needs", "protocol")
 
     def content(self, size: float) -> None:
         """Count bytes of content, which allow for more overhead."""

@@ -155,7 +155,7 @@ GZIP_START: Final = 0x1F
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return headers with names in lower case, and repeated ones joined by a comma (RFC 9110 section 5.3)."""
+    """Return headers with lower-case names; values of a repeated name are joined by a comma (RFC 9110 section 5.3)."""
     result: dict[str, str] = {}
     for name, value in headers:
         key = name.lower()

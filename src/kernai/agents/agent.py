@@ -364,7 +364,7 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...] | None:
         if not callable(one):
             raise TypeError(f"middleware may hold callables that give a generator, not {type(one).__name__}")
         if is_async(one):
-            raise TypeError(f"{one!r} is an async function: a middleware is a plain generator, for both worlds")
+            raise TypeError(f"{one!r} is an async function: a middleware is a plain generator, also under asyncio")
     return given
 
 

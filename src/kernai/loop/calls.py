@@ -118,7 +118,7 @@ def failed(call: _Call, error: BaseException) -> Payload:
         if isinstance(error, Stop):
             if error.is_final:
                 call.run.inject(payload, by="tool")
-            raise call.stop or error from None  # `call.stop` is free of credentials that the message may quote
+            raise call.stop or error from None  # `call.stop` is without credentials, which `error` may quote
         if not isinstance(error, Exception):
             raise error
         return payload
@@ -237,7 +237,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         return call
     try:
         child = run.for_agent(skill.agent, call_id)
-    except Exception as error:  # noqa: BLE001 - `Context.child` is the user's: its failure is this call's
+    except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this call fails
         return call.fail(error)
     return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
 

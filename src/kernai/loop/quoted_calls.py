@@ -33,7 +33,7 @@ Keys = frozenset[str]
 #: calls that a model was asked to confirm: type, name and a key of the content
 Asked = frozenset[tuple[str, str | None, str]]
 _NONE: Asked = frozenset()
-TOGETHER = 2  # the `Rules.quotes` since which one response may confirm several calls, see `definition.QUOTES`
+TOGETHER = 2  # the first `Rules.quotes` with which one response may confirm several calls, see `definition.QUOTES`
 _ANY = ("", None)  # in place of type and name: a text that was made to hide its calls may quote any call
 
 

@@ -138,7 +138,7 @@ class Workflow:
         except BaseException as error:
             self._end(Completion(task.id, error=error))
             if isinstance(error, Exception):
-                return  # `Context.child` is the user's: its failure is this task's
+                return  # `Context.child` is user code: if it fails, this task fails
             raise
         self._scopes[task.id] = child.scope
         inputs = self.scheduler.inputs_of(task)
