@@ -42,6 +42,7 @@ def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
     kernai.protocols.register("p", lambda *_: "", documentation="Ask é <b>.")
     kernai.protocols.register("q", lambda *_: "")
     own = Protocol("own", lambda *_: "", "Mine.")
+    assert "Ask é <b>." in ask("/protocols")
     assert json.loads(ask("/protocols")) == [
         {"name": "p", "documentation": "Ask é <b>."},
         {"name": "q", "documentation": None},

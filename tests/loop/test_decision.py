@@ -45,7 +45,7 @@ def asked(
 ) -> Decision:
     parsed = parse(text)
     response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
-    return decide(response, {"mcp"}, may_plan, on_prose, can_call, answers=answers, was_corrected=was_corrected)
+    return decide(response, {"mcp"}, may_plan, on_prose, can_call, answers=answers, was_corrected=was_corrected, checks_close=True)
 
 
 def summary(decision: Decision) -> Summary:

@@ -120,6 +120,20 @@ def test_the_time_runs_out_between_calls() -> None:
     assert durations == [("skill_execute", None), ("skill_result", 5000)] * 2
 
 
+@pytest.mark.parametrize("ends", ["protocol_result", "protocol_error"])
+def test_how_long_a_protocol_took_is_recorded_even_if_it_failed(ends: str) -> None:
+    elapsed = [0.0]
+
+    def ask(*_: Any) -> str:
+        elapsed[0] += 5
+        return "yes" if ends == "protocol_result" else str(1 // 0)
+
+    kernai.protocols.register("oracle", ask)
+    hand = by_hand('<block type="oracle">?</block>', "done", limits=Limits(), monotonic=lambda: elapsed[0])
+    hand.run("Go.")
+    assert [event.data["duration_ms"] for event in hand.events if event.type == ends] == [5000]
+
+
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("swallows", [False, True])
 def test_the_time_runs_out_in_the_middle_of_a_response(listening: bool, swallows: bool) -> None:

@@ -694,6 +694,8 @@ def test_behind_a_task_that_could_not_be_spawned_no_other_is(error: BaseExceptio
     assert isinstance(work.send(LlmResponse(plan(task("a"), task("b")))), Spawn)
     with pytest.raises(type(error)):
         work.throw(error)
+    ends = [event.data for event in hand.flush() if event.type == "task_error"]
+    assert [(one["task_id"], one["error"], one["not_run"]) for one in ends] == [("a", "the run was stopped", True)]
 
 
 @pytest.mark.parametrize("response", ["done", plan(task("a")), command("echo", "a") * 2])

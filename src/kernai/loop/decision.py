@@ -149,7 +149,7 @@ def decide(
     *,
     was_corrected: bool = False,
     max_tasks: int = MODEL_MAX_TASKS,
-    checks_close: bool = True,
+    checks_close: bool,
 ) -> Decision:
     """Return the first of these that applies: a workflow, calls, an answer, a correction.
 
