@@ -133,9 +133,9 @@ class Toolbox:
             text = json.dumps(data.get("value"), ensure_ascii=False)
         if tool.type in ("plan", "final") or not isinstance(data, dict):
             return NativeCall(tool.type, None, text, id=id, is_open=is_open)
-        named, content = data.get("name"), data.get("content")
+        named, content = data.get("name"), data.get("content", "")
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id)
+        return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
 
     def streams(self, name: str, *, strict: bool) -> tuple[str, str | None] | None:
         """Return the type and name of a call's block, if its content is exactly the arguments, so that they can stream.

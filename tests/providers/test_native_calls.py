@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -248,6 +248,8 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
         assert {"type": "null"} in schema["properties"]["limit"]["anyOf"]
     else:
         assert schema["required"] == ["query"]
+    strict = [tool["name"] for tool in tools_of(body) if tool.get("strict")]
+    assert strict == {"anthropic": ["stock_list", "photo", "tasks"], "openai": names, "openai-responses": names}.get(vendor, [])
 
 
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
@@ -434,6 +436,7 @@ def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None
 
 def box(*names: str, output: Any = None) -> Toolbox:
     tools = [Tool(name, "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}) for name in names]
+    tools = [tool if tool.name != "/bare" else replace(tool, schema={"type": "object"}) for tool in tools]
     notes = Tool("notes", "", {"type": "object", "properties": {"name": {}, "content": {}}}, "notes")
     pair = Tool("pair", "", {"type": "object", "properties": {"a": {}, "b": {}}})
     system = Message("system", "")
@@ -468,6 +471,25 @@ LIST, OBJECT = {"type": "array"}, {"type": "object", "properties": {"q": {}}}
 ])  # fmt: skip
 def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, arguments: Any) -> None:
     assert box("a", output=output).arguments(block) == arguments
+
+
+@pytest.mark.parametrize("output, name, arguments, block", [
+    (None, "a", '{"q":"x"}', ("command", "a", '{"q":"x"}')), (None, "gone", "{", ("command", "gone", "{")),
+    (None, "tasks", '{"q": 1}', ("command", "/tasks", '{"q": 1}')), (None, "bare", "{}", ("command", "/bare", "")),
+    (None, "pair", '{"a": null, "b": "ä"}', ("command", "pair", '{"b": "ä"}')), (None, "pair", "[1]", ("command", "pair", "[1]")),
+    (LIST, "final", '{"value": ["ä"]}', ("final", None, '["ä"]')), (LIST, "final", "[1]", ("final", None, "[1]")),
+    (OBJECT, "final", '{"q": 1}', ("final", None, '{"q": 1}')),
+    (None, "notes", '{"name": "add", "content": {"ä": 1}}', ("notes", "add", '{"ä": 1}')),
+    (None, "notes", '{"name": 5, "content": "c"}', ("notes", None, "c")), (None, "notes", "{}", ("notes", None, "")),
+    (None, "notes", "[1]", ("notes", None, "[1]")),
+])  # fmt: skip
+def test_a_call_is_the_block_that_the_model_would_have_written(output: Any, name: str, arguments: str, block: Any) -> None:
+    made = box("a", "/tasks", "/bare", output=output)
+    found = made.block(name, arguments, None, is_cut=False)
+    assert (found.type, found.name, found.content, found.is_open) == (*block, False)
+    for cut in ("", arguments[:-1], arguments):
+        is_whole = cut == arguments and arguments not in ("{", "[1]")
+        assert made.block(name, cut, None, is_cut=True).is_open is not is_whole
 
 
 @pytest.mark.parametrize("output, name, strict, streamed", [
