@@ -246,14 +246,19 @@ def test_what_a_poor_encoding_lacks_is_escaped(tmp_path: Path) -> None:
     assert r"Gr\xfc\xdfe aus \u6771\u4eac \U0001f600" in shown.stdout
 
 
+def in_bash(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs ``kernai COMMAND`` with a shell's redirections."""
+    line = f"{sys.executable} -m kernai {command}"
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&- <&-", "| true", "2>&1 | true", "> /dev/full"])
 def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, redirection: str) -> None:
     write(tmp_path, "agent.py", AGENT.replace("We have 12 lamps.", "x" * 100_000))
-    command = f"{sys.executable} -m kernai run agent.py lamps {redirection}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+    done = in_bash(f"run agent.py lamps {redirection}", tmp_path)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
@@ -262,10 +267,7 @@ def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, red
 @pytest.mark.parametrize("redirection", ["2> /dev/full", "2> >(true)", "2>&-"])
 def test_an_answer_is_given_also_where_stderr_cannot_be_written_to(tmp_path: Path, redirection: str) -> None:
     write(tmp_path, "agent.py", AGENT)
-    command = f"{sys.executable} -m kernai run agent.py lamps {redirection}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+    done = in_bash(f"run agent.py lamps {redirection}", tmp_path)
     assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
 
 
@@ -285,10 +287,7 @@ def test_an_error_that_a_full_disk_keeps_from_being_written_has_its_exit_status(
 @pytest.mark.parametrize("file", ["<(cat r.txt)", "/dev/stdin < r.txt", "/dev/stdin < <(cat r.txt)", "/dev/stdin < /dev/null"])
 def test_a_pipe_and_stdin_are_files_too(tmp_path: Path, file: str) -> None:
     write(tmp_path, "r.txt", "<final>x</final>")
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m kernai parse {file}"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = in_bash(f"parse {file}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 

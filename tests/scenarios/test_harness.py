@@ -145,20 +145,25 @@ def test_a_good_run_ends_with_what_held_and_status_0(demo: Demo) -> None:
     assert f"log: {demo.log_files[0]}" in done.stdout
 
 
-def test_prepare_runs_before_the_run_and_may_set_its_input(tmp_path: Path) -> None:
-    more = 'scenario.input("nothing yet")\n@scenario.prepare\ndef ask():\n    scenario.input("What is twice 21?")'
-    assert Demo(tmp_path, more).replay().returncode == 0
+NEVER = "scenario.expect(lambda outcome: False, name='quotes', reason='said:\\nok: gives the number')"
+#: by what is special about a scenario: the lines that make it so, its exit status, and what it says
+ENDINGS = {
+    "an input that prepare sets": (
+        'scenario.input("nothing yet")\n@scenario.prepare\ndef ask():\n    scenario.input("What is twice 21?")', 0, "ok: gives the number",
+    ),
+    "no input": ("scenario.input('')", 2, "demo: error: there is no input: give one with"),
+    "a limit": ("scenario.limits(kernai.Limits(max_calls=1))", 1, "FAILED: the run ended with max_calls"),
+    "a protocol that nobody has": (
+        "scenario.protocols(['mcp'])", 2, "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)",
+    ),
+    "a reason with a line break": (NEVER, 1, "FAILED: this does not hold: quotes; said: ok: gives the number\n"),
+}
 
 
-def test_a_scenario_without_an_input_asks_no_model(tmp_path: Path) -> None:
-    done = Demo(tmp_path, "scenario.input('')").replay()
-    assert (done.returncode, done.stderr.startswith("demo: error: there is no input: give one with")) == (2, True)
-
-
-def test_limits_end_a_run(tmp_path: Path) -> None:
-    done = Demo(tmp_path, "scenario.limits(kernai.Limits(max_calls=1))").replay()
-    assert done.returncode == 1
-    assert "FAILED: the run ended with max_calls" in done.stdout
+@pytest.mark.parametrize("more, status, said", ENDINGS.values(), ids=ENDINGS)
+def test_a_run_ends_with_a_status_and_a_line_that_says_why(tmp_path: Path, more: str, status: int, said: str) -> None:
+    done = Demo(tmp_path, more).replay()
+    assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
 
 
 def test_a_protocol_of_one_s_own_may_be_used(tmp_path: Path) -> None:
@@ -246,12 +251,6 @@ def test_token_counts_are_called_estimates_where_they_are(tmp_path: Path, counts
     assert line == f"Only the model's turns come from the tape; skills, loop and recording are real.{note}"
 
 
-def test_a_fault_is_one_line_whatever_it_quotes(tmp_path: Path) -> None:
-    more = "scenario.expect(lambda outcome: False, name='quotes', reason='said:\\nok: gives the number')"
-    done = Demo(tmp_path, more).replay()
-    assert done.stdout.splitlines()[-1] == "FAILED: this does not hold: quotes; said: ok: gives the number"
-
-
 def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
     more = "scenario.expect(lambda outcome: False, name='\\x1b[2Jgone', reason='\\x9b31m')"
     done = Demo(tmp_path, more, model="\x1b]0;title\x07").replay()
@@ -313,12 +312,6 @@ def test_without_the_mcp_package_the_extra_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert 'pip install "kernai[mcp]"' in done.stderr
-
-
-def test_a_protocol_that_nobody_has_is_one_clear_line(tmp_path: Path) -> None:
-    done = Demo(tmp_path, "scenario.protocols(['mcp'])").replay()
-    assert done.returncode == 2
-    assert "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)" in done.stderr
 
 
 # ------------------------------------------------------------------------------------------------- --save-tape

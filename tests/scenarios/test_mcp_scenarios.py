@@ -75,45 +75,25 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------------ the good runs
 
 
+@pytest.mark.parametrize("name, kind, key, texts", [
+    ("mcp_filesystem", "builtin_result", "result", ['"name": "mcp"']),
+    ("mcp_filesystem", "protocol_error", "error", [
+        "- arguments.path: required, but missing (string)", "Access denied - path outside allowed directories",
+        "'move_file' of server 'files' is not allowed",
+    ]),
+    ("mcp_memory", "protocol_error", "error", [
+        "Entity with name Cleo not found", "- arguments.entities[0].entityType: required, but missing (string)",
+        "'delete_entities' of server 'memory' is not allowed",
+    ]),
+    ("skill_and_mcp", "protocol_error", "error", [
+        "server 'memory' has no tool 'read_text_file', but 'files' has", "'read_text_file' is a tool, not a method",
+    ]),
+    ("skill_and_mcp", "skill_error", "error", ["not among the people, but paid: Ada, Bo, Chi"]),
+])
 @pytest.mark.usefixtures("servers")
-def test_the_filesystem_is_found_out_about_and_what_lies_outside_the_folder_is_refused() -> None:
-    events = recorded("mcp_filesystem")
-    (discovered,) = data_of(events, "builtin_result")
-    assert json.loads(discovered["result"])[0]["name"] == "mcp"
-    wrong_argument, outside, forbidden = (error["error"] for error in data_of(events, "protocol_error"))
-    assert "- arguments.path: required, but missing (string)" in wrong_argument
-    assert "Access denied - path outside allowed directories" in outside
-    assert "'move_file' of server 'files' is not allowed" in forbidden
-    listed, *_, wrote, read_back = (answer["result"] for answer in data_of(events, "protocol_result"))
-    assert listed.startswith("server files: 6 tools")
-    assert wrote == "Successfully wrote to totals.csv"
-    assert read_back.splitlines() == ["product,crates", *map(",".join, mcp_filesystem.due())]
-
-
-@pytest.mark.usefixtures("servers")
-def test_the_memory_is_searched_changed_with_corrected_calls_and_read_again() -> None:
-    events = recorded("mcp_memory")
-    unknown, wrong_argument, forbidden = (error["error"] for error in data_of(events, "protocol_error"))
-    assert unknown == "Entity with name Cleo not found"
-    assert "- arguments.entities[0].entityType: required, but missing (string)" in wrong_argument
-    assert "'delete_entities' of server 'memory' is not allowed" in forbidden
-    _, found, *_, after = (answer["result"] for answer in data_of(events, "protocol_result"))
-    assert [(one["from"], one["to"]) for one in json.loads(found)["relations"]] == [("Ben", "Bees")]
-    assert ("Cleo", "keeps", "Bees") in {
-        (one["from"], one["relationType"], one["to"]) for one in json.loads(after)["relations"]
-    }
-
-
-@pytest.mark.usefixtures("servers")
-def test_the_servers_answers_go_into_the_skill_and_its_result_back_to_a_server() -> None:
-    events = recorded("skill_and_mcp")
-    wrong_server, no_method = (error["error"] for error in data_of(events, "protocol_error"))
-    assert "server 'memory' has no tool 'read_text_file', but 'files' has" in wrong_server
-    assert "'read_text_file' is a tool, not a method" in no_method
-    (mended,) = data_of(events, "skill_error")
-    assert mended["error"].startswith("not among the people, but paid: Ada, Bo, Chi")
-    order = [event["event"] for event in events if event["event"] in ("skill_result", "protocol_result")]
-    assert order == ["protocol_result"] * 3 + ["skill_result"] + ["protocol_result"] * 2
+def test_the_tape_drives_what_the_scenario_is_about(name: str, kind: str, key: str, texts: list[str]) -> None:
+    found = [data[key] for data in data_of(recorded(name), kind)]
+    assert [text in one for text, one in zip(texts, found, strict=True)] == [True] * len(texts)
 
 
 @pytest.mark.usefixtures("servers", "_own_environment")

@@ -35,53 +35,35 @@ from tests.scenarios.scenario_process import (
     without,
 )
 
-
-def sent(events: list[Any]) -> list[Any]:
-    """The conversation as it was last sent."""
-    return list(data_of(events, "messages_sent")[-1])
-
-
 # ------------------------------------------------------------------------------------------------ the good runs
 
 
-def test_a_picture_goes_to_the_model_beside_the_question() -> None:
-    (question,) = [message["content"] for message in sent(recorded("describe_image")) if message["role"] == "user"]
-    assert [part["mime_type"] for part in question if not isinstance(part, str)] == ["image/png"]
-
-
-def test_wrong_ids_are_answered_by_errors_and_the_right_one_is_measured() -> None:
-    events = recorded("vision_gated_skill")
-    a_file, unknown = (error["error"] for error in data_of(events, "skill_error"))
-    assert a_file.startswith("image: expected the id of a media in this conversation, received string")
-    assert "line_kg: expected number" in a_file
-    assert "media_0123456789ab" in unknown
-    (measured,) = data_of(events, "skill_result")
-    assert json.loads(measured["result"]) == [bar.kg for bar in charts.harvest("spring")]
+@pytest.mark.parametrize("name, kind, texts", [
+    ("describe_image", "messages_sent", ['"mime_type": "image/png"']),
+    ("vision_gated_skill", "skill_error", [
+        "image: expected the id of a media in this conversation, received string", "line_kg: expected number", "media_0123456789ab",
+    ]),
+    ("drawn_image", "skill_error", [
+        "the bar of Cedar: kg must be 0 to 100, got 970", "image: expected the id of a media in this conversation",
+    ]),
+    ("text_only_fallback", "skill_error", ["Skill 'measure_bars' is not allowed"]),
+    ("text_only_fallback", "builtin_result", ["inspect_file"]),
+])
+def test_the_tape_drives_what_the_scenario_is_about(name: str, kind: str, texts: list[str]) -> None:
+    data = json.dumps(data_of(recorded(name), kind))
+    assert [text for text in texts if text not in data] == []
 
 
 def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes() -> None:
     events = recorded("drawn_image")
     pictures = [
         (tag, part["id"])
-        for message in sent(events) if isinstance(message["content"], list)
+        for message in data_of(events, "messages_sent")[-1] if isinstance(message["content"], list)
         for tag, part in zip(message["content"], message["content"][1:], strict=False) if isinstance(part, dict)
     ]
     assert [f'id="{identity}" kind="image" mime="image/png"' in tag for tag, identity in pictures] == [True, True]
     measured = [call["params"]["image"] for call in data_of(events, "skill_execute") if call["skill"] == "measure_bars"]
     assert [identity for _, identity in pictures] == [measured[0], measured[-1]]
-    errors = [error["error"] for error in data_of(events, "skill_error")]
-    assert errors[0] == "the bar of Cedar: kg must be 0 to 100, got 970"
-    assert errors[1].startswith("image: expected the id of a media in this conversation")
-
-
-def test_a_model_without_eyes_is_not_offered_the_skill_for_eyes_and_is_refused_it() -> None:
-    events = recorded("text_only_fallback")
-    assert [error["error"] for error in data_of(events, "skill_error")] == ["Skill 'measure_bars' is not allowed"]
-    (listing,) = [one["result"] for one in data_of(events, "builtin_result")]
-    assert "inspect_file" in listing
-    assert "measure_bars" not in listing
-    (inspected,) = [json.loads(one["result"]) for one in data_of(events, "skill_result")]
-    assert (inspected["format"], inspected["width"], inspected["height"]) == ("PNG", charts.WIDTH, charts.HEIGHT)
 
 
 # ------------------------------------------------------------------------------------------------- the bad runs

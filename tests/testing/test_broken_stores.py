@@ -13,6 +13,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from typing import Any
@@ -50,8 +51,11 @@ def another_lease(right: Lease | None) -> Lease | None:
     return right and replace(right, worker="wrong", cancel="wrong", number=99)
 
 
+AGES = count(1)
+
+
 def an_older_lease(right: Lease | None) -> Lease | None:
-    return right and replace(right, token=right.token - 1)
+    return right and replace(right, token=right.token - next(AGES))
 
 
 def another_call(right: RunInfo | None) -> RunInfo | None:
