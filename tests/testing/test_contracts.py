@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernai import CompositeSink, Event, JsonlSink, LlmResponse, Media, MemorySink, MockProvider, ProviderError
+from kernai import CompositeSink, Event, JsonlSink, LlmResponse, Media, MemorySink, Message, MockProvider, ProviderError
 from kernai.testing import check_provider, check_sink
+from kernai.testing.plugin import LONGEST_SHOWN, pytest_assertrepr_compare
 from kernai_providers import (
     AnthropicProvider,
     GeminiProvider,
@@ -39,6 +41,18 @@ class Losing(MemorySink):
             super().record(event)
 
 
+class LosingStarts(MemorySink):
+    def record(self, event: Event) -> None:
+        if event.type != "run_start":
+            super().record(event)
+
+
+class LosingThreads(MemorySink):
+    def record(self, event: Event) -> None:
+        if threading.current_thread() is threading.main_thread():
+            super().record(event)
+
+
 class OfOneThread(MemorySink):
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +67,8 @@ class OfOneThread(MemorySink):
     "sink, failure",
     [
         (Losing, "odd data.*not what was recorded"),
+        (LosingStarts, "- a run: what was kept is not what was recorded"),
+        (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
         (OfOneThread, "8 threads at once: record raised.*wrong thread"),
     ],
 )
@@ -113,6 +129,19 @@ class Deaf(MockProvider):
         return LlmResponse("Hello.")
 
 
+class Swallowing(MockProvider):
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        with suppress(Exception):
+            on_chunk("Hello.")
+        return LlmResponse("Hello.")
+
+
+class Counting(MockProvider):
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        on_chunk(1)
+        return LlmResponse("1")
+
+
 class Inventive(MockProvider):
     def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         on_chunk("Something else.")
@@ -122,6 +151,19 @@ class Inventive(MockProvider):
 class Dropping(MockProvider):
     def encode(self, parts: Any, model: Any) -> list[Any]:
         return [part for part in parts if not isinstance(part, Media)]
+
+
+class Emptying(MockProvider):
+    def encode(self, parts: Any, model: Any) -> list[Any]:
+        return [None if isinstance(part, Media) else part for part in parts]
+
+
+class InventiveAsync(Inventive):
+    def call(self, *given: Any) -> LlmResponse:
+        return MockProvider.call(self, *given)
+
+    async def acall(self, *given: Any) -> LlmResponse:
+        return Inventive.call(self, *given)
 
 
 class Differing(MockProvider):
@@ -141,8 +183,12 @@ class Once(MockProvider):
     [
         (Bare, "a call: gave str, not an LlmResponse"),
         (Deaf, "a run that is to stop: on_chunk was called again"),
+        (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
+        (Counting, "a call: a piece was no text"),
         (Inventive, "a call: what it streamed is not what it answered"),
+        (InventiveAsync, "- a run: async: what it streamed is not what it answered"),
         (Dropping, "media that the model cannot take: two parts became 1"),
+        (Emptying, "media that the model cannot take: a part was encoded as None"),
         (Differing, "a run: async: error: not implemented"),
         (Once, "8 threads at once: runs failed"),
     ],
@@ -226,6 +272,10 @@ def test_it(recorded_run):
     outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), passed=1)
     report = outcome(tests, code.replace("OPTIONS", "skills=[]").replace("CALLS", "0"), failed=1)
     assert "the agent decides" in report
+    recording = Path(tests.path) / "recordings" / "test_it.test_it.jsonl"
+    recording.write_text("".join(recording.read_text().splitlines(keepends=True)[:2]))
+    report = outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), failed=1)
+    assert "test_it.test_it.jsonl stops in the middle of the run: pytest --kernai-record" in report
 
 
 def test_a_recording_is_of_one_run_and_one_input(tests: pytest.Pytester) -> None:
@@ -267,3 +317,19 @@ def test_it():
         "[2] user:", "    - Why?", "[3] only on the left: assistant: <final>1</final>",
     ):
         assert f"E         {line}" in report
+
+
+ONE, OTHER = Media.from_bytes(b"1", mime_type="image/png"), Media.from_bytes(b"1", mime_type="image/gif")
+
+
+@pytest.mark.parametrize("op, left, right, lines", [
+    ("==", Message("user", "a"), Message("assistant", "b"), ["[0] user, not assistant:", "    - b", "    + a"]),
+    ("==", [Message("user", "a")], [Message("user", "a"), Message("user", "b")], ["[0] user: a", "[1] only on the right: user: b"]),
+    ("==", [Message("user", "x " * 300)], (), [f"[0] only on the left: user: {('x ' * 300)[:LONGEST_SHOWN]}…"]),
+    ("==", Message("user", [ONE]), Message("user", [OTHER]), [
+        "[0] user:", f"      [image:{ONE.id}]", f"    with different content: {(ONE,)!r} and {(OTHER,)!r}",
+    ]),
+    ("!=", Message("user", "a"), Message("user", "b"), None), ("==", [1], [2], None), ("==", Message("user", "a"), "a", None),
+])
+def test_a_comparison_of_conversations_names_each_message(op: str, left: Any, right: Any, lines: list[str] | None) -> None:
+    assert pytest_assertrepr_compare(op, left, right) == (lines and ["the conversations differ:", *lines])

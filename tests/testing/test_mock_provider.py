@@ -141,6 +141,9 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
     (lambda: MAKE().on_call("a"), TypeError, "on_call"),
     (lambda: MAKE().fail_on_step(0, "boom"), TypeError, "error"),
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),
+    (lambda: MAKE().fail_on_step(-1), ValueError, "step must be the number of a call"),
+    (lambda: MAKE().fail_on_step(True), ValueError, "step must be the number of a call"),
+    (lambda: MAKE().fail_on_step("1"), ValueError, "step must be the number of a call"),
     (lambda: MAKE().with_token_counter(3), TypeError, "token_counter|counter"),
 ])  # fmt: skip
 def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exception], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
@@ -70,6 +71,7 @@ def test_the_page_comes_under_the_token_with_headers_that_keep_it_in(client: Cli
     assert response.status == 200
     assert b"<title>a &lt;run&gt;</title>" in body
     headers = dict(response.getheaders())
+    assert b"connect-src 'self'" in body
     assert "connect-src 'self'" in headers["Content-Security-Policy"]
     assert headers["Content-Security-Policy"].endswith("frame-ancestors 'none'")
     assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"], headers["Cache-Control"]) == (
@@ -132,7 +134,8 @@ def test_each_server_has_a_token_of_its_own_that_is_in_no_output(path: Path, cap
         assert len(one.url.split("/")[3]) >= 32
         thread = threading.Thread(target=one.serve)
         thread.start()
-        Client(one).get(one.url.removeprefix(f"http://127.0.0.1:{one.port}"))
+        _, body = Client(one).get(one.url.removeprefix(f"http://127.0.0.1:{one.port}"))
+        assert b"<title>run.jsonl</title>" in body
         Client(one).get("/wrong/")
         one.close()
         thread.join()
@@ -156,7 +159,9 @@ def test_news_come_from_where_the_page_is(client: Client, path: Path) -> None:
     assert [record["entry"]["event"] for record in fourth["records"]] == ["new"]
 
 
-@pytest.mark.parametrize("query", ["after=-1", "after=x", "after=%C2%B2", "after=" + "9" * 400, "a=1&b=2&c=3&d=4&e=5", "&&&&&", "after=99"])
+@pytest.mark.parametrize("query", [
+    "after=-1", "after=x", "after=%C2%B2", "after=" + "9" * 400, "generation=0&after=9999999999", "a=1&b=2&c=3&d=4", "&&&&&", "after=99",
+])
 def test_questions_that_no_page_asks_are_answered_all_the_same(client: Client, path: Path, query: str) -> None:
     path.write_text('{"event": "a"}\n')
     response, body = client.get(f"/{client.token}/events?{query}")
@@ -229,6 +234,9 @@ def test_strangers_that_open_connections_and_say_nothing_shut_nobody_out(client:
         for stranger in strangers[:20]:
             stranger.settimeout(20)
             assert stranger.recv(1) == b""  # the oldest make room
+        strangers[20].settimeout(0)
+        with pytest.raises(BlockingIOError):
+            strangers[20].recv(1)  # and no more of them
         assert client.get(f"/{client.token}/")[0].status == 200
         assert known.is_alive()  # who has shown the token is none of them
     finally:
@@ -276,6 +284,32 @@ def test_a_page_that_leaves_while_it_waits_is_no_error(
     while client.server._server._clients:
         time.sleep(0.001)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_picture_is_sent_once_and_to_every_page(path: Path, tmp_path: Path) -> None:
+    entry = '{"event": "skill_result", "data": {"result": [{"id": "media_00000000000a"}]}}\n'
+    path.write_text(entry)
+    feed = Feed(path, tmp_path)
+    seen = json.loads(feed.news(0, "", ""))["seen"]
+    picture = tmp_path / "media_00000000000a.gif"
+    picture.write_bytes(b"GIF89a")
+    os.utime(picture, (0, 0))
+    path.write_text(entry * 2)
+    second = json.loads(feed.news(1, "0", seen))
+    assert (len(second["records"]), list(second["media"])) == (1, ["media_00000000000a"])
+    path.write_text(entry * 3)
+    third = json.loads(feed.news(second["next"], "0", second["seen"]))
+    assert (len(third["records"]), third["media"]) == (1, {})
+    another = json.loads(feed.news(0, "", ""))
+    assert (len(another["records"]), another["media"], another["next"]) == (3, second["media"], 4)
+
+
+def test_a_server_that_is_closed_before_it_serves_ends_at_once_and_frees_its_port(path: Path) -> None:
+    with FollowServer(path) as server:
+        pass
+    server.serve()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port))
 
 
 def test_a_port_that_is_taken_is_an_error(client: Client, path: Path) -> None:

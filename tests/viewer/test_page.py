@@ -58,9 +58,17 @@ class Taken(HTMLParser):
         return data
 
 
-def test_the_data_of_a_page_is_the_recording() -> None:
+def test_the_data_of_a_page_is_the_recording_with_the_outline_of_each_response() -> None:
     entries = small().entries
-    assert [record["entry"] for record in Taken(render_page(entries, title="x")).data["records"]] == entries
+    records = Taken(render_page(entries, title="x")).data["records"]
+    assert [record["entry"] for record in records] == entries
+    assert [record.get("outline") for record in records] == [None, None, ["Let me see.\n", 0], None, None, None]
+
+
+@pytest.mark.parametrize("data", [None, {}, {"content": 5}, {"content": "<final>x</final>" * (MOST_PARTS + 1)}])
+def test_a_response_that_has_no_text_or_too_many_parts_has_no_outline(data: Any) -> None:
+    entry = {"event": "llm_response", "data": data}
+    assert Records().record(entry) == {"entry": entry}
 
 
 @pytest.mark.slow
@@ -184,6 +192,13 @@ def test_a_tape_is_cut_only_where_it_continues(second: Any, kept: dict[str, Any]
     assert records.record({"event": "messages_sent", "data": second})["entry"] == {"event": "messages_sent", **kept}
 
 
+def test_a_tape_that_a_file_has_cut_already_is_left_as_it_is() -> None:
+    records = Records()
+    records.record({"event": "messages_sent", "data": ["s", "u"]})
+    line = {"event": "messages_sent", "since": 2, "data": ["s", "u", "v"]}
+    assert records.record(line)["entry"] == line
+
+
 @pytest.mark.parametrize("number, shown", [(2**53, 2**53), (2**53 + 1, str(2**53 + 1)), (-(10**30), "-1" + "0" * 30), (0.1, 0.1), (True, True)])
 def test_integers_that_a_browser_would_round_keep_their_digits_as_text(number: object, shown: object) -> None:
     page = render_page([{"event": "skill_execute", "data": {"params": {"id": [number]}}}], title="x")
@@ -209,6 +224,7 @@ def test_a_run_that_takes_up_an_id_again_sends_its_tapes_whole(scope: str) -> No
         ("only prose", ["only prose"]),
         ("a <b <final>x</final> c\n<plan>y</plan>", ["a <b ", 0, " c\n", 1]),
         ("<final>x</final><command name='y'>never closed", [0]),
+        ("<final>x</final>" * MOST_PARTS, list(range(MOST_PARTS))),
         ("<final>x</final>" * (MOST_PARTS + 1), None),
     ],
 )
@@ -285,13 +301,13 @@ def test_without_a_folder_there_are_no_pictures(folder: str | None) -> None:
 def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_BYTES", 100)
     monkeypatch.setattr(records, "MAX_TOTAL", 150)
-    names = [f"media_00000000000{end}" for end in "abc"]
-    for name, size in zip(names, (90, 101, 80), strict=True):
+    names = [f"media_00000000000{end}" for end in "abcd"]
+    for name, size in zip(names, (100, 101, 50, 26), strict=True):
         (tmp_path / f"{name}.gif").write_bytes(GIF.ljust(size))
-    pictures = found(tmp_path, *names)
-    assert set(pictures[names[0]]) == {"uri"}
-    assert pictures[names[1]] == {"left_out": "it has 101 bytes, and a picture here may have 100"}
-    assert pictures[names[2]] == {"left_out": "the pictures of this page have reached 150 bytes"}
+    first, large, second, late = found(tmp_path, *names).values()
+    assert set(first) == set(second) == {"uri"}
+    assert large == {"left_out": "it has 101 bytes, and a picture here may have 100"}
+    assert late == {"left_out": "the pictures of this page have reached 150 bytes"}
 
 
 def test_a_file_that_was_just_written_may_be_half(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class Feed:
                 state = f"{self._generation}.{len(self._items)}.{self._tail.waiting or ''}"
                 if state != seen or self._closed.is_set() or time.monotonic() >= until:
                     first = after if generation == str(self._generation) else 0
-                    return self._answer(max(0, first), state)
+                    return self._answer(first, state)
             self._closed.wait(INTERVAL)
 
     def _look(self) -> None:
