@@ -22,7 +22,6 @@ import kernai
 import text_only_fallback
 from harness import ExpectationError, Outcome, UsageError
 from kit import charts, packages
-from kit.charts import stored_png
 from kit.vendor_requests import request_bodies
 from tests.scenarios.scenario_process import (
     ENVIRONMENT,
@@ -209,19 +208,3 @@ def a_png(colour: tuple[int, int, int]) -> bytes:
 def test_what_cannot_be_measured_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         charts.measure(data, 10)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (3, 7), (254, 257), (255, 257), (300, 500)])
-def test_a_stored_png_is_opened_as_the_image_it_was(size: tuple[int, int]) -> None:
-    image = Image.new("P", size)
-    image.putpalette([*range(256)] * 3)
-    image.putdata([(x * 7 + x // 256) % 256 for x in range(size[0] * size[1])])
-    with Image.open(io.BytesIO(stored_png(image))) as opened:
-        opened.verify()
-    with Image.open(io.BytesIO(stored_png(image))) as opened:
-        assert opened.convert("RGB").tobytes() == image.convert("RGB").tobytes()
-
-
-def test_an_image_without_a_palette_is_refused() -> None:
-    with pytest.raises(ValueError, match='image must have the mode "P", got \'RGB\''):
-        stored_png(Image.new("RGB", (2, 2)))

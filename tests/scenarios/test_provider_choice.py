@@ -186,15 +186,13 @@ def test_a_vendor_s_name_may_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.model.id, type(found.provider)) == ("stand-in", kernai.MockProvider)
 
 
-def test_a_factory_that_gives_no_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_providers.register_provider("mine", dict, "m")  # type: ignore[arg-type]  # the mistake
-    with pytest.raises(UsageError, match="factory of the provider 'mine' must give a Provider, got dict"):
-        chosen(monkeypatch, "mine")
-
-
-def test_a_factory_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_providers.register_provider("mine", lambda: kernai.MockProvider(str(1 / 0)), "m")
-    with pytest.raises(UsageError, match="factory of the provider 'mine' failed: ZeroDivisionError: division by zero"):
+@pytest.mark.parametrize("factory, complaint", [
+    (dict, "must give a Provider, got dict"),
+    (lambda: kernai.MockProvider(str(1 / 0)), "failed: ZeroDivisionError: division by zero"),
+])
+def test_a_factory_that_makes_no_provider_is_named(monkeypatch: pytest.MonkeyPatch, factory: Any, complaint: str) -> None:
+    known_providers.register_provider("mine", factory, "m")
+    with pytest.raises(UsageError, match=f"factory of the provider 'mine' {complaint}"):
         chosen(monkeypatch, "mine")
 
 
@@ -270,18 +268,16 @@ def test_a_model_that_ollama_does_not_have_is_reported(monkeypatch: pytest.Monke
         chosen(monkeypatch, "gpt-4o", OLLAMA_HOST=server.host)
 
 
-def test_an_ollama_without_a_fit_model_is_passed_over(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
-    server.said["/api/tags"] = models()
-    found = chosen(monkeypatch, OLLAMA_HOST=server.host)
-    assert (found.name, found.reason) == ("tape", "no model vendor is configured; passed over: Ollama has no model for text")
-
-
-@pytest.mark.parametrize("answer", [(200, "not JSON"), (500, '{"models": []}')])
-def test_another_server_in_ollama_s_place_is_no_ollama(
-    monkeypatch: pytest.MonkeyPatch, server: Answers, answer: tuple[int, str]
+@pytest.mark.parametrize("answer, why", [
+    ((200, "not JSON"), ""), ((500, '{"models": []}'), ""),
+    ((200, '{"models": []}'), "; passed over: Ollama has no model for text"),
+])
+def test_an_ollama_without_a_fit_model_and_another_server_in_its_place_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, server: Answers, answer: tuple[int, str], why: str
 ) -> None:
     server.said["/api/tags"] = answer
-    assert chosen(monkeypatch, OLLAMA_HOST=server.host).reason == "no model vendor is configured"
+    found = chosen(monkeypatch, OLLAMA_HOST=server.host)
+    assert (found.name, found.reason) == ("tape", f"no model vendor is configured{why}")
 
 
 @pytest.mark.parametrize("host", ["10.255.255.1:11434", "ollama.example.com", "http://[bad"])

@@ -16,30 +16,37 @@ from tests.viewer.recordings import Script, long, small
 Show = Callable[..., Page]
 
 
-def test_filters_by_type_scope_and_errors_hold_together(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_filters_by_type_scope_and_errors_hold_together_in_every_view(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
+    page.keyboard.press("e")
+    headings = page.locator("#conversation").locator(".divider h2, .card h3").all_inner_texts()
+    assert headings == ["Run buyer", "Step 0", "Task buyer \u203a south", "Step 0"]
+    assert rows(page) == ["buyer", "Step 0 · no_such", "Step 1", "south", "Step 0 · look_up"]
+    page.keyboard.press("e")
+    expect(page.locator("#errors")).to_have_attribute("aria-pressed", "false")
+    assert bars_of_tokens(page) == 8
     page.keyboard.press("2")
     page.locator("#scope").select_option(label=next(
         label for label in page.locator("#scope option").all_inner_texts() if "(1.south)" in label))
     shown = [entry["event"] for entry in bought if entry["scope"] == "1.south"]
     assert page.locator("#events .type").all_inner_texts() == shown
+    assert (rows(page), bars_of_tokens(page)) == (["south", "Step 0 · look_up", "Step 1"], 2)
     page.get_by_text("Types", exact=True).click()
     page.get_by_role("checkbox", name="messages_sent").uncheck()
     page.keyboard.press("Escape")
     assert page.locator("#events .type").all_inner_texts() == [kind for kind in shown if kind != "messages_sent"]
     page.locator("#errors").click()
     assert page.locator("#events .type").all_inner_texts() == ["skill_error"]
+    assert (rows(page), bars_of_tokens(page)) == (["south", "Step 0 · look_up"], 1)
     page.get_by_role("button", name="Clear filters").click()
     expect(page.locator("#events .card").first).to_have_attribute("aria-setsize", str(len(bought)))
+    assert len(rows(page)) == 12
 
 
-def test_errors_only_leaves_the_steps_that_went_wrong(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
-    page.keyboard.press("e")
-    shown = page.locator("#conversation").locator(".divider h2, .card h3").all_inner_texts()
-    assert shown == ["Run buyer", "Step 0", "Task buyer \u203a south", "Step 0"]
-    page.keyboard.press("e")
-    expect(page.locator("#errors")).to_have_attribute("aria-pressed", "false")
+def bars_of_tokens(page: Page) -> int:
+    """How many steps the plot of tokens has."""
+    drawn = page.get_by_role("img", name="Tokens by step").locator("path.prompt").get_attribute("d") or ""
+    return drawn.count("M")
 
 
 def test_the_search_counts_marks_and_goes_from_match_to_match(show: Show) -> None:
@@ -73,20 +80,6 @@ def test_a_match_says_whose_step_it_is_and_the_time_line_selects_that(show: Show
     assert len(rows(page)) == 12
     page.locator("#search").press("Escape")
     expect(page.locator("#found-in")).to_have_text("")
-
-
-def test_the_time_line_keeps_to_the_scope_and_to_errors(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
-    page.keyboard.press("e")
-    assert rows(page) == ["buyer", "Step 0 · no_such", "Step 1", "south", "Step 0 · look_up"]
-    page.keyboard.press("e")
-    page.locator("#scope").select_option(label=next(
-        label for label in page.locator("#scope option").all_inner_texts() if "(1.south)" in label))
-    assert rows(page) == ["south", "Step 0 · look_up", "Step 1"]
-    page.locator("#errors").click()
-    assert rows(page) == ["south", "Step 0 · look_up"]
-    page.get_by_role("button", name="Clear filters").click()
-    assert len(rows(page)) == 12
 
 
 def test_a_match_in_the_cut_part_of_a_text_is_brought_to_light(show: Show) -> None:

@@ -265,17 +265,6 @@ def test_a_click_on_a_bar_selects_its_step_in_the_tree_and_shows_its_card(
     assert abs((chosen["x"] - box["x"]) / box["width"] * LEAST_COLUMNS - 4) < 0.1
 
 
-def test_the_plot_keeps_to_the_scope_and_to_errors(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
-    assert len(heights(chart(page, "Tokens"), "prompt")) == 8
-    page.locator("#scope").select_option(label=next(
-        label for label in page.locator("#scope option").all_inner_texts() if "(1.south)" in label))
-    assert len(heights(chart(page, "Tokens"), "prompt")) == 2
-    page.keyboard.press("e")
-    assert rows(page) == ["south", "Step 0 · look_up"]
-    assert len(heights(chart(page, "Tokens"), "prompt")) == 1
-
-
 def test_a_long_run_has_a_bar_for_several_steps_and_each_can_still_be_reached(show: Show) -> None:
     page = show(long(5_000))  # 1,000 steps
     tokens = chart(page, "Tokens")
