@@ -394,6 +394,22 @@ def test_what_was_shortened_stays_so_and_what_the_model_has_not_answered_to_is_w
             conversation.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
 
 
+@pytest.mark.parametrize("characters, first, spare, shortened", [
+    (1000, 1341, 1, 5),  # exactly half of the limit is left then
+    (1000, 1341, 0, 0),
+    (100, 2, 2, 7),  # all but the one that the model has not answered to, and still more than half is left
+    (30, 2, 2, 0),  # the line would be as long
+])  # fmt: skip
+def test_the_oldest_results_are_shortened_beyond_the_limit_until_half_is_left(
+    characters: int, first: int, spare: int, shortened: int
+) -> None:
+    steps = [Message("assistant", ""), Message("user", result_of(characters))] * 8
+    whole = [Message("user", "x" * first), *steps]
+    limit = sum(len(message.text) for message in whole) - spare
+    sent = _compacted([Message("system", "s"), *whole], limit)
+    assert ["left out here" in message.text for message in sent[3::2]] == [True] * shortened + [False] * (8 - shortened)
+
+
 def test_media_among_old_results_are_left_out_with_them() -> None:
     picture = Media.from_bytes(b"p", mime_type="image/png")
     messages = [
@@ -496,6 +512,14 @@ def test_the_older_half_is_replaced_by_a_summary(way: Way) -> None:
         assert all(pair != ("assistant", "assistant") for pair in itertools.pairwise(roles))
     assert len(result.messages) == 14  # the conversation keeps everything
     assert all("Summary of" not in str(event.to_dict()) for event in recorder.for_event("messages_sent"))
+
+
+@pytest.mark.parametrize("more, summaries", [(0, 0), (1, 1)])
+def test_a_conversation_beyond_the_limit_keeps_about_half_of_it_after_its_summary(more: int, summaries: int) -> None:
+    provider, summary = MockProvider("<final>Read.</final>"), Summaries()
+    history = [Message("user", "q" * 55), Message("assistant", "a" * 10), Message("user", "b" * 10), Message("assistant", "c" * 10)]
+    kernai.execute(reader(provider, summary, 25), "d" * (15 + more), history=history)
+    assert (len(summary.given), provider.calls[0].messages[2].text) == (summaries, "a" * 10)
 
 
 def test_a_second_summary_takes_up_the_first_and_summaries_count_as_sent() -> None:

@@ -235,12 +235,13 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
                 characters -= len(sent[oldest].text) - len(line)
                 sent[oldest] = sent[oldest].rewritten(line)
             old.extend(new)
-            new.clear()
+            new = []
         elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
             line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
             if len(line) < len(text):
                 new.append((at, line))
-        characters += len(text) if message.role != "system" else 0
+        if message.role != "system":
+            characters += len(text)
     return sent
 
 
