@@ -253,6 +253,22 @@ def test_a_shutdown_ends_the_calls_that_are_under_way(tool: str, tmp_path: Path)
     assert errors[0]
 
 
+def test_a_shutdown_does_not_wait_for_a_server_that_is_still_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("adapter", "connection"):
+        monkeypatch.setattr(f"kernai.mcp.{module}.CLOSING_SECONDS", 600.0)
+    hanging = Useless("hangs")
+    adapter = setup({"servers": {"it": {"timeout": 600}}}, {"it": hanging}, register=False)
+    waiting = threading.Thread(target=lambda: call(adapter, "echo"), daemon=True)
+    waiting.start()
+    while not hanging.tried:
+        waiting.join(0.001)
+    closing = threading.Thread(target=adapter.shutdown, daemon=True)
+    closing.start()
+    for thread in (closing, waiting):
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_a_secret_in_a_servers_log_or_error_is_hidden_and_one_in_a_result_is_not() -> None:
     with raw_adapter(env={"TOKEN": "s3cret-value"}) as adapter:
         assert call(adapter, "log", data={"with": ["s3cret-value"]}).events == [
