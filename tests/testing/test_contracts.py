@@ -129,6 +129,11 @@ class Deaf(MockProvider):
         return LlmResponse("Hello.")
 
 
+class Failing(MockProvider):
+    def call(self, *given: Any) -> LlmResponse:
+        raise ValueError("no luck")
+
+
 class Swallowing(MockProvider):
     def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         with suppress(Exception):
@@ -181,6 +186,7 @@ class Once(MockProvider):
 @pytest.mark.parametrize(
     "provider, failure",
     [
+        (Failing, "- a call: raised ValueError: no luck\n"),
         (Bare, "a call: gave str, not an LlmResponse"),
         (Deaf, "a run that is to stop: on_chunk was called again"),
         (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
