@@ -132,25 +132,15 @@ def test_on_a_terminal_an_answer_beside_a_command_is_noted_as_set_aside(capsys: 
     assert "that answer is set aside" in shown.err
 
 
-def test_pieces_that_a_model_took_back_are_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PipedTurn()
-    for kind, data in (
-        ("text_chunk", "fir"), ("model_restarted", {"reason": "x"}), ("text_chunk", "second"),
-        ("result", {"text": "second", "stop_reason": "final", "steps": 1, "usage": {}, "error": None}),
-    ):
+@pytest.mark.parametrize("kind_of_view, shown", [(PipedTurn, "second\n"), (TurnView, "fir\nsecond")], ids=["piped", "on a terminal"])
+def test_pieces_that_a_model_took_back_are_no_answer_and_the_next_begin_a_line(
+    kind_of_view: Any, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = kind_of_view()
+    result = {"text": "second", "stop_reason": "final", "steps": 1, "usage": {}, "error": None}
+    for kind, data in (("text_chunk", "fir"), ("model_restarted", {"reason": "x"}), ("text_chunk", "second"), ("result", result)):
         view(Event(kind, data))
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("second\n", "  the model began its response again\n")
-
-
-def test_a_response_that_begins_again_starts_on_a_new_line(capsys: pytest.CaptureFixture[str]) -> None:
-    view = TurnView()
-    view(Event("text_chunk", "fir"))
-    view(Event("model_restarted", {"reason": "x"}))
-    view(Event("text_chunk", "second"))
-    view.end_line()
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("fir\nsecond\n", "  the model began its response again\n")
+    assert capsys.readouterr() == (shown, "  the model began its response again\n")
 
 
 class Keys:

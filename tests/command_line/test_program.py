@@ -228,12 +228,14 @@ def test_a_file_is_read_as_utf_8(here: Here, tmp_path: Path) -> None:
     ]
 
 
-def test_an_error_that_nobody_reads_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Closed(io.StringIO):
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))], ids=["nobody reads it", "a full disk"])
+def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    class Broken(io.StringIO):
         def write(self, text: str) -> int:
-            raise BrokenPipeError
+            raise error
 
-    monkeypatch.setattr(sys, "stderr", Closed())
+    monkeypatch.setattr(sys, "stderr", Broken())
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert main(["prase"]) == 2
 
 
@@ -269,18 +271,6 @@ def test_an_answer_is_given_also_where_stderr_cannot_be_written_to(tmp_path: Pat
     write(tmp_path, "agent.py", AGENT)
     done = in_bash(f"run agent.py lamps {redirection}", tmp_path)
     assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
-
-
-def test_an_error_that_a_full_disk_keeps_from_being_written_has_its_exit_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(sys, "stderr", Full())
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert main(["prase"]) == 2
 
 
 @pytest.mark.process
