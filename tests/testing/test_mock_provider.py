@@ -189,13 +189,13 @@ def test_a_strict_mock_refuses_answers_that_are_left_over() -> None:
 
 
 def test_a_failure_takes_no_answer_of_a_strict_mock() -> None:
-    with MockProvider("a", "b", strict=True).fail_on_step(1) as mock:
-        assert ask(mock).content == "a"
-        with pytest.raises(ProviderError):
-            ask(mock)
-        assert ask(mock).content == "b"
-    failing = MockProvider("a", strict=True).fail_on_step(2)
-    with pytest.raises(AssertionError, match="was to fail at call 2, and was called 1 times"), failing:
+    with MockProvider("a", "b", strict=True).fail_on_step(0).fail_on_step(2) as mock:
+        for answer in ("a", "b"):
+            with pytest.raises(ProviderError):
+                ask(mock)
+            assert ask(mock).content == answer
+    failing = MockProvider("a", strict=True).fail_on_step(1)
+    with pytest.raises(AssertionError, match="was to fail at call 1, and was called 1 times"), failing:
         ask(failing)
 
 
