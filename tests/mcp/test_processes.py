@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernai.mcp import setup
+from kernai.mcp import guard, setup
 from kernai.testing.contracts import at_once
 from tests.mcp.support import RAW_SERVER, call, processes_with, raw_adapter, wait_until_ended
 from tests.warm_python import WarmProcess, WarmPython
@@ -122,6 +123,43 @@ def test_a_guard_that_is_asked_to_end_ends_its_server_first(tmp_path: Path) -> N
         os.kill(guard, signal.SIGTERM)
         assert wait_until_ended([server, guard]) == []
         assert int(call(adapter, "pid").text) != server
+
+
+ENDS = {"its server ends": 3, "SIGTERM": 1, "its host is gone": 1, "its input ends": 1}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_guard_waits_until(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(guard, "POLL_MILLISECONDS", 10)
+    (wake, waker), (ours, theirs), before = os.pipe(), os.pipe(), os.dup(0)
+    os.dup2(ours, 0)
+    code = "raise SystemExit(3)" if how == "its server ends" else "input()"
+    with os.fdopen(theirs, "w") as host, subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as server:
+        if how == "SIGTERM":
+            os.write(waker, bytes([signal.SIGTERM]))
+        if how == "its input ends":
+            host.close()
+        try:
+            assert guard._wait(server.pid, wake, os.getppid() + (how == "its host is gone")) == ENDS[how]
+        finally:
+            os.dup2(before, 0)
+            for file in (wake, waker, ours, before):
+                os.close(file)
+            server.kill()
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_group_is_asked_to_end_before_it_is_killed(obeys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "TERMINATION_SECONDS", 20.0 if obeys else 0.05)
+    asked = "lambda *_: (print('asked', flush=True), os._exit(0))" if obeys else "signal.SIG_IGN"
+    code = f"import os, signal; signal.signal(signal.SIGTERM, {asked}); print('ready', flush=True); signal.pause()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        guard._end_group(server.pid)
+        assert server.stdout.read() == ("asked\n" if obeys else "")
 
 
 def open_files() -> Counter[str]:
