@@ -271,7 +271,8 @@ def test_it(recorded_run):
 """
     report = outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), failed=1)
     assert "test_it.test_it.jsonl: make it with pytest --kernai-record" in report
-    outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "2"), "--kernai-record", passed=1)
+    for _ in range(2):  # a recording is replaced
+        outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "2"), "--kernai-record", passed=1)
     assert sorted(one.name for one in (Path(tests.path) / "recordings").iterdir()) == [
         "test_it.test_it.jsonl", "test_it.test_it.second.jsonl",
     ]
@@ -279,6 +280,7 @@ def test_it(recorded_run):
     report = outcome(tests, code.replace("OPTIONS", "skills=[]").replace("CALLS", "0"), failed=1)
     assert "the agent decides" in report
     recording = Path(tests.path) / "recordings" / "test_it.test_it.jsonl"
+    assert recording.read_text().count('"run_start"') == 1
     recording.write_text("".join(recording.read_text().splitlines(keepends=True)[:2]))
     report = outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), failed=1)
     assert "test_it.test_it.jsonl stops in the middle of the run: pytest --kernai-record" in report
@@ -331,6 +333,7 @@ ONE, OTHER = Media.from_bytes(b"1", mime_type="image/png"), Media.from_bytes(b"1
 @pytest.mark.parametrize("op, left, right, lines", [
     ("==", Message("user", "a"), Message("assistant", "b"), ["[0] user, not assistant:", "    - b", "    + a"]),
     ("==", [Message("user", "a")], [Message("user", "a"), Message("user", "b")], ["[0] user: a", "[1] only on the right: user: b"]),
+    ("==", [Message("user", "x" * LONGEST_SHOWN)], (), [f"[0] only on the left: user: {'x' * LONGEST_SHOWN}"]),
     ("==", [Message("user", "x " * 300)], (), [f"[0] only on the left: user: {('x ' * 300)[:LONGEST_SHOWN]}…"]),
     ("==", Message("user", [ONE]), Message("user", [OTHER]), [
         "[0] user:", f"      [image:{ONE.id}]", f"    with different content: {(ONE,)!r} and {(OTHER,)!r}",
