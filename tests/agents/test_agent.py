@@ -86,6 +86,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"name": 3}, TypeError, "name"),
     ({"middleware": len}, TypeError, "middleware must be a list or None"),
     ({"approve": 5}, TypeError, "approve must be a plain function"),
+    ({"approve": lambda: True}, TypeError, r"approve must be a function of the call: too many positional arguments"),
     ({"output": object()}, TypeError, "output"),
     ({"tools": []}, TypeError, "tools"),
 ])  # fmt: skip

@@ -47,6 +47,27 @@ def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, 
 
 
 @WAYS
+@pytest.mark.parametrize("callbacks, message", [
+    ({"on_event": lambda: None}, "on_event must take one argument, the event, and <lambda> does not"),
+    ({"on_event": lambda event, run: None}, "on_event must take one argument"),
+    ({"on_event": lambda event, *, run: None}, "on_event must take one argument"),
+    ({"on_task_complete": lambda task: None}, "on_task_complete is called with task_id= input= result= duration_ms= error="),
+    ({"on_task_complete": lambda task_id, result: None}, "and <lambda> takes no 'input'"),
+])  # fmt: skip
+def test_a_callback_that_would_fail_each_time_is_an_error_before_the_run(
+    way: Way, callbacks: dict[str, Any], message: str
+) -> None:
+    """Only the log says what a callback raises."""
+    model = agent("<final>done</final>")
+    with pytest.raises(TypeError, match=message):
+        way(model, **callbacks)
+    heard: list[Any] = []
+    for good in (heard.append, lambda event, more=None: heard.append(event), lambda *events: heard.extend(events)):
+        assert way(model, on_event=good, on_task_complete=lambda result, **_: None).text == "done"
+    assert {event.type for event in heard} >= {"run_start", "result"}
+
+
+@WAYS
 def test_stop_from_on_task_complete_ends_the_run(way: Way) -> None:
     def stop(**task: Any) -> None:
         raise Stop("guardrail", f"after {task['task_id']}")

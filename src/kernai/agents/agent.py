@@ -446,6 +446,8 @@ def _choice(name: str, *choices: str) -> Callable[[object], str]:
 def _check_approve(approve: object) -> object:
     if approve is not None and (not callable(approve) or is_async(approve)):
         raise TypeError(f"approve must be a plain function of the call, got {approve!r}")
+    if approve is not None:
+        _check_takes("approve", approve, "the call", 1)
     return approve
 
 
@@ -454,15 +456,19 @@ def _check_output_check(check: object) -> object:
         return None
     if not callable(check) or is_async(check):
         raise TypeError(f"output_check must be a plain function of (value, context), got {check!r}")
+    _check_takes("output_check", check, "(value, context)", 2)
+    return check
+
+
+def _check_takes(name: str, function: Any, arguments: str, count: int) -> None:
     from inspect import signature
 
     try:
-        signature(check).bind(None, None)
+        signature(function).bind(*[None] * count)
     except ValueError:  # a function in C without a signature
-        return check
+        return
     except TypeError as error:
-        raise TypeError(f"output_check must be a function of (value, context): {error}") from None
-    return check
+        raise TypeError(f"{name} must be a function of {arguments}: {error}") from None
 
 
 def _check_name(name: object) -> str | None:

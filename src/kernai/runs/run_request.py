@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai._util.api import closest, is_async, likely
@@ -330,6 +330,10 @@ def checked_context(given: object) -> Context:
     return context
 
 
+_VARARGS, _VARKEYWORDS = 0x04, 0x08  # of `inspect`
+_OF_A_TASK = ("task_id", "input", "result", "duration_ms", "error")
+
+
 def check_seconds(name: str, value: Any) -> float:
     """Returns the number of seconds. `ValueError` unless it is above 0 and below `LONGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
@@ -340,7 +344,28 @@ def check_seconds(name: str, value: Any) -> float:
 def _observer(name: str, value: Any) -> Any:
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be callable, got {type(value).__name__}")
+    if type(value) is FunctionType:
+        (_check_on_event if name == "on_event" else _check_on_task_complete)(value)
     return value
+
+
+def _check_on_event(function: FunctionType) -> None:
+    """Raises `TypeError` for a function that fails at each event, which only the log would say."""
+    code = function.__code__
+    needed = code.co_argcount - len(function.__defaults__ or ())
+    takes_one = code.co_argcount > 0 or code.co_flags & _VARARGS
+    if not takes_one or needed > 1 or code.co_kwonlyargcount > len(function.__kwdefaults__ or ()):
+        raise TypeError(f"on_event must take one argument, the event, and {function.__name__} does not")
+
+
+def _check_on_task_complete(function: FunctionType) -> None:
+    """Likewise for a function that is called with each task's outcome."""
+    code = function.__code__
+    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    missing = [one for one in _OF_A_TASK if one not in taken]
+    if missing and not code.co_flags & _VARKEYWORDS:
+        names = " ".join(f"{one}=" for one in _OF_A_TASK)
+        raise TypeError(f"on_task_complete is called with {names}, and {function.__name__} takes no {missing[0]!r}")
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:
