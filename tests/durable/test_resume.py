@@ -225,9 +225,11 @@ def test_a_run_that_a_call_has_ended_with_an_answer_gives_the_same_messages_agai
     def stop() -> str:
         raise Stop("final", "enough")
 
+    asked = '<block type="command" name="/help"></block><block type="ticket">one</block>'
     it = Agent(
-        instructions="x", skills=[Skill("stop", execute=stop)], protocols=[Protocol("ticket", lambda *_: beside)],
-        provider=MockProvider('<block type="ticket">one</block>' + command("stop")),
+        instructions="x", protocols=[Protocol("ticket", lambda *_: beside)],
+        skills=[Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})],
+        provider=MockProvider(asked + command("/skills") + command("look", "one") + command("stop")),
     )
     store = MemoryStore()
     ended = kernai.execute(it, "go", store=store, run_id="r")

@@ -7,8 +7,10 @@ from functools import cache
 from typing import Any
 
 from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
-from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
+from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, SkillInputError, Stop
 from kernai.events import (
+    BuiltinErrorRow,
+    BuiltinResultRow,
     CallEndedRow,
     LlmResponseRow,
     ModelFailedRow,
@@ -18,6 +20,7 @@ from kernai.events import (
     SkillErrorRow,
     SkillResultRow,
 )
+from kernai.loop import corrections
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference, MediaStore
@@ -74,9 +77,15 @@ def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def payload(row: CallEndedRow, media: MediaStore) -> Message:
+def payload(row: CallEndedRow | BuiltinResultRow | BuiltinErrorRow, media: MediaStore) -> Message:
     """The message with a call's outcome that the model reads."""
+    if isinstance(row, BuiltinResultRow):
+        return Message("user", result_block(row.command, row.result))
+    if isinstance(row, BuiltinErrorRow):
+        return Message("user", error_block(row.command, row.error))
     name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
+    if isinstance(row, SkillErrorRow) and row.exception == SkillInputError.__name__:
+        return Message("user", str(corrections.invalid_call(name, SkillInputError(row.error))))
     if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
         is_answer = row.stop_reason == StopReason.FINAL
         return Message("user", (result_block if is_answer else error_block)(name, neutralize(row.error)))

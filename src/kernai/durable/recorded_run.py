@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.block import final_block, neutralize, result_block
@@ -17,6 +18,8 @@ from kernai.events import (
     RECORDING_FORMAT,
     ApprovalGivenRow,
     ApprovalRequestedRow,
+    BuiltinErrorRow,
+    BuiltinResultRow,
     CallEndedRow,
     ContextSavedRow,
     FinalRow,
@@ -220,7 +223,8 @@ class RecordedRun:
     def _final_result(self, media: MediaStore) -> Result[Any]:
         sent: list[Any] = []  # without the system message
         answer: list[Message] = []
-        calls: list[CallEndedRow] = []  # after the last response: one of them may have ended the run with an answer
+        #: after the last response: one of them may have ended the run with an answer
+        calls: list[CallEndedRow | BuiltinResultRow | BuiltinErrorRow] = []
         finish_reason = None
         #: the recorded inputs by their index in `sent`, since `messages_sent` does not say who wrote a message
         inputs: dict[int, str | Sequence[Any]] = {len(self.start.history): self.start.input}
@@ -239,11 +243,10 @@ class RecordedRun:
                 finish_reason = row.finish_reason
             elif isinstance(row, InputAddedRow):
                 added = row.input
-            elif isinstance(row, CallEndedRow):
+            elif isinstance(row, (CallEndedRow, BuiltinResultRow, BuiltinErrorRow)):
                 calls.append(row)
             elif isinstance(row, FinalRow) and (calls or not answer):
-                calls.sort(key=lambda call: int(call.call_id.rpartition(".")[2]))
-                answer += [payload(call, media) for call in calls]
+                answer += [payload(call, media) for call in _in_order(calls)]
                 answer.append(Message("assistant", final_block(row.text)))
         end = self.result
         assert end is not None
@@ -317,6 +320,18 @@ class RecordedRun:
         """
         since = self.seams[-1].seq if self.seams else -1
         return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > since]
+
+
+def _in_order(
+    calls: Iterable[CallEndedRow | BuiltinResultRow | BuiltinErrorRow]
+) -> list[CallEndedRow | BuiltinResultRow | BuiltinErrorRow]:
+    """The outcomes of a response's calls in the order of the calls. Those of built-in commands have no number."""
+    by_number: dict[int, CallEndedRow | BuiltinResultRow | BuiltinErrorRow] = {
+        int(one.call_id.rpartition(".")[2]): one for one in calls if isinstance(one, CallEndedRow)
+    }
+    free = (number for number in count() if number not in by_number)
+    by_number |= {next(free): one for one in calls if not isinstance(one, CallEndedRow)}
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def _dropped_by(one: Recorded) -> Sequence[int]:
