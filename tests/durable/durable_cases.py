@@ -16,6 +16,7 @@ import kernai
 from kernai import (
     Agent,
     Context,
+    Event,
     Media,
     Message,
     MockProvider,
@@ -28,6 +29,7 @@ from kernai import (
 )
 from kernai.durable.run_head import MemoryStore
 from kernai.durable.store import Entry
+from tests.ways import LIVE_ONLY
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
 SKILLS = ("look", "fail", "many", "picture", "nothing")
@@ -87,6 +89,19 @@ class Performed:
     def note(self, what: str) -> None:
         with self._lock:
             self.calls[what] += 1
+
+
+class CancelAt:
+    """Is set from the nth recorded event on."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def __call__(self, event: Event) -> None:
+        self._left -= event.type not in LIVE_ONLY
+
+    def is_set(self) -> bool:
+        return self._left <= 0
 
 
 #: by the first words of the conversation, what the model says when it has said so much

@@ -17,7 +17,6 @@ import kernai
 from kernai import (
     Agent,
     Context,
-    Event,
     Limits,
     LlmResponse,
     Message,
@@ -32,7 +31,7 @@ from kernai import (
 )
 from kernai.durable.recorded_run import RecordedRun
 from kernai.middleware import CallModel, retry
-from tests.durable.durable_cases import PRICED, WAYS, Appends, command
+from tests.durable.durable_cases import PRICED, WAYS, Appends, CancelAt, command
 
 Ctx = SkillContext[Context]
 REASONS = ("guardrail", "timeout", "cancelled", "max_cost")
@@ -71,17 +70,6 @@ class Scripted(Provider):
         lines = self._scripts[first]
         content = lines[said] if said < len(lines) else "<final>enough</final>"
         return LlmResponse(content, prompt_tokens=10, completion_tokens=2, total_tokens=12)
-
-
-class CancelAt:
-    def __init__(self, count: int) -> None:
-        self._left = count
-
-    def __call__(self, event: Event) -> None:
-        self._left -= 1
-
-    def is_set(self) -> bool:
-        return self._left <= 0
 
 
 class RandomRun:

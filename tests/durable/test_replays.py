@@ -407,8 +407,6 @@ def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> 
     at = next(at for at, entry in enumerate(entries) if entry["event"] == "result")
     entries.insert(at, {**entries[at], "event": "json", "data": '{"draft": true}'})
     older.append("r", 0, entries, [])
-    replayed = kernai.replay(it, "r", store=older).result
-    assert replayed is not None
-    assert replayed.text == draft
+    assert replayed(it, "r", store=older).text == draft
     live = way.resume(it, "r", input="more", store=older, provider=MockProvider(draft, "<final>2</final>"))
     assert (live.text, live.messages[-2].text[:28]) == ("2", '<block type="error" name="re')

@@ -18,7 +18,6 @@ import pytest
 import kernai
 from kernai import (
     Agent,
-    Event,
     Limits,
     LlmResponse,
     Media,
@@ -52,6 +51,7 @@ from tests.durable.durable_cases import (
     EACH_WAY,
     WAYS,
     Appends,
+    CancelAt,
     Performed,
     Way,
     agent,
@@ -59,6 +59,7 @@ from tests.durable.durable_cases import (
     cut,
     payer,
     provider,
+    replayed,
 )
 
 
@@ -196,22 +197,6 @@ def test_a_finished_plan_says_again_which_of_its_tasks_failed(on_prose: Any) -> 
     assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
 
 
-class CancelAt:
-    """Is set from the nth event on."""
-
-    def __init__(self, at: int) -> None:
-        self._at = at
-        self._lock = threading.Lock()
-        self.count = 0
-
-    def __call__(self, event: Event) -> None:
-        with self._lock:
-            self.count += event.type not in ("text_chunk", "block_start", "block_content", "block_end")
-
-    def is_set(self) -> bool:
-        return self.count >= self._at
-
-
 def cancelled_at(at: int, way: Way) -> MemoryStore:
     store, cancel = MemoryStore(), CancelAt(at)
     way.execute(
@@ -319,9 +304,7 @@ def test_the_usage_of_failed_calls_stays_on_the_bill(bill: str, way: Way) -> Non
         else:
             result = way.resume(it, "r", provider=Script(*segment), **options, **again)
             again = {}
-        replayed = kernai.replay(it, "r", store=store).result
-        assert replayed is not None
-        assert replayed.usage == result.usage
+        assert replayed(it, "r", store=store).usage == result.usage
     assert result is not None
     assert result.ok
     used = result.usage
@@ -356,9 +339,8 @@ def test_a_model_is_not_called_again_where_a_limit_is_used_up_by_what_failed(lim
     fine = Script("<final>ok</final>")
     for _ in range(2):
         stopped = way.resume(it, "r", store=store, provider=fine, limits=limits)
-        replayed = kernai.replay(it, "r", store=store).result
-        assert replayed is not None
-        assert (stopped.ok, replayed.stop_reason, replayed.usage) == (False, stopped.stop_reason, stopped.usage)
+        again = replayed(it, "r", store=store)
+        assert (stopped.ok, again.stop_reason, again.usage) == (False, stopped.stop_reason, stopped.usage)
     assert fine.asked == 0
     result = way.resume(it, "r", store=store, provider=fine, limits=Limits(max_calls=1))
     assert (result.ok, result.usage.model_calls) == (True, 2)
