@@ -276,15 +276,15 @@ class OpenAIReader(SseReader):
         prompt_tokens = count_of(usage.get("prompt_tokens"))
         if prompt_tokens or not self.prompt_tokens:
             self.prompt_tokens = prompt_tokens
+            # DeepSeek and Moonshot report it outside of the details
+            places = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+            cached = (count_of(at(usage, *path)) for path in places)
+            self.cached_tokens = next((count for count in cached if count is not None), None)
+            self.cache_write_tokens = count_of(at(usage, "prompt_tokens_details", "cache_write_tokens"))
         self.cost = cost_of(usage)
         thought = count_of(at(usage, "completion_tokens_details", "reasoning_tokens"))
         self.thought_tokens(thought)
         self.completion_tokens = self._completion(usage, thought)
-        # DeepSeek and Moonshot report it outside of the details
-        places = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
-        cached = (count_of(at(usage, *path)) for path in places)
-        self.cached_tokens = next((count for count in cached if count is not None), None)
-        self.cache_write_tokens = count_of(at(usage, "prompt_tokens_details", "cache_write_tokens"))
 
     def _completion(self, usage: Mapping[str, Any], thought: int | None) -> int | None:
         """Return the completion's tokens including the reasoning. xAI's completion excludes it, as the total shows."""

@@ -330,26 +330,12 @@ def test_only_https_is_passed_on_and_gs_to_gemini(vendor: str, kind: str, writte
     assert one(vendor, media, ALL) == (filled(BY_URL[vendor, kind], url=url) if passed_on else placeholder(vendor, media))
 
 
-@pytest.mark.parametrize(
-    "vendor,mime,taken",
-    [
-        *(("openai", mime, "wav") for mime in ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")),
-        *(("openai", mime, "mp3") for mime in ("audio/mpeg", "audio/mp3")),
-        *(("openai", mime, None) for mime in ("audio/ogg", "audio/flac", "text/plain", "video/mp4", "application/zip")),
-        *(("openai-responses", mime, mime) for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")),
-        *(("openai-responses", mime, None) for mime in ("image/svg+xml", "audio/wav", "audio/mpeg", "text/plain", "video/mp4")),
-        *(("anthropic", mime, mime) for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")),
-        *(("anthropic", mime, None) for mime in ("image/svg+xml", "image/bmp", "image/heic", "application/zip", "audio/wav")),
-        *(("gemini", mime, mime) for mime in ("image/heic", "audio/ogg", "video/quicktime", "text/csv")),
-        *(("ollama", mime, BASE64) for mime in ("image/png", "image/webp")),
-        *(("ollama", mime, None) for mime in ("application/pdf", "audio/wav", "video/mp4")),
-    ],
-)  # fmt: skip
-def test_which_types_each_vendor_takes(vendor: str, mime: str, taken: str | None) -> None:
-    media = Media.from_bytes(PAYLOAD, mime_type=mime)
-    shape = one(vendor, media, ALL)
-    assert (shape == placeholder(vendor, media)) == (taken is None)
-    assert taken is None or taken in str(shape)
+@pytest.mark.parametrize("mime,format", [
+    *((mime, "wav") for mime in ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")), ("audio/mpeg", "mp3"), ("audio/mp3", "mp3"),
+])  # fmt: skip
+def test_openai_is_told_the_format_of_a_sound_in_its_own_word(mime: str, format: str) -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": BASE64, "format": format}}
+    assert one("openai", Media.from_bytes(PAYLOAD, mime_type=mime), ALL) == sound
 
 
 @pytest.mark.parametrize("payload,said", [(b"plain", "plain"), ("größer".encode(), "größer"), (b"a\xffb", "a�b")])
