@@ -264,42 +264,29 @@ async def test_a_call_whose_announcement_was_being_appended_when_the_run_was_can
 
 
 @pytest.mark.parametrize("at", ["llm_response", "final", "result"])
-def test_events_are_in_the_store_even_when_their_observer_is_interrupted(at: str) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_events_are_in_the_store_even_when_the_run_ends_in_their_observer(is_async: bool, at: str) -> None:
     def interrupted(event: Event) -> None:
         if event.type == at:
             raise KeyboardInterrupt
 
-    store = Appends()
-    model, recorder = MockProvider("<final>Hello!</final>"), Recorder()
-    polite = Agent(instructions="", provider=model)
-    with pytest.raises(KeyboardInterrupt):
-        kernai.execute(polite, "Hi", store=store, run_id="r", recorder=recorder, on_event=interrupted)
-    assert [kind for batch in store.batches for kind in batch] == [event.type for event in recorder.entries]
-    assert kernai.resume(polite, "r", store=store).text == "Hello!"
-    assert len(model.calls) == 1
-
-
-@pytest.mark.parametrize("at", ["llm_response", "final", "result"])
-async def test_events_are_in_the_store_even_when_the_run_is_cancelled_in_an_observer(at: str) -> None:
-    there = asyncio.Event()
-
-    async def hangs(event: Event) -> None:
+    async def cancelled(event: Event) -> None:
         if event.type == at:
-            there.set()
+            task.cancel()
             await asyncio.sleep(PATIENCE)
 
-    store = Appends()
-    model, recorder = MockProvider("<final>Hello!</final>"), Recorder()
-    polite = Agent(instructions="", provider=model)
-    going = asyncio.ensure_future(
-        kernai.aexecute(polite, "Hi", store=store, run_id="r", recorder=recorder, on_event=hangs)
-    )
-    await asyncio.wait_for(there.wait(), PATIENCE)
-    going.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await going
+    async def cancelled_run() -> None:
+        nonlocal task
+        task = asyncio.ensure_future(kernai.aexecute(polite, "Hi", on_event=cancelled, **options))
+        await task
+
+    task: Any = None
+    store, model, recorder = Appends(), MockProvider("<final>Hello!</final>"), Recorder()
+    polite, options = Agent(instructions="", provider=model), {"store": store, "run_id": "r", "recorder": recorder}
+    with pytest.raises(asyncio.CancelledError if is_async else KeyboardInterrupt):
+        asyncio.run(cancelled_run()) if is_async else kernai.execute(polite, "Hi", on_event=interrupted, **options)
     assert [kind for batch in store.batches for kind in batch] == [event.type for event in recorder.entries]
-    assert (await kernai.aresume(polite, "r", store=store)).text == "Hello!"
+    assert kernai.resume(polite, "r", store=store).text == "Hello!"
     assert len(model.calls) == 1
 
 

@@ -29,10 +29,6 @@ def answer(block: Block, ctx: SkillContext[Any]) -> str:
     return f"{block.name}: {block.content}"
 
 
-def names(registry: ProtocolRegistry) -> list[str]:
-    return registry.names
-
-
 # ---------------------------------------------------------------------------------------------- what may be one
 
 
@@ -99,21 +95,6 @@ def test_registering_something_else_is_refused(arguments: Any, complaint: str) -
         ProtocolRegistry().register(*arguments)
 
 
-# ------------------------------------------------------------------------------------------------ the decorator
-
-
-def test_the_decorator_registers_and_gives_the_function_back() -> None:
-    @protocol("tickets", documentation="How to ask.")
-    def handler(block: Block, ctx: SkillContext[Any]) -> str:
-        """Not this."""
-        return answer(block, ctx)
-
-    found = protocols.find("tickets")
-    assert found is not None
-    assert found.handler is handler
-    assert found.documentation == "How to ask."
-
-
 # ---------------------------------------------------------------------------------------------------- in a run
 
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
@@ -176,7 +157,7 @@ def test_protocols_are_listed_as_json_with_name_and_documentation() -> None:
     assert listed == [{"name": "tickets", "documentation": "How to ask: <block>."}]
 
 
-def test_the_decorator_without_parentheses_takes_the_functions_name() -> None:
+def test_the_decorator_registers_a_function_by_its_name_and_docstring_or_others_and_gives_it_back() -> None:
     @protocol
     def ticketing(block: Block, ctx: SkillContext[Any]) -> str:
         """Tickets by number."""
@@ -186,10 +167,13 @@ def test_the_decorator_without_parentheses_takes_the_functions_name() -> None:
     def orders(block: Block, ctx: SkillContext[Any]) -> str:
         return block.content
 
-    assert protocols.names == ["ticketing", "orders"]
-    found = protocols.find("ticketing")
-    assert found is not None
-    assert found.documentation == "Tickets by number."
+    @protocol("tickets", documentation="How to ask.")
+    def handler(block: Block, ctx: SkillContext[Any]) -> str:
+        """Not this."""
+        return answer(block, ctx)
+
+    assert protocols.all() == [
+        Protocol("ticketing", ticketing, "Tickets by number."), Protocol("orders", orders), Protocol("tickets", handler, "How to ask.")]
     result = execute(Agent(instructions="", provider=MockProvider('<block type="ticketing">5</block>', "<final>x</final>")), "x")
     assert result.messages[2].text == '<block type="result" name="ticketing">ticket 5</block>'
 
