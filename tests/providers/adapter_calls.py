@@ -15,7 +15,7 @@ import asyncio
 import json
 import ssl
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -265,6 +265,13 @@ def asked(
     (request,) = transport.requests
     assert transport.open_responses == 0
     return request
+
+
+def replying(vendor: str, *streams: Iterable[bytes | BaseException], **options: Any) -> HttpProvider:
+    """One of the adapters; its vendor answers with these streams, the last one again and again."""
+    kind = {"content-type": WIRES[vendor].media_type}
+    transport = MemoryTransport(*(MemoryReply(200, kind, stream) for stream in streams))
+    return ADAPTERS[vendor]("k", transport=transport, max_retries=0, **options)
 
 
 def body_of(request: Request) -> Any:

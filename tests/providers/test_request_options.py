@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapter_calls import ADAPTERS, HELLO, asked, body_of, sent, user
+from adapter_calls import ADAPTERS, HELLO, asked, body_of, replying, sent, user
 from kernai import GenerationOptions, KernaiError, Media, Message, Model
 from kernai_providers import AnthropicProvider, HttpProvider, MemoryTransport, resolve
 from kernai_providers.in_process import MemoryReply
@@ -82,9 +82,7 @@ def test_sampling_options_are_sent_to_every_other_model(vendor: str, id: str, ge
 
 
 def test_a_response_says_what_was_not_sent() -> None:
-    wire = WIRES["anthropic"]
-    transport = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, wire.stream(["Hi"])))
-    provider = AnthropicProvider("k", transport=transport)
+    provider = replying("anthropic", WIRES["anthropic"].stream(["Hi"]))
     answer = provider.call(HELLO, Model("claude-opus-5"), GenerationOptions(temperature=0.5), print)
     assert answer.metadata["not_sent"] == ["temperature"]
     assert "not_sent" not in provider.call(HELLO, Model("claude-opus-5"), GenerationOptions(), print).metadata

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import kernai
-from adapter_calls import ADAPTERS
-from kernai import Agent, Cost, Limits, MemoryStore, Model, Recorder, Result, Usage
+from adapter_calls import ADAPTERS, replying
+from kernai import Agent, Cost, Limits, MemoryStore, MockProvider, Model, Recorder, Result, Usage
 from kernai_providers import VENDORS, MemoryReply, MemoryTransport, resolve
 from kernai_providers.reader import Reader
 from vendor_wires import WIRES
@@ -123,9 +123,7 @@ def stream_with(vendor: str, usage: dict[str, Any]) -> list[bytes]:
 @pytest.mark.parametrize("name", BILLS)
 def test_the_cost_follows_the_vendors_formula(name: str) -> None:
     vendor, usage, millionths = BILLS[name]
-    kind = "application/x-ndjson" if vendor == "ollama" else "text/event-stream"
-    transport = MemoryTransport(MemoryReply(200, {"content-type": kind}, stream_with(vendor, usage)))
-    provider = ADAPTERS[vendor]("k", transport=transport)
+    provider = replying(vendor, stream_with(vendor, usage))
     agent = Agent(instructions="", provider=provider, model=Model("m", cost=RATES))
     result = kernai.execute(agent, "Hi.")
     assert result.text == "Hi"
@@ -150,7 +148,6 @@ def test_a_price_that_is_none_is_refused(cost: Any) -> None:
 
 
 MODEL = Model("m", cost=(2.0, 10.0, 0.5, 3.0))
-TYPES = {"ollama": "application/x-ndjson"}
 Way = Callable[[Agent, Recorder, threading.Event], Result]
 
 
@@ -166,17 +163,10 @@ def events_of(vendor: str) -> list[bytes]:
     return WIRES[vendor].whole(Turn(("Hel", "lo"), usage=(900, 60)))
 
 
-def agent_on(vendor: str, pieces: Iterator[bytes], **more: Iterator[bytes]) -> Agent:
-    del more
-    reply = MemoryReply(200, {"content-type": TYPES.get(vendor, "text/event-stream")}, pieces)
-    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(reply), max_retries=0)
-    return Agent(instructions="", provider=provider, model=MODEL)
-
-
 def known(vendor: str, events: list[bytes]) -> Usage | None:
     """What the vendor has said with these events."""
     reader: Reader = ADAPTERS[vendor]("k").reader()
-    reader.begin({"content-type": TYPES.get(vendor, "text/event-stream")})
+    reader.begin({"content-type": WIRES[vendor].media_type})
     for event in events:
         reader.feed(event)
     return reader.usage
@@ -200,7 +190,7 @@ def test_a_run_that_ends_in_any_event_of_a_stream_keeps_what_was_reported(
         cancel.set()
         yield b": nothing\n\n" if vendor != "ollama" else b"\n"
 
-    result = way(agent_on(vendor, pieces()), recorder, cancel)
+    result = way(Agent(instructions="", provider=replying(vendor, pieces()), model=MODEL), recorder, cancel)
     assert result.stop_reason == ("error" if how == "cut" else "cancelled")
     expected = known(vendor, events[:at])
     (failed,) = recorder.for_event("model_failed")
@@ -241,12 +231,8 @@ def test_an_attempt_that_is_made_again_is_on_the_bill_and_on_record() -> None:
 
 
 def test_what_failed_calls_used_counts_against_the_limits() -> None:
-    wire = WIRES["anthropic"]
-    reply = MemoryReply(200, {"content-type": "text/event-stream"}, wire.opening(Turn(usage=(1200, 0))))
-    provider = ADAPTERS["anthropic"]("k", transport=MemoryTransport(reply), max_retries=0)
+    provider = replying("anthropic", WIRES["anthropic"].opening(Turn(usage=(1200, 0))))
     part = Agent(instructions="", provider=provider, model=MODEL).as_skill("ask", "Asks another model.")
-    from kernai import MockProvider
-
     whole = Agent(
         instructions="", skills=[part], model=MODEL,
         provider=MockProvider("<block type='command' name='ask'>Hi</block>", "<final>Done</final>"),

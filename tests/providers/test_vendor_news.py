@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from adapter_calls import ADAPTERS, HELLO, asked, body_of, user
+from adapter_calls import ADAPTERS, HELLO, asked, body_of, replying, user
 from kernai import (
     Agent,
     GenerationOptions,
@@ -44,15 +44,12 @@ def events(*data: Any) -> list[bytes]:
 
 def answered(vendor: str, body: Sequence[bytes], pieces: list[str] | None = None) -> LlmResponse:
     """The response that an adapter makes of a stream."""
-    kind = {"content-type": WIRES[vendor].media_type}
-    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(MemoryReply(200, kind, body)), max_retries=0)
-    return provider.call(HELLO, Model("m"), GenerationOptions(), (pieces if pieces is not None else []).append)
+    given = HELLO, Model("m"), GenerationOptions(), (pieces if pieces is not None else []).append
+    return replying(vendor, body).call(*given)
 
 
 def ran(vendor: str, body: Sequence[bytes], **agent: Any) -> kernai.Result:
-    kind = {"content-type": WIRES[vendor].media_type}
-    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(MemoryReply(200, kind, body)), max_retries=0)
-    return kernai.execute(Agent(instructions="", provider=provider, model=Model("m"), **agent), "Hi")
+    return kernai.execute(Agent(**{"instructions": "", "provider": replying(vendor, body), "model": Model("m"), **agent}), "Hi")
 
 
 # ------------------------------------------------------------------------------------------------------ OpenAI
@@ -209,10 +206,8 @@ def test_a_fallback_block_says_which_model_answers() -> None:
     body = anthropic({"type": "content_block_start", "index": 0, "content_block": block}, *text_block("Hi"))
     response = answered("anthropic", body)
     assert (response.content, response.model, response.metadata["model"]) == ("Hi", "claude-b", "claude-b")
-    model = Model("claude-a", cost=kernai.Cost(1.0, 1.0))
-    transport = MemoryTransport(MemoryReply(200, EVENTS, body))
-    agent = Agent(instructions="", provider=ADAPTERS["anthropic"]("k", transport=transport), model=model)
-    assert kernai.execute(agent, "Hi").usage.cost is None  # the price is another model's
+    priced = Model("claude-a", cost=kernai.Cost(1.0, 1.0))
+    assert ran("anthropic", body, model=priced).usage.cost is None  # the price is another model's
 
 
 def test_what_anthropic_says_of_the_usage_and_the_end_is_kept() -> None:
@@ -290,10 +285,8 @@ def test_no_tokens_at_all_for_an_answer_are_an_unknown_number(vendor: str, caplo
     assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (None, None, None)
     result = ran(vendor, body)
     assert result.usage.total_tokens is None
-    kind = {"content-type": WIRES[vendor].media_type}
-    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(MemoryReply(200, kind, body)))
-    limited = kernai.execute(
-        Agent(instructions="", provider=provider, model=Model("m")), "Hi", limits=Limits(max_tokens=10_000))
+    agent = Agent(instructions="", provider=replying(vendor, body), model=Model("m"))
+    limited = kernai.execute(agent, "Hi", limits=Limits(max_tokens=10_000))
     assert limited.text == "Hello."
     assert "usage.estimated" in caplog.text
 
