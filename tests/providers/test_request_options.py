@@ -81,11 +81,16 @@ def test_sampling_options_are_sent_to_every_other_model(vendor: str, id: str, ge
     assert sent(vendor, generation=generation, id=id)["temperature"] == 0.5
 
 
-def test_a_response_says_what_was_not_sent() -> None:
-    provider = replying("anthropic", WIRES["anthropic"].stream(["Hi"]))
-    answer = provider.call(HELLO, Model("claude-opus-5"), GenerationOptions(temperature=0.5), print)
-    assert answer.metadata["not_sent"] == ["temperature"]
-    assert "not_sent" not in provider.call(HELLO, Model("claude-opus-5"), GenerationOptions(), print).metadata
+@pytest.mark.parametrize("vendor,id,generation,not_sent", [
+    ("anthropic", "claude-opus-5", {"temperature": 0.5}, ["temperature"]), ("anthropic", "claude-opus-5", {}, None),
+    ("openai", "o3", {"temperature": 0.5, "top_p": 0.5}, ["temperature", "top_p"]), ("openai", "o3", {"stop": "x"}, None),
+    ("openai-responses", "gpt-4o", {"stop": "x"}, ["stop"]), ("openai-responses", "gpt-4o", {"temperature": 0.5}, None),
+    ("openai-responses", "gpt-5", {"stop": "x", "top_p": 0.5}, ["top_p", "stop"]),
+])  # fmt: skip
+def test_a_response_says_what_was_not_sent(vendor: str, id: str, generation: Any, not_sent: Any) -> None:
+    provider = replying(vendor, WIRES[vendor].stream(["Hi"]))
+    answer = provider.call(HELLO, Model(id), GenerationOptions.coerce(generation), print)
+    assert answer.metadata.get("not_sent") == not_sent
 
 
 @pytest.mark.parametrize(
