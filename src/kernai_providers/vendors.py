@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from kernai import Cost, GenerationOptions, Message, Model, ProviderError
 from kernai._util.api import close_matches
@@ -293,10 +293,10 @@ def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
 
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
-    """Return the address of this vendor. Removes the options for its places from `options`."""
+    """Return the address of this vendor, None if the caller gives one. Removes the options for its places from `options`."""
     given = {place.name: options.pop(place.name, None) for place in vendor.places}
     if options.get("base_url") is not None:
-        return cast("str", options["base_url"])
+        return None
     for variable, suffix in vendor.base_url_variables:
         if os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")

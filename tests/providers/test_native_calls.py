@@ -597,5 +597,6 @@ def test_a_constrained_agent_holds_ollama_to_a_schema_of_all_it_may_say(texts: l
     assert len(recorder.for_event("skill_result")) == len(texts) - 1
     ways = bodies[0]["format"]["anyOf"]
     assert ways[0]["properties"]["tool"] == {"const": "search"}
+    assert [list(way["properties"]) for way in ways[1:]] == [["tool", "arguments"]] * 2 + [["answer"]]
     assert "- search: Searches the shelf." in bodies[0]["messages"][0]["content"]
     assert "tools" not in bodies[0]

@@ -267,6 +267,12 @@ def test_a_thought_goes_back_to_anthropic_only_if_it_is_whole() -> None:
         assert (response.metadata["reasoning"], response.metadata.get("reasoning_items")) == ("Hm.", kept)
 
 
+def test_each_signature_of_gemini_goes_back_with_its_call() -> None:
+    _, _, bodies = run("gemini", gemini(*({"functionCall": {"name": "search", "args": {"q": q}}, "thoughtSignature": q} for q in "abc")))
+    parts = [part for one in bodies[-1]["contents"] for part in one["parts"] if "functionCall" in part]
+    assert [part["functionCall"]["args"]["q"] + part["thoughtSignature"] for part in parts] == ["aa", "bb", "cc"]
+
+
 def test_ids_that_come_twice_go_back_as_different_ones() -> None:
     again = openai(piece(A, index=0, id="same", name="search"), piece(B, index=1, id="same", name="search"))
     _, gave, bodies = run("openai", again, again)

@@ -30,6 +30,7 @@ from transport_clients import (
     CLIENTS,
     FRAMINGS,
     KEY,
+    MEMORY,
     PATIENCE,
     REAL,
     TEXT,
@@ -109,7 +110,6 @@ def test_a_redirect_is_an_answer_like_any_other(wire: Stage) -> None:
     response = client.send(wire.request())
     assert (response.status, response.headers["location"]) == (307, "http://127.0.0.1:9/elsewhere")
     response.close()
-    assert wire.server is not None
     assert len(wire.server.requests) == 1
 
 
@@ -117,7 +117,6 @@ def test_cookies_are_not_kept(wire: Stage) -> None:
     client = wire.answers(plain(b"one").with_headers({"Set-Cookie": "a=b; Path=/"}))
     read(client, wire.request())
     read(client, wire.request())
-    assert wire.server is not None
     assert "cookie" not in wire.server.requests[1].headers
 
 
@@ -129,7 +128,6 @@ def test_a_request_is_sent_as_given_and_gets_a_user_agent_a_length_and_no_compre
     client = wire.answers(plain(b""))
     read(client, wire.request(body=body))
     read(client, wire.request(body=b""))
-    assert wire.server is not None
     sent, empty = wire.server.requests
     assert empty.headers["content-length"] == "0"
     assert (sent.method, sent.path, sent.body) == ("POST", f"/v1/chat?key={KEY}", body)
@@ -142,7 +140,6 @@ def test_a_request_is_sent_as_given_and_gets_a_user_agent_a_length_and_no_compre
 def test_what_the_caller_says_about_compression_and_user_agent_goes_first(wire: Stage) -> None:
     headers = {"accept-encoding": "gzip", "USER-AGENT": "mine/1"}
     read(wire.answers(plain(b"")), wire.request(method="GET", body=b"", headers=headers))
-    assert wire.server is not None
     sent = wire.server.requests[0].headers
     assert (sent["accept-encoding"], sent["user-agent"]) == ("gzip", "mine/1")
     assert "content-length" not in sent
@@ -166,7 +163,7 @@ def test_an_impossible_request_is_the_callers_mistake_and_shows_no_value(stage: 
     with pytest.raises(ValueError, match=r"^(method|url|header)") as caught:
         client.send(stage.request(**changes))
     assert KEY not in "".join(traceback.format_exception(caught.value))
-    assert stage.server is None or stage.server.accepts == 0
+    assert stage.kind in MEMORY or stage.server.accepts == 0
 
 
 # Compression
@@ -235,7 +232,6 @@ def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_to_the_next_reque
     client = wire.answers(Reply(status, headers, (body,), "none"), plain(b"next"))
     assert read(client, wire.request()) == (status, expected)
     assert read(client, wire.request()) == (200, b"next")
-    assert wire.server is not None
     assert wire.server.accepts == 2
 
 
@@ -252,7 +248,6 @@ def test_interim_answers_are_passed_over(wire: Stage, interim: bytes) -> None:
     client = wire.answers(replace(plain(b"hello"), before=(interim,)), plain(b"next"))
     assert read(client, wire.request()) == (200, b"hello")
     assert read(client, wire.request()) == (200, b"next")
-    assert wire.server is not None
     assert wire.server.accepts == 1
 
 
@@ -302,7 +297,6 @@ def test_what_is_not_http_is_a_permanent_error(wire: Stage, data: bytes) -> None
 
 def test_a_refused_connection_names_host_and_port(wire: Stage) -> None:
     client = wire.answers(plain(b""))
-    assert wire.server is not None
     wire.server.close()
     error = failure(lambda: client.send(wire.request()))
     assert error.kind == "connect"
@@ -328,7 +322,6 @@ def test_a_certificate_nobody_vouches_for_is_refused_before_the_request_is_sent(
         error = failure(lambda: client.send(wire.request()))
     assert (error.kind, error.retryable) == ("tls", False)
     assert "certificate" in str(error)
-    assert wire.server is not None
     assert not wire.server.requests
 
 
@@ -392,7 +385,6 @@ def test_no_error_holds_a_header_a_query_or_the_body(wire: Stage) -> None:
 def test_a_finished_answer_leaves_its_connection_for_the_next_request(wire: Stage) -> None:
     client = wire.answers(Reply(body=(b"event", b"unread", b"unread")))
     server = wire.server
-    assert server is not None
     for _ in range(5):
         response = client.send(wire.request())
         assert next(iter(response)) == b"event"
@@ -410,7 +402,6 @@ def test_finishing_waits_neither_for_a_silent_nor_for_an_endless_rest(wire: Stag
         assert next(iter(response))
         response.finish()
     server = wire.server
-    assert server is not None
     server.until(lambda: all(request.client_closed.is_set() for request in server.requests) or not server.open_connections)
     assert server.accepts == 2
 
@@ -446,7 +437,6 @@ def test_closing_from_elsewhere_wakes_the_reader(wire: Stage, framing: Any, tls:
     reader.join(PATIENCE)
     assert not reader.is_alive()
     assert [type(error) for error in ended] == [TransportError]
-    assert wire.server is not None
     assert wire.server.client_closed.wait(PATIENCE)
 
 
@@ -466,7 +456,6 @@ def test_cancelling_the_task_closes_a_tls_connection(in_head: bool) -> None:
 
         task = client.start(stream())
         server = stage.server
-        assert server is not None
         server.until(lambda: len(server.requests) == 1)
         assert in_head or begun.wait(PATIENCE)
         task.cancel()

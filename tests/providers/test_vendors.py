@@ -33,6 +33,7 @@ from kernai_providers import (
 )
 from kernai_providers.in_process import MemoryReply
 from kernai_providers.vendors import FAMILIES
+from vendor_wires import WIRES
 
 NAMES = [name for vendor in VENDORS for name in vendor.names]
 VARIABLES = {name for vendor in VENDORS for name in vendor.variables}
@@ -327,6 +328,11 @@ def test_options_go_to_the_provider() -> None:
     assert (request.headers["X-A"], request.timeouts.connect, request.timeouts.read) == ("b", 3.0, 4.0)
     with pytest.raises(TypeError, match="temprature"):
         resolve("groq/m", api_key="k", temprature=1)
+    unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))
+    provider, model = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
+    assert provider.call(HELLO, model, GenerationOptions(), print).content == "Hi"
+    with pytest.raises(TypeError, match="anthropic has no option 'done_marker'"):
+        resolve("anthropic/m", api_key="k", done_marker=False)
 
 
 def test_configured_lists_the_vendors_whose_key_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,14 +171,20 @@ class Stage:
     def __init__(self, kind: str, stack: ExitStack) -> None:
         self.kind = kind
         self._stack = stack
-        self.server: WireServer | None = None
+        self._servers: list[WireServer] = []
+
+    @property
+    def server(self) -> WireServer:
+        """The one that answers; there is none for a transport in memory."""
+        (server,) = self._servers
+        return server
 
     def answers(self, *replies: Reply, tls: bool = False) -> Client:
         self.url = "http://127.0.0.1:9"
         if self.kind in MEMORY:
             return self._stack.enter_context(memory_client(self.kind, replies))
         authority = Authority() if tls else None
-        self.server = self._stack.enter_context(WireServer(replies, tls=authority.server() if authority else None))
+        self._servers = [self._stack.enter_context(WireServer(replies, tls=authority.server() if authority else None))]
         self.url = self.server.url
         return self._stack.enter_context(real_client(self.kind, authority.client() if authority else NO_TLS))
 
