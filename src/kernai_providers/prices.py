@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
@@ -101,7 +102,5 @@ def _days(snapshot: DataSnapshot) -> Iterator[date]:
 
 def _dates_in(comment: str | None) -> Iterator[date]:
     for found in re.finditer(r"\b20\d\d-\d\d-\d\d\b", comment or ""):
-        try:
+        with suppress(ValueError):  # a day that is none
             yield date.fromisoformat(found[0])
-        except ValueError:
-            continue

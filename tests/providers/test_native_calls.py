@@ -138,6 +138,7 @@ def test_a_tape_gives_natively_what_it_gives_with_blocks(vendor: str, tape: str)
             assert calls == results
             assert vendor == "ollama" or all(one.startswith("call_") for one in calls)
             said = json.dumps(server.bodies[-1])
+            assert all("".join(parse(text).text_segments).strip() in said for text in TAPES[tape][:-1]), "what it said beside its calls"
             assert not any(f'<block type=\\"{kind}' in said for kind in ("command", "result"))
     assert outcomes[0] == outcomes[1]
 
@@ -240,6 +241,7 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
     kernai.execute(server.agent(), "Go.")
     (body,) = server.bodies
     assert "block" not in json.dumps(body)
+    assert "Searches the shelf." in json.dumps(body)
     names = [tool["name"] for tool in tools_of(body)]
     assert names == ["search", "stock_list", "photo", "plan", "tasks"]
     schema = next(tool.get("parameters") or tool.get("input_schema") or tool["parametersJsonSchema"] for tool in tools_of(body))
@@ -598,5 +600,7 @@ def test_a_constrained_agent_holds_ollama_to_a_schema_of_all_it_may_say(texts: l
     ways = bodies[0]["format"]["anyOf"]
     assert ways[0]["properties"]["tool"] == {"const": "search"}
     assert [list(way["properties"]) for way in ways[1:]] == [["tool", "arguments"]] * 2 + [["answer"]]
-    assert "- search: Searches the shelf." in bodies[0]["messages"][0]["content"]
+    told = bodies[0]["messages"][0]["content"]
+    assert "- search: Searches the shelf." in told
+    assert '{"tool": NAME, "arguments": {...}} calls a tool; {"answer": ...} gives your answer.' in told
     assert "tools" not in bodies[0]

@@ -502,6 +502,7 @@ def _said(text: str, **candidate: Any) -> dict[str, Any]:
         [_said("Hello, ", **STOP), _said("world", **STOP)],  # of older models, in each chunk
         [_said("Hello, ", finishReason="OTHER"), _said("world"), {"candidates": [STOP]}],  # after a round of a tool
         [{"candidates": [{"content": {"parts": []}, **STOP}]}, _said("Hello, "), _said("world", **STOP)],  # of gateways
+        [_said("Hello, ", finishReason=""), _said("world", **STOP), {"candidates": [{"finishReason": ""}]}],
     ],
 )
 def test_a_finish_reason_of_gemini_in_the_middle_does_not_end_the_answer(chunks: list[dict[str, Any]]) -> None:
