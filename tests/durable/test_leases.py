@@ -95,6 +95,19 @@ def one_run() -> MemoryStore:
     return store
 
 
+class Renewing(MemoryStore):
+    """Asks `answer` about each renewal first, by its number."""
+
+    def __init__(self, answer: Callable[[int], object]) -> None:
+        super().__init__()
+        self.answer, self.count = answer, 0
+
+    def renew(self, lease: Lease) -> Lease:
+        self.count += 1
+        self.answer(self.count)
+        return super().renew(lease)
+
+
 # ------------------------------------------------------------------------------------------------- a lease that is lost
 
 
@@ -102,11 +115,12 @@ def one_run() -> MemoryStore:
 def test_whoever_was_stopped_for_longer_than_the_lease_writes_nothing_and_starts_no_call(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, calls, right = MemoryStore(), [], leases.boottime
+    store, calls, right = Renewing(lambda number: None), [], leases.boottime
 
     def act() -> None:
         calls.append("act")
         monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
+        leases.LEASES._attend_to(list(leases.LEASES._held))  # which renews nothing that may be another's by now
 
     it = acting(act)
     with pytest.raises(RunConflictError, match=r"the lease on run 'r' may have expired: it lasts 30 s and was last renewed 31 s ago"):
@@ -150,19 +164,6 @@ def test_a_model_call_is_not_made_again_by_whoever_was_stopped_between_two_tries
     with pytest.raises(RunConflictError, match="may have expired"):
         way.execute(it, "go", store=MemoryStore(), run_id="r")
     assert calls == ["model"]
-
-
-class Renewing(MemoryStore):
-    """Asks `answer` about each renewal first, by its number."""
-
-    def __init__(self, answer: Callable[[int], object]) -> None:
-        super().__init__()
-        self.answer, self.count = answer, 0
-
-    def renew(self, lease: Lease) -> Lease:
-        self.count += 1
-        self.answer(self.count)
-        return super().renew(lease)
 
 
 def test_a_renewal_that_is_refused_ends_the_run_before_its_next_call() -> None:
@@ -258,17 +259,20 @@ def test_a_forked_child_renews_nothing_of_its_parent() -> None:
 
 
 @EACH_WAY
-def test_somebody_elses_request_to_cancel_ends_the_run_with_its_reason(way: Way) -> None:
-    store = MemoryStore()
+@pytest.mark.parametrize("lease", [0.3, 30])
+def test_somebody_elses_request_to_cancel_ends_the_run_with_its_reason(way: Way, lease: float) -> None:
+    store = Renewing(lambda number: None)
 
     def act(ctx: SkillContext) -> str:
         store.request_cancel("r", "the customer has left")
         asked = threading.Event()
+        leases.LEASES._sooner.set()
         while not ctx.cancelled:
             asked.wait(0.001)
         return "noticed"
 
-    result = way.execute(acting(act), "go", store=store, run_id="r", lease=0.3)
+    result = way.execute(acting(act), "go", store=store, run_id="r", lease=lease)
+    assert lease < 1 or store.count == 0, "it is not renewed before a third of its time is over"
     assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
     assert info_of(store).status == "cancelled"
     assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # it was done with
