@@ -132,6 +132,7 @@ def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
     reason = {"provider": "error", "instructions": "error", "repeated_calls": "loop"}.get(how, how)
     failed = [("", "model_failed", reason)] if how == "provider" else []
     assert stops(store) == [*failed, ("", "result", reason)]
+    assert replayed(it.replace(instructions="x"), "r", store=store).stop_reason == reason
 
 
 def test_a_part_that_ends_like_ctrl_c_while_the_run_continues_is_no_stop() -> None:
