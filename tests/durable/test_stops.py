@@ -132,7 +132,8 @@ def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
     reason = {"provider": "error", "instructions": "error", "repeated_calls": "loop"}.get(how, how)
     failed = [("", "model_failed", reason)] if how == "provider" else []
     assert stops(store) == [*failed, ("", "result", reason)]
-    assert replayed(it.replace(instructions="x"), "r", store=store).stop_reason == reason
+    again = replayed(it.replace(instructions="x"), "r", store=store)
+    assert (again.stop_reason, str(again.error)) == (reason, store.load("r")[-1]["data"]["error"])
 
 
 def test_a_part_that_ends_like_ctrl_c_while_the_run_continues_is_no_stop() -> None:
