@@ -293,7 +293,7 @@ def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
 
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
-    """Return the address of this vendor, None if the caller gives one. Removes the options for its places from `options`."""
+    """Return the vendor's address, None if the caller gives one. Removes the options for its places from `options`."""
     given = {place.name: options.pop(place.name, None) for place in vendor.places}
     if options.get("base_url") is not None:
         return None

@@ -266,6 +266,8 @@ async def test_a_call_whose_announcement_was_being_appended_when_the_run_was_can
 @pytest.mark.parametrize("at", ["llm_response", "final", "result"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_events_are_in_the_store_even_when_the_run_ends_in_their_observer(is_async: bool, at: str) -> None:
+    task: Any = None
+
     def interrupted(event: Event) -> None:
         if event.type == at:
             raise KeyboardInterrupt
@@ -280,9 +282,9 @@ def test_events_are_in_the_store_even_when_the_run_ends_in_their_observer(is_asy
         task = asyncio.ensure_future(kernai.aexecute(polite, "Hi", on_event=cancelled, **options))
         await task
 
-    task: Any = None
     store, model, recorder = Appends(), MockProvider("<final>Hello!</final>"), Recorder()
-    polite, options = Agent(instructions="", provider=model), {"store": store, "run_id": "r", "recorder": recorder}
+    polite = Agent(instructions="", provider=model)
+    options: dict[str, Any] = {"store": store, "run_id": "r", "recorder": recorder}
     with pytest.raises(asyncio.CancelledError if is_async else KeyboardInterrupt):
         asyncio.run(cancelled_run()) if is_async else kernai.execute(polite, "Hi", on_event=interrupted, **options)
     assert [kind for batch in store.batches for kind in batch] == [event.type for event in recorder.entries]

@@ -120,7 +120,7 @@ def test_whoever_was_stopped_for_longer_than_the_lease_writes_nothing_and_starts
     def act() -> None:
         calls.append("act")
         monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
-        leases.LEASES._attend_to(list(leases.LEASES._held))  # which renews nothing that may be another's by now
+        leases.LEASES._renew_or_check(list(leases.LEASES._held))  # which renews nothing that may be another's by now
 
     it = acting(act)
     with pytest.raises(RunConflictError, match=r"the lease on run 'r' may have expired: it lasts 30 s and was last renewed 31 s ago"):
