@@ -214,8 +214,6 @@ class StreamParser:
                     self._choose_sink()
             else:
                 change = level_change(self._opening.inside, candidate)
-                if change != 0 and self._value == "unread":
-                    self._look_for_value("")
                 if change != 0 and self._value is not None:
                     text, rest = candidate + rest, ""
                     self._scan(text)
