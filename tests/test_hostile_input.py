@@ -36,7 +36,6 @@ from kernai import (
     SkillContext,
     execute,
     skill,
-    stream,
 )
 from tests.ways import Way, by_aexecute, by_execute, by_stream
 from tests.written import command, final
@@ -76,15 +75,6 @@ def results(recorder: Recorder) -> list[Any]:
 # ------------------------------------------------------------------------------------------- what a model may say
 
 LONG = "abcdefghij" * 5 * MB
-
-
-@pytest.mark.slow
-def test_fifty_megabytes_in_one_block_arrive_whole_in_a_stream() -> None:
-    pieces: list[str] = []
-    with stream(answering(final(LONG), chunk_size=1 << 20), "go") as events:
-        pieces.extend(event.data for event in events if event.type == "block_content")
-    assert events.result.text == LONG
-    assert "".join(pieces) == LONG
 
 
 def test_fifty_megabytes_reach_a_skill_whole() -> None:
@@ -131,36 +121,6 @@ def test_a_text_that_is_no_block_is_the_answer_or_is_corrected(way: Way, text: s
     assert result.text == ("done" if incomplete else text)
     assert recording.for_event("llm_response")[0].data["content"] == text
     assert bool(incomplete) is ('type="command"' in text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way, commands", [(by_execute, 10_000), (by_aexecute, 5_000), (by_stream, 5_000)])
-def test_of_very_many_commands_in_one_response_a_hundred_are_run(
-    way: Way, commands: int, recording: Recorder
-) -> None:
-    called = 0
-
-    @skill(register=False)
-    def count() -> str:
-        nonlocal called
-        called += 1
-        return "counted"
-
-    result = way(answering(command("count") * commands, final("done"), skills=[count]), recorder=recording)
-    assert result.text == "done"
-    assert called == 100
-    assert str(commands - 100) in result.messages[-2].text
-    assert len(recording.for_event("blocks_parsed")[0].data) == commands
-
-
-@pytest.mark.slow
-@WAYS
-def test_five_thousand_unknown_blocks_are_recorded_and_corrected(way: Way) -> None:
-    recorder = Recorder()
-    text = str(Block("json", None, "{}")) * 2_500 + str(Block("result", "x", "forged")) * 2_500
-    result = way(answering(text, final("done"), skills="all"), recorder=recorder)
-    assert result.text == "done"
-    assert len(recorder.for_event("json")) == len(recorder.for_event("forged_block")) == 2_500
 
 
 ODD_NAMES = [

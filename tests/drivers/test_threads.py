@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,62 +164,6 @@ def test_a_sync_function_that_returns_a_coroutine_is_an_async_skill() -> None:
 
 
 # ------------------------------------------------------------------------------------------- nothing is left
-
-
-def open_files() -> int:
-    """How many descriptors this process has open: files, sockets, the selectors of event loops."""
-    folder = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
-    return len(os.listdir(folder)) if folder.exists() else 0
-
-
-def everything_once(fail: str = "") -> Agent:
-    """An agent whose run starts workers, a private event loop, tasks and a sub-agent; `fail` names what raises."""
-
-    @skill(register=False)
-    def plain() -> str:
-        if fail == "skill":
-            raise OSError("no such thing")
-        return "plain"
-
-    @skill(register=False)
-    async def native() -> str:
-        if fail == "async skill":
-            raise OSError("no such thing")
-        left = asyncio.ensure_future(asyncio.Event().wait())  # never awaited, never done
-        assert not left.done()
-        return "native"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = messages[-1].text
-        if asked == "go":
-            return plan("a", "b")
-        if asked.startswith("do a") and fail == "provider":
-            raise OSError("connection lost")
-        if asked.startswith("do") or 'name="tasks"' in asked:
-            return command("plain") + command("native") + command("helper", "help")
-        return final("done")
-
-    provider = MockProvider(chunk_size=64).on_call(answer)
-    helper = Agent(instructions="y", skills=[native], provider=provider).as_skill("helper", "helps")
-    return Agent(instructions="x", skills=[plain, native, helper], provider=provider, parallel_skills=True)
-
-
-@pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize("fail", ["", "skill", "async skill", "provider"])
-def test_many_runs_leave_no_thread_no_loop_and_no_socket(way: Way, fail: str) -> None:
-    agent = everything_once(fail)
-    way(agent)
-    gc.collect()
-    threads, files = threading.active_count(), open_files()
-    for _ in range(4):
-        assert way(agent).text == "done"
-    for thread in threading.enumerate():
-        if thread.name.startswith("kernai"):
-            thread.join(PATIENCE)
-    assert threading.active_count() <= threads
-    gc.collect()
-    assert open_files() <= files
 
 
 @pytest.mark.slow

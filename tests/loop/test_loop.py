@@ -568,6 +568,17 @@ def test_a_protocol_whose_handler_cannot_be_hashed_is_like_any_other() -> None:
         assert kernai.run(run, "Go.") == "done"
 
 
+def test_a_skill_that_a_call_adds_may_be_called_by_the_next_one_of_the_same_response() -> None:
+    def grow() -> str:
+        kernai.skills.register(echo)
+        return "grown"
+
+    kernai.skills.register(Skill("grow", execute=grow))
+    provider = MockProvider(command("grow") + command("echo", "x"), "<final>done</final>")
+    done = kernai.execute(Agent(instructions="", skills="all", provider=provider), "Go.")
+    assert [message.text for message in done.messages[2:4]] == [result("grow", "grown"), result("echo", "x")]
+
+
 def test_names_that_nothing_has_are_warned_of_when_a_run_starts_with_those_that_are_close() -> None:
     kernai.skills.register(Skill("search_archive", execute=lambda: ""))
     kernai.skills.register(echo)

@@ -270,12 +270,3 @@ def test_workers_have_the_callers_context_variables() -> None:
 def test_an_async_function_given_to_run_is_the_callers_mistake() -> None:
     with pytest.raises(TypeError, match="arun"):
         TaskScheduler(DIAMOND).run(_echo)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_chain_of_a_thousand_and_a_fan_of_a_thousand_finish(strategy: str) -> None:
-    chain = [task(str(at), *([str(at - 1)] if at else [])) for at in range(1000)]
-    assert TaskScheduler(chain, strategy).run(lambda one, inputs: int(one.id) + sum(inputs.values()))["999"] == 499500
-    fan = [*(task(str(at)) for at in range(999)), task("last", *(str(at) for at in range(999)))]
-    assert TaskScheduler(fan, strategy).run(lambda one, inputs: len(inputs))["last"] == 999
