@@ -254,18 +254,23 @@ def test_strangers_that_have_left_take_nobodys_place(client: Client) -> None:
         assert first.recv(8) == b"HTTP/1.0"
 
 
-def test_closing_does_not_wait_for_a_client_that_takes_no_answer(
-    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reads", [True, False])
+def test_closing_waits_for_a_client_that_reads_its_answer_and_for_no_other(
+    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    monkeypatch.setattr(follow_server, "GRACE", 0.0)
+    monkeypatch.setattr(follow_server, "GRACE", 60.0 if reads else 0.0)
     path.write_text("".join(f'{{"event": "a", "data": "{"x" * 1_000_000}"}}\n' for _ in range(8)))
-    with socket.socket() as stalled:
-        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        stalled.connect(("127.0.0.1", client.server.port))
-        stalled.sendall(b"GET /%s/events HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (client.token.encode(), client.server.port))
-        assert stalled.recv(8) == b"HTTP/1.0"
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", client.server.port))
+        slow.sendall(b"GET /%s/events HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (client.token.encode(), client.server.port))
+        assert slow.recv(8) == b"HTTP/1.0"
         closing = threading.Thread(target=client.server.close)
         closing.start()
+        if reads:
+            closing.join(0.5)  # it would end the connection by then
+            head, _, body = b"".join(iter(lambda: slow.recv(65_536), b"")).partition(b"\r\n\r\n")
+            assert b"Content-Length: %d\r\n" % len(body) in head
         closing.join(follow_server.TIMEOUT / 2)
         assert not closing.is_alive()
 
