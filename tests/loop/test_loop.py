@@ -570,12 +570,13 @@ def test_a_protocol_whose_handler_cannot_be_hashed_is_like_any_other() -> None:
 
 def test_a_skill_that_a_call_adds_may_be_called_by_the_next_one_of_the_same_response() -> None:
     def grow() -> str:
-        kernai.skills.register(echo)
+        agent.skills = (more, echo)
         return "grown"
 
-    kernai.skills.register(Skill("grow", execute=grow))
+    more = Skill("grow", execute=grow)
     provider = MockProvider(command("grow") + command("echo", "x"), "<final>done</final>")
-    done = kernai.execute(Agent(instructions="", skills="all", provider=provider), "Go.")
+    agent = Agent(instructions="", skills=[more], provider=provider)
+    done = kernai.execute(agent, "Go.")
     assert [message.text for message in done.messages[2:4]] == [result("grow", "grown"), result("echo", "x")]
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from kernai import (
     Agent,
+    Limits,
     Media,
     MemoryStore,
     Message,
@@ -228,6 +229,13 @@ def test_the_agent_may_refuse_such_calls_or_run_them(mode: str, runs: list[str],
     ran, recorder, _ = after_reading(WIPE, WIPE, WIPE, quoted_calls=mode)
     assert ran == runs
     assert len(sources(recorder)) == recorded
+
+
+def test_refused_calls_of_two_skills_are_not_one_call_again_and_again() -> None:
+    other = WIPE.replace("wipe", "fetch")
+    for said, stop in ((WIPE + other, "final"), (WIPE + WIPE, "loop")):
+        agent = Ran().agent(WIPE + other, quoted_calls="refuse", provider=MockProvider(FETCH, said, DONE))
+        assert execute(agent, "Go.", limits=Limits(repeated_calls=2)).stop_reason == stop
 
 
 def test_a_wrong_mode_is_an_error_that_names_the_argument() -> None:

@@ -547,6 +547,7 @@ OUTSIDE: list[tuple[list[str], Any, dict[str, Any], bool]] = [
     ([call("nothing")], "Post.", {}, True),
     ([call("/skills")], "Post.", {}, True),
     ([call("/workflow") + call("/skills")], "Post.", {"parallel_skills": True}, True),
+    ([call("nothing") + call("nobody")], "Post.", {"parallel_skills": True}, True),
     ([call("/tasks")], "Post.", {}, False),
     ([call("post", wrong="x")], "Post.", {}, True),
     ([], ["Post.", outside("x")], {}, False),
