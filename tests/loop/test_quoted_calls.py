@@ -446,7 +446,17 @@ def test_a_call_in_a_text_has_the_content_that_it_has_there(text: str, contents:
     assert list(quoted_calls(text)) == [QuotedCall("command", "a", one) for one in contents]
 
 
-def test_an_answer_without_letters_is_not_recognised_by_its_letters() -> None:
+@pytest.mark.parametrize("letters, content, found", [
+    ("pathsetc5", '{"paths": ["/etc", 5]}', True), ("pathsvar5", '{"paths": ["/etc", 5]}', False),
+    ("etc5", '{"paths": ["/etc", 5]}', False), ("pathsetc6", '{"paths": ["/etc", 5]}', False), ("etc", "/etc", True), ("var", "/etc", False),
+    (f"{'x' * 205}etc", "/etc", True), (f"{'x' * 206}etc", "/etc", False),
+])  # fmt: skip
+def test_a_call_is_spelled_where_all_its_values_are_near_its_tag(letters: str, content: str, found: bool) -> None:
+    assert is_spelled_in(f"blocktypecommandnamewipe{letters}", "command", "wipe", content) is found
+
+
+def test_an_answer_is_recognised_by_its_letters_if_it_has_some() -> None:
+    assert is_spelled_in("blocktypefinalpaythem", "final", None, "Pay them!")
     assert not is_spelled_in("blocktypefinal", "final", None, "?!")
 
 
