@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
+from kernai import Media
 from kernai.events import KINDS
 from kernai.viewer import page as page_module
 from kernai.viewer import records, render_page
@@ -308,6 +309,8 @@ def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: 
     assert set(first) == set(second) == {"uri"}
     assert large == {"left_out": "it has 101 bytes, and a picture here may have 100"}
     assert late == {"left_out": "the pictures of this page have reached 150 bytes"}
+    kept = Media.from_bytes(GIF.ljust(101), mime_type="image/gif")
+    assert Thumbnails(None, [kept]).find({kept.id}) == {kept.id: large}
 
 
 def test_a_file_that_was_just_written_may_be_half(tmp_path: Path) -> None:
@@ -345,6 +348,12 @@ def test_a_file_that_is_not_there_yet_is_waited_for(path: Path) -> None:
     append(path, '{"event": "b"}\n\n{"event": "c"}\n')
     assert events(tail.read()) == ["b", "c"]
     assert tail.generation == 0
+
+
+def test_a_link_to_a_recording_is_followed(path: Path) -> None:
+    path.symlink_to("elsewhere.jsonl")
+    path.with_name("elsewhere.jsonl").write_text('{"event": "a"}\n')
+    assert events(Tail(path).read()) == ["a"]
 
 
 def test_a_partial_last_line_waits_for_its_rest(path: Path) -> None:
