@@ -166,8 +166,8 @@ class Workflow:
             outcome = self._data_of(task_id, result)
             run.write(TaskCompleteRow(task_id, result.text, duration))
         else:
-            broken_off = None if error is None else how_broken_off(error)
-            if error is not None and broken_off is not None:
+            broken_off = None
+            if error is not None and (broken_off := how_broken_off(error)) is not None:
                 run.stops(error, ends=False)
             text = "the task ended without an answer" if error is None else error_text(error)
             text = text if broken_off is None else "the run was stopped"
