@@ -22,8 +22,9 @@ _CHECKED = 256
 class Tail:
     """Reads a recording as it grows. Not thread-safe.
 
-    `generation` is raised when the file starts over: it was replaced, truncated, or overwritten. `waiting` says what is
-    missing, or is None. A line that is no event becomes an `unreadable_line` event, so that nothing is lost silently.
+    `generation` is raised when the file starts over, because it was replaced, truncated or overwritten. `waiting` says
+    why nothing can be read, or is None. A line that is not an event becomes an `unreadable_line` event, so that nothing
+    is lost silently.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -37,10 +38,10 @@ class Tail:
         self._read = 0
         self._line = 0
         self._partial = b""
-        self._last = b""  # the bytes before the position, to check that they are still there
+        self._last = b""  # the last bytes read, to notice if the file was overwritten
 
     def read(self) -> list[dict[str, Any]]:
-        """The entries of new complete lines; an incomplete last line has to wait."""
+        """Returns the entries of new complete lines. An incomplete last line is returned once it is complete."""
         try:
             file = open_regular(self.path, follow_links=True)
         except OSError as error:
@@ -92,16 +93,16 @@ class Tail:
 
 #: seconds between two checks of the file
 INTERVAL = 0.15
-#: seconds after which a page gets an answer even without news
+#: seconds after which a request is answered even if there is nothing new
 MAX_WAIT = 20.0
-#: the most that one answer holds
+#: limits of one answer
 MOST_ITEMS = 2_000
 MOST_BYTES = 4 * 1024 * 1024
 _SETTLE = 0.3
 
 
 class Feed:
-    """The news of one file for any number of pages, in one order that only grows until the file starts over.
+    """The records and pictures of one file, for any number of pages. Their order is fixed until the file starts over.
 
     Thread-safe. No thread reads in the background: each request checks the file.
     """
@@ -122,14 +123,14 @@ class Feed:
         self._known: set[str] = set()
 
     def close(self) -> None:
-        """Answers all pages that wait for news."""
+        """Answers all pending requests."""
         self._closed.set()
 
     def news(self, after: int, generation: str, seen: str) -> str:
-        """What follows item `after` of a generation, as JSON for the page; waits for it up to `MAX_WAIT` seconds.
+        """Returns the items from number `after` on, as JSON for the page. Waits up to `MAX_WAIT` seconds for new ones.
 
-        ``{"generation", "next", "seen", "waiting", "records", "media"}``: `next` and `seen` go into the next request.
-        A new generation is sent from its start.
+        The answer is ``{"generation", "next", "seen", "waiting", "records", "media"}``. The page passes `generation`,
+        `next` (as `after`) and `seen` to its next request. A new generation is sent from its start.
         """
         until = time.monotonic() + MAX_WAIT
         while True:
@@ -164,7 +165,7 @@ class Feed:
             size += len(text)
             if size > MOST_BYTES:
                 break
-        # a page that has not received everything asks again at once
+        # with an empty `seen`, the page's next request for the remaining items is answered at once
         seen = state if end >= len(self._items) else ""
         head = dumps({"generation": str(self._generation), "next": end, "seen": seen, "waiting": self._tail.waiting})
         return f'{head[:-1]},"records":[{",".join(parts["records"])}],"media":{{{",".join(parts["media"])}}}}}'

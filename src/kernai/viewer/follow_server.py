@@ -1,9 +1,9 @@
-"""`FollowServer`: the page of a run in progress, on this machine alone.
+"""`FollowServer`: serves the page of a run in progress, on this machine only.
 
-Three things keep others out. The server listens on 127.0.0.1 only. Every address contains a random token, which other
-users of the machine, or pages in the user's browser, do not know; it is compared in constant time and never logged. And
-`Host` must be this server's, since a page may reach a local server under a name of its own (DNS rebinding). Of a
-request only the path and three short query fields are read.
+Three things keep others out. The server listens on 127.0.0.1 only. Every address contains a random token, unknown to
+other users of the machine and to other pages in the user's browser; it is compared in constant time and never logged.
+And `Host` must be this server's, because another site's page may reach a local server under its own name (DNS
+rebinding). Only the path, three short query fields and `Host` of a request are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 #: seconds to receive a request, and to send an answer
 TIMEOUT = 30.0
-#: seconds for pending answers when the server ends
+#: seconds to wait for pending answers when the server ends
 GRACE = 1.0
 #: connections without the token; any program on this machine can open them, so beyond this number the oldest is closed
 MOST_STRANGERS = 64
@@ -51,7 +51,7 @@ class FollowServer:
         media_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        shown = os.path.basename(self.path) if title is None else title  # noqa: PTH119 - text in, text out
+        shown = os.path.basename(self.path) if title is None else title  # noqa: PTH119 - `path` is a str
         self._server = _Server(port, live_page(shown, "events"), Feed(path, media_folder))
 
     @property
@@ -79,7 +79,7 @@ class FollowServer:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # waited for by `end`
+    daemon_threads = False  # `end` waits for them
     request_queue_size = MOST_STRANGERS
 
     def __init__(self, port: int, page: str, feed: Feed) -> None:
@@ -93,7 +93,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((HOST, port), _Handler)
 
     def server_bind(self) -> None:
-        # not HTTPServer's method, which resolves this machine's name; that may take seconds
+        # bypasses HTTPServer's method, which looks up this machine's name; that may take seconds
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
@@ -115,7 +115,7 @@ class _Server(ThreadingHTTPServer):
         with self._clients_change:
             self._ended = True
         if self._serving:
-            self.shutdown()  # for a server that never served it would wait for ever
+            self.shutdown()  # would wait for ever if the server had never served
         with self._clients_change:
             self._shut(socket.SHUT_RD)  # a browser keeps connections open that it may never use
             self._clients_change.wait_for(lambda: not self._clients, GRACE)
@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def know(self, client: socket.socket) -> None:
-        """A client that has sent the token is never closed in favour of others."""
+        """Marks a client that has sent the token: it no longer counts towards `MOST_STRANGERS`."""
         with self._clients_change:
             self._strangers.pop(client, None)
 
@@ -208,4 +208,4 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(code, "text/plain", b"This request cannot be answered.\n")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: an address contains the token."""
+        """Logs nothing, because the address contains the token."""

@@ -1,8 +1,8 @@
-"""`render_page`: markup, style, script and recording as one text; `write_page`: puts it into a file.
+"""`render_page` renders a recording as one HTML page; `write_page` writes a page to a file.
 
-The page consists of the files in ``assets/`` and of what `kernai.events` says about each kind of event. The recording
-is in a script element that is not executed, as ASCII JSON with `<`, `>` and `&` escaped too, so nothing in it can end
-that element. The content security policy allows the page's one style and one script, by their hashes, and nothing else.
+The page consists of the files in ``assets/`` and of facts about each kind of event from `kernai.events`. The recording
+is in a script element that is not executed, as ASCII JSON in which `<`, `>` and `&` are escaped, so nothing in it can
+end that element. The content security policy allows the page's own style and script, by their hashes, and nothing else.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def render_page(
     media_folder: str | PathLike[str] | None = None,
     media: Iterable[Media] = (),
 ) -> str:
-    """A recording as one HTML page, to be written as UTF-8.
+    """Renders a recording as one HTML page, to be written as UTF-8.
 
-    `entries` are dicts as `Recorder.to_list` and `read_recording` return them, of one run or several; their types may
+    `entries` are dicts as `Recorder.to_list` and `read_recording` return them, of one or several runs; their types may
     be unknown, and fields may be missing. `media_folder` has the data of media in files named ``ID.ENDING``; `media`
-    are media with data, from a store. `TypeError` for an entry that is not a mapping.
+    are media with data, from a store. Raises `TypeError` for an entry that is not a mapping.
     """
     records = Records()
     made = []
@@ -62,7 +62,7 @@ def render_page(
 
 
 def live_page(title: str, address: str) -> str:
-    """A page without records, which requests them at `address`, relative to its own."""
+    """Renders a page without records. It requests them from `address`, which is relative to the page's own address."""
     return _page(title, dumps({"live": address, "media": {}, "records": []}), connects=True)
 
 
@@ -101,10 +101,10 @@ def _assets() -> tuple[str, str, str]:
 
 
 def kinds() -> dict[str, dict[str, Any]]:
-    """What the page's script needs to know about each kind of event.
+    """Returns what the page's script needs to know about each kind of event.
 
-    `group` decides its colour, `problem` whether something went wrong, `usage` whether it has a model call's usage,
-    `of_call` whether it is a note on one call. An unknown kind is shown with its type and data.
+    `group` decides its colour. `problem` means that something went wrong, `usage` that it has a model call's usage, and
+    `of_call` that it is a note on one call. Events of unknown kinds are shown with their type and data.
     """
     found: dict[str, dict[str, Any]] = {UNREADABLE: {"group": "problem", "problem": True}}
     for kind in KINDS.values():
@@ -124,10 +124,11 @@ def _hash(text: str) -> str:
 def write_page(path: str | os.PathLike[str], page: str) -> None:
     """Writes a page to a file of mode 0600, whole or not at all, since a recording holds private data.
 
-    Replaces an empty file or an earlier page; any other file is a `KernaiError`. `OSError` if it cannot be written.
+    Replaces an empty file or an earlier page. Raises `KernaiError` for any other existing file, and `OSError` if the
+    file cannot be written.
     """
     target = os.fspath(path)
-    if os.path.exists(target):  # noqa: PTH110 - text in, text out
+    if os.path.exists(target):  # noqa: PTH110 - `target` is a str
         file = open_regular(target, follow_links=True)
         if file is None:
             raise KernaiError(f"{target} is not a regular file")

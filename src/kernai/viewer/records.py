@@ -1,9 +1,9 @@
-"""What a page is given of a recording: `Records`, its entries, and `Thumbnails`, pictures from the folder beside it.
+"""Prepares a recording for the page: `Records` its entries, `Thumbnails` the pictures in the folder next to it.
 
-A recording holds references to media, never their data, and no path in it is ever followed. `kernai run --record` puts
-the data into ``RUN.jsonl.media/``, in files named by the media's id. Only these are read, only from a real folder and
-as regular files, not links. Only files that begin like PNG, JPEG, GIF or WebP are shown, whatever their ending says;
-SVG is not, since it can contain scripts.
+A recording contains references to media, never their data, and paths in it are never followed. `kernai run --record`
+writes the data to ``RUN.jsonl.media/``, in files named by the media's id. Only these are read, and only if neither the
+folder nor the file is a symbolic link. Only files that begin like PNG, JPEG, GIF or WebP are shown, whatever their
+names end in; SVG is not, because it can contain scripts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from kernai.events import LlmResponseRow, MessagesSentRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.values.media import Media
 
-# an integer that a browser may round, with more than fifteen digits (or a text that looks like one)
+# an integer with more than fifteen digits, which a browser may round (or a text that looks like one)
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")
 _EXACT = 2**53
-#: responses with more blocks and prose than this have no outline: their blocks alone are shown
+#: responses with more blocks and pieces of prose than this have no outline; only their blocks are shown
 MOST_PARTS = 2_000
 
 
 class Records:
-    """Takes entries one by one, in order; a record is ``{"entry": ENTRY}``, for a response with its ``"outline"``.
+    """Converts entries to records, one by one and in order.
 
-    An entry of `messages_sent` keeps only what is new in its scope, with ``"since"``, as `JsonlSink` writes it;
-    otherwise a page would grow with the square of its run. Any field of an entry may be missing, or hold anything.
+    A record is ``{"entry": ENTRY}``; that of a model's response also has an ``"outline"``. A `messages_sent` keeps only
+    the messages that are new in its scope, with ``"since"``, as `JsonlSink` writes it; otherwise the page's size would
+    be quadratic in the length of the run. Any field of an entry may be missing, or have any value.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Records:
         kind = entry.get("event")
         run = _name(entry.get("run_id"))
         if kind == RunStartRow.type and not entry.get("scope"):
-            self._sent.pop(run, None)  # a root that starts again is another run, even with the same id
+            self._sent.pop(run, None)  # another `run_start` of a root begins a new run, even with the same id
         if kind == MessagesSentRow.type:
             return {"entry": self._news(self._sent.setdefault(run, {}), entry)}
         if kind == LlmResponseRow.type:
@@ -57,7 +58,7 @@ class Records:
     def _news(self, sent_by: dict[str, list[Any]], entry: Mapping[str, Any]) -> Mapping[str, Any]:
         sent = entry.get("data")
         if not isinstance(sent, list) or entry.get("since") is not None:
-            return entry  # a line of a file, which holds only what is new already
+            return entry  # from a file whose lines contain only new messages already
         scope = _name(entry.get("scope"))
         before = sent_by.get(scope)
         sent_by[scope] = sent
@@ -72,7 +73,7 @@ def _name(value: object) -> str:
 
 
 def encode(value: object) -> str:
-    """A record as ASCII JSON. Integers that JavaScript cannot represent become text with all their digits."""
+    """Encodes a record as ASCII JSON. Integers that JavaScript cannot represent exactly become strings."""
     text = dumps(value)
     return dumps(_exact(jsonable(value))) if _MANY_DIGITS.search(text) else text
 
@@ -86,9 +87,9 @@ def _exact(value: Any) -> Any:
 
 
 def outline(response: str) -> list[str | int] | None:
-    """The prose of a response and the numbers of its blocks, in order; None if there are too many parts.
+    """Returns the pieces of prose of a response and the numbers of its blocks, in order; None if there are too many.
 
-    The numbers are those of `blocks_parsed`, so that each block can be shown at its place in the prose.
+    A number is a block's index in `blocks_parsed`, so that the page can show each block at its place in the prose.
     """
     numbers = count()
     closed = (part for part in parts_of(response) if part.is_closed)
@@ -100,15 +101,15 @@ def outline(response: str) -> list[str | int] | None:
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_TOTAL = 32 * 1024 * 1024
-#: what a reference looks like anywhere in a recording
+#: the id in a reference to media
 MEDIA_ID = re.compile(r"media_[0-9a-f]{12}(?![0-9a-f])")
 _FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
 
 
 class Thumbnails:
-    """Finds pictures by id, among `media` that have data, else in the folder, until `MAX_TOTAL` bytes are used.
+    """Finds pictures by id, among `media` with data or else in the folder, until `MAX_TOTAL` bytes are used.
 
-    A file counts only `settle` seconds after its last change, so that one that is being written is not read too early.
+    A file is read only `settle` seconds after its last change, because it may still be being written.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Thumbnails:
         self._left = MAX_TOTAL
 
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
-        """For each id that is found ``{"uri": DATA_URI}``, or ``{"left_out": REASON}``."""
+        """Returns ``{"uri": DATA_URI}`` or ``{"left_out": REASON}`` for each id that is found."""
         found = {}
         for media_id in sorted(ids & self._data.keys()):
             data = self._data[media_id]
@@ -174,7 +175,7 @@ def _held(media: Media) -> bytes | None:
 
 
 def picture_type(data: bytes) -> str | None:
-    """The MIME type for the first bytes, one of the four that a page shows."""
+    """The MIME type that the first bytes indicate, if it is one of the four that the page shows."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):

@@ -16,7 +16,7 @@ function pill(text, kind) {
   return span(`pill ${kind}`, text);
 }
 
-/** The media of a value: thumbnails of those whose data is here, and why there is none of the others. */
+/** The media in a value: thumbnails if the page has the data, and otherwise the reason why not. */
 function mediaBlock(value) {
   const found = mediaIn(value);
   return found.length === 0 ? null : el("div", { class: "media" }, found.map(mediaFigure));
@@ -49,7 +49,7 @@ function enlarge(uri, name) {
   dialog.showModal();
 }
 
-/** Opens and closes a part of a card that is made when it is first wanted. */
+/** A button, and a part of a card that it opens and closes. The part is made when it is first opened. */
 function disclosure(label, title, make) {
   const holder = el("div", { class: "disclosed", hidden: true });
   const toggle = button(label, title, () => {
@@ -79,7 +79,7 @@ function offset(event) {
   return event.at === null || start === null ? "time unknown" : `+${((event.at - start) / 1000).toFixed(3)} s`;
 }
 
-/** The place of an event in the tree: the sub-run and the step. */
+/** The position of an event in the tree: run, sub-runs and step. */
 function whereabouts(event) {
   const names = [];
   for (let at = event.scope; at.parent; at = at.parent) names.unshift(at.name);
@@ -88,7 +88,7 @@ function whereabouts(event) {
   return names.join(" › ");
 }
 
-/** One event as a card of the list of events. */
+/** The card of one event in the list of events. */
 function eventCard({ event }) {
   const shown = describe(event);
   const [toggle, holder] = jsonOf(event);

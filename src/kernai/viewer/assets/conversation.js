@@ -1,6 +1,6 @@
-// The conversation of a scope: what was sent, what the model wrote, each block with what came of it.
+// The conversation of a scope: what was sent, what the model wrote, and each block with its outcome.
 
-/** The items of the conversations of these scopes, one after the other. */
+/** The items of these scopes' conversations, one conversation after the other. */
 function conversationItems(scopes) {
   const items = [];
   for (const scope of scopes) {
@@ -16,7 +16,7 @@ function scopeItems(scope, items) {
   const before = items.length;
   if (scope.parent === null && (scope.result || scope.steps.size > 0)) items.push(answerOf(scope));
   let last = null;
-  const added = new Map(); // inputs that are shown already, with how often
+  const added = new Map(); // inputs that are shown already, and how often
   for (const step of scope.steps.values()) {
     for (const event of step.events) if (event.type === "messages_sent") messageItems(event, last, items, added);
     const events = step.events.filter((one) => one.type !== "messages_sent"); // those are shown as messages
@@ -31,14 +31,14 @@ function scopeItems(scope, items) {
   }
 }
 
-/** How a run ended, above the steps that led there; present from the start, so that nothing moves when the end comes. */
+/** How a run ended, above its steps. Present from the start, so that nothing moves when the run ends. */
 function answerOf(scope) {
   const event = scope.result;
   const text = event ? describe(event).text : "";
   return { key: `a${scope.key}`, version: event?.n ?? 0, kind: "answer", scope, events: event ? [event] : [], text };
 }
 
-/** What the user said after the run had ended, to continue it. The next model call sends it. */
+/** The message with which the user continued a run that had ended. The next model call sends it. */
 function inputItem(event, items, added) {
   const content = event.data?.input;
   const text = partsText(content);
@@ -46,7 +46,7 @@ function inputItem(event, items, added) {
   items.push({ key: `i${event.n}`, version: 0, kind: "message", role: "user", content, event, events: [], text });
 }
 
-/** The messages that a model call sends for the first time: those of the runtime go to the step that they answer. */
+/** The messages that a model call sends for the first time. Those of the runtime are added to the step that they answer. */
 function messageItems(event, last, items, added) {
   const messages = Array.isArray(event.data) ? event.data : [];
   messages.forEach((message, at) => {
@@ -54,7 +54,7 @@ function messageItems(event, last, items, added) {
     if (last && role === "assistant" && last.written.has(content)) return;
     const text = partsText(content);
     if (role === "user" && added.get(text) > 0) {
-      added.set(text, added.get(text) - 1); // it is there already
+      added.set(text, added.get(text) - 1); // `inputItem` has shown it already
       return;
     }
     if (last && role === "user") {
@@ -115,7 +115,7 @@ function messageItem({ role, content, event }) {
   return card;
 }
 
-/** The system message, which is long and the same in most runs: closed, unless the search finds something in it. */
+/** The system message, folded because it is long and the same in most runs, unless the search finds something in it. */
 function folded(text) {
   const [toggle, holder] = disclosure(`${count(text.length)} characters`, "Show or hide the system message", () => [textBlock(text, "text prose")]);
   if (isFound(text)) openByItself(toggle, holder);
@@ -124,7 +124,7 @@ function folded(text) {
 
 function openByItself(toggle, holder) {
   toggle.click();
-  delete holder.dataset.open; // so the list may let it go
+  delete holder.dataset.open; // the reader did not open it, so the list may discard the card
 }
 
 function answerItem({ scope }) {
@@ -178,7 +178,7 @@ function sumOf(events, field) {
   return known.length > 0 ? known.reduce((one, other) => one + other, 0) : null;
 }
 
-/** What the runtime wrote back: shown where it is a correction, folded where it repeats the results above. */
+/** What the runtime wrote back: open if it is a correction, folded if it repeats the results above. */
 function readsBlock(reads, open) {
   const label = `What the model reads next: ${count(reads.length)} message${reads.length === 1 ? "" : "s"}`;
   const [toggle, holder] = disclosure(label, label, () => reads.flatMap(({ event, content }) => [

@@ -1,6 +1,6 @@
-// What an event says, in the words of its type. One that is not known here is shown with its type and its data.
+// Title, facts and text of each type of event. An unknown type is shown with its name and its data.
 
-/** A value as text: a string as it is, the rest as JSON. */
+/** A value as text: a string unchanged, anything else as JSON. */
 function asText(value) {
   if (typeof value === "string") return value;
   if (value === null || value === undefined) return "";
@@ -11,7 +11,7 @@ function asText(value) {
   }
 }
 
-/** Text with media references in it, as inputs, results and messages are. */
+/** The text of an input, result or message, which may contain media references. */
 function partsText(value) {
   if (!Array.isArray(value)) return asText(value);
   return value.map((part) => (isReference(part) ? `[${part.kind} ${part.id}]` : asText(part))).join("\n");
@@ -26,7 +26,7 @@ function isReference(value) {
 const MOST_NODES = 5000;
 const MOST_MEDIA = 24;
 
-/** The media that a value refers to, each once. */
+/** The media that a value refers to, without duplicates. */
 function mediaIn(value) {
   const found = new Map();
   const open = [value];
@@ -97,7 +97,7 @@ function decided(data) {
 
 const why = (decision) => (typeof decision === "boolean" || isWoken(decision) ? "" : asText(isObject(decision) ? decision.params : decision));
 
-/** The idle time before an event. */
+/** The time since the previous event of the run. */
 function gapBefore(event) {
   const before = event.run.events.findLast((one) => one.n < event.n && one.at !== null);
   return before && event.at !== null ? `${duration(event.at - before.at)} later` : "";
@@ -202,7 +202,7 @@ function describe(event) {
   };
 }
 
-/** All text of an event, for the search: what its data holds, and the keys that are not the event's own. */
+/** All text of an event, for the search: the values in its data, and the keys of nested objects. */
 function haystack(event) {
   if (event.haystack === undefined) {
     const texts = [event.type, `#e${event.n}`, event.scope.path];

@@ -1,8 +1,8 @@
-// Elements and text. Everything shown came from a model, a tool or a file: it is text, and never becomes markup.
-// Elements are made by createElement, text is set by textContent, and no address but `#e…` and `data:image/…` is used,
-// except for the links of rendered Markdown.
+// Elements and text. Everything shown comes from a model, a tool or a file, so it is written as text, never as markup.
+// Elements are made by createElement, text is added as text nodes, and only addresses of the forms `#e…` and
+// `data:image/…` are used, except for links in rendered Markdown.
 
-/** The current search: a regular expression, or null. Matches in drawn text are marked. */
+/** The current search: a regular expression, or null. `write` marks its matches. */
 const search = { pattern: null };
 
 function el(tag, attributes, ...children) {
@@ -23,10 +23,10 @@ function button(label, title, onClick, className = "") {
 }
 
 const PLAIN = /^[\n\t\x20-\x7e]*$/;
-// control characters, halves of surrogate pairs, and what reorders or hides the text around it
+// control characters, lone surrogates, and characters that reorder or hide the text around them
 const ODD = /(?![\n\t])[\p{Cc}\p{Cs}\xad\u034f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
-/** The text with every character that would not show made visible: a null byte as ␀, a bidi override as ⟨U+202E⟩. */
+/** Replaces each invisible character by a visible one: a null byte by ␀, a bidi override by ⟨U+202E⟩. */
 function visible(text) {
   if (PLAIN.test(text)) return text;
   return text.replaceAll("\r\n", "\n").replace(ODD, (odd) => {
@@ -38,7 +38,7 @@ function visible(text) {
 
 const MOST_MARKS = 300;
 
-/** Puts text into a node, made visible, with the search's matches marked. */
+/** Appends text to a node, with invisible characters replaced and the search's matches marked. */
 function write(node, text) {
   const shown = visible(text);
   if (!search.pattern) {
@@ -59,17 +59,17 @@ function write(node, text) {
 
 const LONGEST_NAME = 300;
 
-/** A name, as long as one may be on the page; the JSON of its event has all of it. */
+/** Cuts a long name. The JSON of its event shows the whole name. */
 function clip(text) {
   return text.length <= LONGEST_NAME ? text : `${text.slice(0, boundary(text, LONGEST_NAME))}…`;
 }
 
-/** A name or a fact: a short text. */
+/** A span with a short text, such as a name or a fact. */
 function span(className, text) {
   return write(el("span", { class: className }), clip(text));
 }
 
-/** Not between the halves of a surrogate pair. */
+/** The index `at`, or the one before it if `at` would split a surrogate pair. */
 function boundary(text, at) {
   const code = text.charCodeAt(at);
   return code >= 0xdc00 && code <= 0xdfff ? at - 1 : at;
@@ -79,7 +79,7 @@ const PREVIEW = 900;
 const PREVIEW_LINES = 12;
 const PIECE = 16000;
 
-/** Where the preview of a text begins and ends: at its start, or around the first match of the search. */
+/** The start and end of a text's preview: from the text's start, or around the search's first match if that is later. */
 function previewRange(text, limit, lines) {
   let start = 0;
   if (search.pattern && text.length > limit) {
@@ -93,12 +93,12 @@ function previewRange(text, limit, lines) {
     if (at === 0 || at >= end) break;
     if (line === lines) end = at - 1;
   }
-  // a few lines more cost hardly more room than the button that would show them
+  // a few more lines take hardly more space than the button that would show them
   if (start === 0 && text.length - end < 80 && text.slice(end).trimEnd().split("\n").length <= 4) end = text.length;
   return [start, end < text.length ? boundary(text, end) : end];
 }
 
-/** A text as a block: cut where it is long, whole on demand; JSON is laid out and Markdown rendered on demand. */
+/** A block of text. A long text is cut and shown in full on demand; JSON is formatted and Markdown rendered on demand. */
 function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LINES) {
   const other = className.includes("json") ? null : otherForm(text, className);
   if (other === null) return cutBlock(text, className, limit, lines);
@@ -118,7 +118,7 @@ function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LI
   return holder;
 }
 
-/** Another form that a text can be read in, else null. */
+/** Another form in which the text can be shown (formatted JSON, rendered Markdown), or null. */
 function otherForm(text, className) {
   const laid = layOut(text);
   if (laid !== null) {
@@ -129,12 +129,12 @@ function otherForm(text, className) {
   return { label: "Render Markdown", title: "Render the Markdown, or show it as it is recorded", draw: () => markdown(text) };
 }
 
-const SHORT_JSON = 80; // easily read as it is
+const SHORT_JSON = 80; // shorter JSON is readable without formatting
 const LONG_JSON = 200000;
 const LAID_LINES = 300;
 const TOKEN = /"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g;
 
-/** JSON with a line for each value, else null. Made of the text's own tokens: parsing would round long numbers. */
+/** JSON formatted with one value per line, or null. It is built from the text's tokens: parsing would round long numbers. */
 function layOut(text) {
   if (text.length < SHORT_JSON || text.length > LONG_JSON || !/^\s*[[{]/.test(text)) return null;
   try {
@@ -167,7 +167,7 @@ function cutBlock(text, className, limit, lines) {
   return el("div", null, block, el("div", { class: "buttons" }, whole));
 }
 
-/** Puts a text of any size into a block, a piece a frame; pieces out of sight cost no layout. */
+/** Fills a block with a text of any size, a few pieces per frame. Style keeps pieces out of sight from costing layout. */
 function showWhole(block, text) {
   block.replaceChildren();
   block.parentElement.dataset.open = "";
@@ -185,7 +185,7 @@ function showWhole(block, text) {
   next();
 }
 
-/** The text in pieces that are lines of their own, cut at a line's end where there is one. */
+/** Splits the text into pieces, each drawn on lines of its own; at the end of a line if possible. */
 function cutUp(text) {
   const pieces = [];
   for (let at = 0; at < text.length;) {

@@ -1,8 +1,8 @@
-// Numbers as a reader takes them. What nobody measured is "unknown", and never 0.
+// Formats numbers for people. A value that was not measured is "unknown", never 0.
 
 const UNKNOWN = "unknown";
 
-const LARGE = 1e12; // from here on digits are noise, and would need room
+const LARGE = 1e12; // larger numbers are shown with an exponent, since their digits say nothing and take space
 
 function count(number) {
   return Math.abs(number) < LARGE ? number.toLocaleString("en-US") : number.toExponential(1);
@@ -24,7 +24,7 @@ function duration(ms) {
   return `${hours ? `${hours} h ` : ""}${minutes} min ${seconds % 60} s`;
 }
 
-/** The same in a column's width: hours and minutes as a clock has them. */
+/** Milliseconds as text short enough for a column: from one minute on like a clock, 1:05:09. */
 function clock(ms) {
   if (!isNumber(ms) || ms < 60000) return isNumber(ms) ? duration(ms) : "?";
   const seconds = Math.round(ms / 1000);
@@ -45,7 +45,7 @@ function dollars(cost) {
   return cost < 0.01 ? `$${cost.toPrecision(2)}` : `$${cost.toFixed(cost < 1 ? 3 : 2)}`;
 }
 
-/** A sum of what is known, that knows whether something was not. */
+/** A sum of the known values, which also counts the unknown ones. */
 class Sum {
   constructor() {
     this.total = 0;
@@ -70,7 +70,7 @@ class Sum {
   }
 }
 
-/** What model calls used: tokens as vendors report them, cost in dollars. */
+/** The usage of model calls: tokens as reported by vendors, cost in dollars. */
 class Usage {
   constructor() {
     this.calls = 0;
@@ -93,7 +93,7 @@ class Usage {
     return this;
   }
 
-  /** "1,200 in, 80 out", or that nobody knows. */
+  /** "1,200 in, 80 out", or "tokens unknown". */
   tokens() {
     if (this.prompt.known === 0 && this.completion.known === 0) return `tokens ${UNKNOWN}`;
     return `${this.prompt.show()} in, ${this.completion.show()} out`;
@@ -103,7 +103,7 @@ class Usage {
     return this.cost.known === 0 ? `cost ${UNKNOWN}` : this.cost.show(dollars);
   }
 
-  /** The whole of it, for a tooltip and for readers of the screen. */
+  /** All of it in words, for tooltips and screen readers. */
   summary() {
     const calls = `${count(this.calls)} model call${this.calls === 1 ? "" : "s"}`;
     return `${calls}; tokens: ${this.prompt.show()} in, ${this.completion.show()} out; cost: ${this.cost.show(dollars)}`;

@@ -1,6 +1,6 @@
-// Which events are shown: by type, by run or sub-run, errors only; and the search through what is left.
+// Filters for events (by type, by run or sub-run, errors only), and the search in the events that pass them.
 
-// of each, so many can be chosen from; a recording with more is shown all the same
+// The controls offer at most this many choices. Events beyond them are still shown.
 const MOST_PLACES = 2000;
 const MOST_TYPES = 500;
 
@@ -30,7 +30,7 @@ class Filters {
     return this.where === null || event.run === this.where || event.scope === this.where;
   }
 
-  /** The scopes of which the conversation is shown. */
+  /** The scopes whose conversations are shown. */
   scopes() {
     if (this.where instanceof Scope) return [this.where];
     const runs = this.where ? [this.where] : view.recording.runs;
@@ -122,7 +122,7 @@ class Filters {
   }
 }
 
-/** A scope as one may be chosen, moved in by its depth. */
+/** A scope's label in the list of choices, indented by its depth. */
 function placeLabel(scope, depth) {
   let deep = depth;
   for (let at = scope.parent; at; at = at.parent) deep += 1;
@@ -130,7 +130,7 @@ function placeLabel(scope, depth) {
   return "\u2003".repeat(Math.min(deep, 8)) + name;
 }
 
-/** Whose an item is, in words: "buyer › south, step 1". */
+/** The scope and step of an item, in words: "buyer › south, step 1". */
 function placeOf(item) {
   const step = item.step ?? item.event?.step;
   const path = [];
@@ -138,7 +138,7 @@ function placeOf(item) {
   return path.join(" › ") + (step ? `, step ${step.number}` : "");
 }
 
-/** The search: what matches in the list that is shown, and which match is the current one. */
+/** The search: the matches in the list that is shown, and the current match. */
 class Search {
   constructor(onChange) {
     this.field = document.getElementById("search");
@@ -177,7 +177,7 @@ class Search {
     this.run(onChange);
   }
 
-  /** Looks through the items of the list that is shown. */
+  /** Searches the items of the list that is shown. */
   refresh(list, matcher) {
     const kept = list.items[this.found[this.current]];
     this.list = list;

@@ -27,7 +27,7 @@ async function copyLink() {
   if (link) say((await copy(link.href)) ? "The link is copied." : "The link cannot be copied.");
 }
 
-/** A line for a moment, read out by screen readers too. */
+/** Shows a message for a moment; screen readers read it out. */
 function say(text) {
   const line = document.getElementById("said");
   line.textContent = text;
@@ -77,7 +77,7 @@ function onKey(event) {
   KEYS[event.key]();
 }
 
-/** Escape: closes the list of types, or empties the search. */
+/** Handles Escape: closes the list of types, or clears the search. */
 function leave(event) {
   const types = document.getElementById("types-box");
   if (types.open) {
@@ -109,7 +109,7 @@ function listen() {
   document.addEventListener("click", (event) => {
     const types = document.getElementById("types-box");
     if (types.open && !types.contains(event.target)) types.open = false;
-    // a click on the link of the event that is the address already changes no address
+    // if the address names this event already, the click changes no address, so there is no `hashchange`
     const link = event.target.closest?.("a.link");
     if (link && link.hash === location.hash) onHash();
   });

@@ -1,12 +1,13 @@
-// A list of any length. Items are drawn in chunks, those near the screen alone; the others are as high as they were, or
-// as items are on average. An item is `{key, version}` and more; one that has not changed keeps its element.
+// A list of any length. Items are drawn in chunks, and only chunks near the screen are drawn. The others keep the height
+// that they had, or that items have on average. An item is `{key, version, …}`; it keeps its element until its version
+// changes.
 
 const CHUNK = 20;
 const AHEAD = "1500px 0px";
 
 class List {
-  /** `draw(item)` gives an item's element; `height` is what one takes before any was measured; a `feed` numbers
-   * its items for readers of the screen. */
+  /** `draw(item)` returns an item's element; `height` is the estimate for one item until some were measured; with
+   * `feed`, items are numbered for screen readers. */
   constructor(scroller, host, draw, height, feed = true) {
     this.feed = feed;
     this.scroller = scroller;
@@ -16,15 +17,15 @@ class List {
     this.items = [];
     this.chunks = [];
     this.index = new Map();
-    this.aim = null; // what was asked to be on screen, until the reader scrolls
-    this.marked = null; // the key of the item that the search is at
+    this.aim = null; // the item to keep on screen, until the reader scrolls
+    this.marked = null; // the key of the search's current match
     for (const act of ["wheel", "touchmove", "pointerdown", "keydown"]) {
       scroller.addEventListener(act, () => { this.aim = null; }, { passive: true });
     }
     this.watch = new IntersectionObserver((seen) => this.onSeen(seen), { root: scroller, rootMargin: AHEAD });
   }
 
-  /** Shows these items. With `redraw`, everything is drawn again (the search has changed, say). */
+  /** Shows these items. With `redraw`, unchanged items are drawn again, too (because the search has changed, for example). */
   set(items, redraw = false) {
     const old = this.items;
     this.items = items;
@@ -44,7 +45,7 @@ class List {
     for (const chunk of this.chunks) if (chunk.filled) this.number(chunk);
   }
 
-  /** Shows another item in the place of one with its key. */
+  /** Replaces the item at an index by another one with the same key. */
   replace(at, item) {
     this.items[at] = item;
     const chunk = this.chunks[Math.floor(at / CHUNK)];
@@ -81,7 +82,7 @@ class List {
       if (isIntersecting && !target.chunk.filled) this.fill(target.chunk);
       else if (!isIntersecting && target.chunk.filled) this.empty(target.chunk);
     }
-    this.settle(); // chunks that came in sight above take another height than they were thought to
+    this.settle(); // chunks above that were just drawn may differ from their estimated height
   }
 
   fill(chunk, redraw = false) {
@@ -104,7 +105,7 @@ class List {
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   }
 
-  /** Lets a chunk go that is far away, unless the reader is going there, has the focus in it, or has opened something. */
+  /** Discards the elements of a chunk far from the screen, unless it has `aim`, the focus or something that was opened. */
   empty(chunk) {
     const { element } = chunk;
     if (this.aim && Math.floor(this.index.get(this.aim.key) / CHUNK) === chunk.number) return;
@@ -125,7 +126,7 @@ class List {
     return chunk.element.children[index % CHUNK];
   }
 
-  /** Brings an item on screen, or what `part` finds in it, and gives its element. */
+  /** Scrolls to an item, or to the element that `part` finds in it, and returns the item's element. */
   reveal(index, block = "start", part = () => null) {
     for (const near of [index - CHUNK, index + CHUNK]) if (near >= 0 && near < this.items.length) this.element(near);
     const element = this.element(index);
@@ -142,20 +143,20 @@ class List {
     if (element) (part(element) ?? element).scrollIntoView({ block });
   }
 
-  /** Scrolls to a height. */
+  /** Scrolls to an offset in pixels. */
   scrollTo(top) {
     this.aim = null;
     this.scroller.scrollTop = top;
   }
 
-  /** Brings an item on screen and shows that the search is at it. */
+  /** Scrolls to an item and marks it as the search's current match. */
   mark(index) {
     this.element(this.index.get(this.marked))?.classList.remove("current");
     this.marked = this.items[index].key;
     this.reveal(index).classList.add("current");
   }
 
-  /** The index of the first item that reaches below an edge: by default, that is on screen. */
+  /** The index of the first item that extends below `edge`: by default, the first visible one. */
   top(edge = this.scroller.getBoundingClientRect().top + 4) {
     const isBelow = (element) => element.getBoundingClientRect().bottom > edge;
     let from = 0;
@@ -168,7 +169,7 @@ class List {
     return from * CHUNK + Math.max(0, inside);
   }
 
-  /** Everything at once, for paper. */
+  /** Draws everything at once for printing. */
   print(on) {
     this.printing = on;
     if (on) for (const chunk of this.chunks) if (!chunk.filled) this.fill(chunk);

@@ -1,4 +1,4 @@
-// Follows a run in progress: asks the server of this page for what is new, again and again.
+// Follows a run in progress: repeatedly requests new events from the server of this page.
 
 const MOST_WAIT = 5000;
 
@@ -29,7 +29,7 @@ class Live {
         wait = 500;
       } catch {
         this.show("lost", "Connection lost, trying again");
-        this.seen = ""; // an answer at once, when there is a server again
+        this.seen = ""; // so that the server answers at once when it is back
         await new Promise((resolve) => setTimeout(resolve, wait));
         wait = Math.min(MOST_WAIT, wait * 2);
       }

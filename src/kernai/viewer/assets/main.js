@@ -1,4 +1,4 @@
-// The start: reads the page's data, builds the view, and shows the event that the address names.
+// Starts the page: reads its data, builds the view, and shows the event that the address names.
 
 function main() {
   const data = JSON.parse(document.getElementById("data").textContent);

@@ -1,11 +1,11 @@
-// Markdown, rendered on demand: the part of it that models write. Elements are made one by one and their text is written
-// as all text is. HTML is text, images are links, and links lead to the web or to mail. Nesting has a limit, and no text
-// takes more than time in proportion to its length.
+// Renders the subset of Markdown that models write, on demand. Elements are made one by one, and their text is written
+// with `write`. HTML is shown as text, images become links, and links lead to the web or to mail only. Nesting is
+// limited, and rendering takes linear time.
 
-const MOST_NESTED = 12; // quotes in lists in quotes; brackets in brackets
+const MOST_NESTED = 12; // such as quotes in lists in quotes, or brackets in brackets
 const MOST_COLUMNS = 100;
 const LONG_MARKDOWN = 200000;
-const LONG_PARAGRAPH = 10000; // no person writes one: it stays as it is written
+const LONG_PARAGRAPH = 10000; // longer ones were not written by a person; they are not rendered
 
 const SIGNS = /^ {0,3}(?:#{1,6} |[-*+] |\d{1,9}[.)] |> |```|~~~)|^ *\|[^\n]*\|[ \t]*$|\*\*\S|`[^`\n]+`|\[[^\]\n]{1,100}\]\(/m;
 const HEADING = /^ {0,3}(#{1,6})[ \t]([^]*)$/;
@@ -35,7 +35,7 @@ function markdown(text) {
   return el("div", { class: "markdown", dir: "auto", tabindex: 0, role: "group", "aria-label": "Rendered Markdown" }, blocksOf(lines, levels));
 }
 
-/** The blocks of these lines. `levels` are the levels of heading in use: the highest of them is below a card's own. */
+/** The blocks of these lines. `levels` are the heading levels in use; the highest is rendered one below a card's own. */
 function blocksOf(lines, levels, depth = 0) {
   const made = [];
   for (let at = 0; at < lines.length;) {
@@ -47,7 +47,7 @@ function blocksOf(lines, levels, depth = 0) {
   return made;
 }
 
-/** Of each kind of block: whether it begins at a line, how it is read, and whether there may be blocks in it. */
+/** For each kind of block: whether it begins at a line, a function that reads it, and whether it can contain blocks. */
 const READERS = [
   [(lines, at) => !lines[at].trim(), (_, at) => [null, at + 1]],
   [(lines, at) => FENCE.test(lines[at]), fence],
@@ -85,7 +85,7 @@ function quote(lines, from, levels, depth) {
   return [el("blockquote", null, blocksOf(lines.slice(from, at).map((line) => line.replace(QUOTE, "")), levels, depth + 1)), at];
 }
 
-/** Whatever is moved in further than an item's mark belongs to the item: models do not count spaces. */
+/** Reads a list. Lines indented further than an item's mark belong to the item, because models do not count spaces. */
 function list(lines, from, levels, depth) {
   const number = (mark) => (/\d/.test(mark) ? parseInt(mark, 10) : null);
   const first = number(ITEM.exec(lines[from])[2]);
@@ -126,12 +126,12 @@ function table(lines, from) {
   return [el("table", null, el("thead", null, row(head, "th")), el("tbody", null, rows)), at];
 }
 
-/** The address if it leads to the web or to mail, else null. */
+/** The address if it leads to the web or to mail; null otherwise. */
 function outsideAddress(address) {
   return /^(?:https?:\/\/|mailto:)/i.test(address) && URL.canParse(address) ? new URL(address).href : null;
 }
 
-/** A link out of the page. Its address is shown unless it is its text, so that nobody is sent where he did not mean to go. */
+/** A link out of the page. The address is shown if the text differs from it, so that readers see where it leads. */
 function outsideLink(href, content) {
   for (const inner of content.querySelectorAll("a")) inner.replaceWith(...inner.childNodes);
   const same = [href, href.replace(/\/$/, ""), href.replace(/^mailto:/, "")].includes(content.textContent);
@@ -139,7 +139,7 @@ function outsideLink(href, content) {
   return same ? [made] : [made, el("span", { class: "address" }, ` (${clip(href)})`)];
 }
 
-/** A paragraph's text with its emphasis, code and links. A mark that is never closed is text. */
+/** A paragraph's text with its emphasis, code and links. A mark that is never closed is shown as text. */
 function inline(text) {
   if (text.length > LONG_PARAGRAPH) return write(new DocumentFragment(), text);
   const drawing = new InlineDrawing();
@@ -155,7 +155,7 @@ function inline(text) {
 
 class InlineDrawing {
   constructor() {
-    this.open = [{ mark: "", node: new DocumentFragment() }]; // the marks that may yet be closed, with what follows them
+    this.open = [{ mark: "", node: new DocumentFragment() }]; // marks not closed yet, each with the nodes after it
   }
 
   put(...nodes) {
@@ -181,13 +181,13 @@ class InlineDrawing {
     this.open.push({ mark, node: new DocumentFragment() });
   }
 
-  /** Closes the mark at a place; what was opened after it is text. */
+  /** Closes the mark at an index of `open`. Marks opened after it become text. */
   close(place) {
     while (this.open.length - 1 > place) this.keep();
     return this.open.pop();
   }
 
-  /** The last mark is text after all. */
+  /** Turns the last open mark into text. */
   keep() {
     const { mark, node } = this.open.pop();
     this.put(mark, node);
@@ -208,7 +208,7 @@ class InlineDrawing {
       return;
     }
     const same = this.open.findIndex(({ mark }) => mark === left);
-    if (same > 0) while (this.open.length > same) this.keep(); // the nearer of two counts
+    if (same > 0) while (this.open.length > same) this.keep(); // of two equal opening marks, the nearer one counts
     this.begin(left);
   }
 

@@ -1,8 +1,8 @@
-// Tokens and cost of each step, as bars in the order of the tree. The bars are stretched to the width that there is.
+// Bar charts of tokens and cost for each step, in the order of the tree. They are stretched to the available width.
 
-const MOST_PLOTTED = 240; // more could not be distinguished: each is then several steps
-const LEAST_PLOTTED = 24; // that there is room for: the bars of a few steps are not wider
-const PLOT_HEIGHT = 100; // of a chart, in its own units
+const MOST_PLOTTED = 240; // more bars could not be distinguished; with more steps, each bar is several steps
+const LEAST_PLOTTED = 24; // a chart has room for at least this many bars, so that those of a few steps are not too wide
+const PLOT_HEIGHT = 100; // of a chart, in the units of its view box
 
 class Plot {
   constructor(box) {
@@ -21,7 +21,7 @@ class Plot {
     });
   }
 
-  /** Draws the steps of these scopes, and of all below them, that called a model. */
+  /** Draws the steps that called a model, in these scopes and in all scopes below them. */
   refresh(scopes) {
     this.steps = scopes.flatMap((scope) => stepsBelow(scope)).filter((step) => step.usage.calls > 0 && isShown(step));
     this.box.hidden = this.steps.length === 0;
@@ -40,7 +40,7 @@ class Plot {
     );
   }
 
-  /** One chart; `series` has the parts of a usage that are stacked, by what they are called. */
+  /** Makes one chart. `series` maps labels to the parts of a usage that are stacked. */
   chart(name, missing, format, columns, whole, series) {
     const parts = Object.values(series);
     const isKnown = (usage) => parts.some((part) => usage[part].known > 0);
@@ -90,7 +90,7 @@ function stepsBelow(scope) {
   return [...[...scope.steps.values()].flatMap((step) => [step, ...below(step).flatMap(stepsBelow)]), ...scope.lost.flatMap(stepsBelow)];
 }
 
-/** Bars as one path; each is from and to which share of the height. */
+/** Bars as one path. Each bar is `[from, to]`, as shares of the height. */
 function barsOf(shares) {
   return shares.map(([from, to], at) => `M${at + 0.1} ${PLOT_HEIGHT * (1 - from)}V${PLOT_HEIGHT * (1 - to)}h.8V${PLOT_HEIGHT * (1 - from)}z`).join("");
 }

@@ -1,14 +1,14 @@
-// What was recorded, as objects: runs, their scopes, the steps of a scope, the calls of a step. Events are added one
-// by one, so that a run in progress and a finished one are built the same way. Nothing about an event is
-// taken for granted but that it is an object.
+// The recording as objects: runs, their scopes, the steps of a scope, the calls of a step. Events are added one by one,
+// so that a run in progress and a finished one are built in the same way. Fields of an event may be missing, or have any
+// value.
 
-const DEEPEST = 64; // a path with more parts is no run's: `Limits` allows far fewer
+const DEEPEST = 64; // no run has a path with more parts: `Limits` allows far fewer
 
 const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
 
 const UNKNOWN_KIND = { group: "other" };
 
-/** What there is to know about an event's type; the table comes from kernai.events. */
+/** The facts about an event's type. `page.py` makes the table from `kernai.events`. */
 function kindOf(type) {
   return KINDS.get(type) ?? UNKNOWN_KIND;
 }
@@ -17,7 +17,7 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** A span of time that grows with what is seen; milliseconds since 1970, or null while nothing was. */
+/** A span of time that covers all times seen so far, in milliseconds since 1970; null before the first. */
 class Span {
   constructor() {
     this.start = null;
@@ -45,7 +45,7 @@ class Step {
     this.first = null;
     this.events = [];
     this.calls = []; // calls, in the order of their first event
-    this.callAt = new Map(); // by the number of its block, that its id ends with
+    this.callAt = new Map(); // calls by the number of their block, which is the end of the call's id
     this.tasks = new Map(); // by task id
     this.parts = []; // calls and sub-runs, in the order in which they were first seen
     this.version = 0;
@@ -71,7 +71,7 @@ class Scope {
     this.task = null; // or the task
     this.problem = false;
     this.version = 0;
-    this.lost = []; // sub-runs of which the step is not on record
+    this.lost = []; // sub-runs whose step is not recorded
   }
 
   get name() {
@@ -95,7 +95,7 @@ class Call {
     this.execute = null;
     this.outcome = null;
     this.progress = [];
-    this.decisions = []; // that it waited, who decided, and what became of it when the run had been broken off
+    this.decisions = []; // notes on the call: that it waited, the decision, that it was interrupted
     this.scope = null;
     this.first = null;
   }
@@ -117,7 +117,7 @@ class Run {
     this.id = id;
     this.scopes = new Map();
     this.calls = new Map();
-    this.events = []; // those of a run in a store are counted from 0: a resume speaks of them by their numbers
+    this.events = []; // a `run_resumed` refers to events by their index
     this.root = new Scope(this, "", null, null);
     this.scopes.set("", this.root);
   }
@@ -126,7 +126,7 @@ class Run {
     return this.root.agent ?? `run ${this.index + 1}`;
   }
 
-  /** The scope of a path: `2.a/0.1` was begun by step 0 of `2.a`. */
+  /** The scope at a path, created if needed. The scope `2.a/0.1` was begun by step 0 of `2.a`. */
   scope(path) {
     const known = this.scopes.get(path);
     if (known) return known;
@@ -163,11 +163,11 @@ class Recording {
     this.latest = new Map();
   }
 
-  /** Takes one record of the page's data: an entry of the recording, and the outline of a response. */
+  /** Adds one record of the page's data: an entry of the recording and, for a response, its outline. */
   add(record) {
     const entry = isObject(record.entry) ? record.entry : {};
     const type = typeof entry.event === "string" ? entry.event : "unknown";
-    // of other texts browsers guess a date
+    // browsers guess dates from other texts
     const at = typeof entry.timestamp === "string" && TIMESTAMP.test(entry.timestamp) ? Date.parse(entry.timestamp) : NaN;
     const path = typeof entry.scope === "string" ? entry.scope : "";
     const run = this.runOf(asText(entry.run_id), path, type);
@@ -185,7 +185,7 @@ class Recording {
     return event;
   }
 
-  /** The run of an event: one that starts again under a known id is another run. */
+  /** The run of an event. Another `run_start` of a root begins a new run, even if the id is known. */
   runOf(id, path, type) {
     let run = this.latest.get(id);
     if (!run || (type === "run_start" && path === "" && run.root.begun)) {
@@ -198,7 +198,7 @@ class Recording {
 }
 
 function isProblem(type, data) {
-  if (type === "result" && data?.stop_reason === "interrupt") return false; // it waits, and nothing is wrong
+  if (type === "result" && data?.stop_reason === "interrupt") return false; // the run only waits
   if (type === "result") return isObject(data) && (isNotNull(data.error) || ![undefined, "final"].includes(data.stop_reason));
   return kindOf(type).problem ?? type.endsWith("_error");
 }
@@ -207,10 +207,10 @@ function isNotNull(value) {
   return value !== null && value !== undefined;
 }
 
-/** Takes back what a resume left out: that the run had been stopped, and what that caused. The events stay. */
+/** Undoes the effects of events that a resume dropped (that the run was stopped, and the consequences). They stay listed. */
 function leaveOut(seam, events) {
   const data = isObject(seam.data) ? seam.data : {};
-  if (data.from_seq !== events.length || !Array.isArray(data.dropped)) return; // it counts events that are not here
+  if (data.from_seq !== events.length || !Array.isArray(data.dropped)) return; // its numbers do not apply here
   seam.left = [];
   for (const seq of data.dropped) {
     const event = Number.isSafeInteger(seq) ? events[seq] : undefined;
@@ -234,7 +234,7 @@ function leaveOut(seam, events) {
   }
 }
 
-/** Passes an event to everything that it is about. */
+/** Adds an event to its scope, step, call and task. */
 function place(event) {
   const { scope, step, type, data } = event;
   scope.first ??= event;
@@ -258,7 +258,7 @@ function place(event) {
   }
 }
 
-/** The usage of model calls in an event; also of failed calls, if it is known. */
+/** The usage of model calls in an event, including failed calls if theirs is known. */
 function usagesOf({ type, data }) {
   const { usage, problem } = kindOf(type);
   if (!usage) return [];
@@ -271,7 +271,7 @@ function usagesOf({ type, data }) {
 function placeInStep(event, data) {
   const { step, type, scope } = event;
   if (kindOf(type).of_call) {
-    const known = event.run.calls.get(asText(data.call_id)); // a call of the model has none
+    const known = event.run.calls.get(asText(data.call_id)); // none if it is a model call
     event.call = known ?? null;
     known?.decisions.push(event);
     return;

@@ -1,10 +1,10 @@
-// The line between the time line and the rest, which moves: dragged, by arrow keys, and back by a double click. Style
-// keeps both sides wide enough, on a window of any width.
+// The movable divider next to the time line: dragged or moved by arrow keys; a double click resets it. The style sheet
+// keeps both sides wide enough, whatever the width of the window.
 
-const STEP = 2; // of a hundred
+const STEP = 2; // percent
 
 class Splitter {
-  /** `onMove` is called when the sides have another width. */
+  /** `onMove` is called after the divider has moved. */
   constructor(line, panes, onMove) {
     this.line = line;
     this.panes = panes;
@@ -19,12 +19,12 @@ class Splitter {
 
   grab(event) {
     if (event.button !== 0) return;
-    event.preventDefault(); // no text is selected on the way
+    event.preventDefault(); // so that dragging selects no text
     this.line.setPointerCapture(event.pointerId);
     this.line.focus({ preventScroll: true });
   }
 
-  /** A place on the screen as a share of the panes' width, in hundredths. */
+  /** A horizontal position on the screen, in percent of the panes' width. */
   at(x) {
     const { left, width } = this.panes.getBoundingClientRect();
     return width > 0 ? ((x - left) / width) * 100 : 0;
@@ -34,7 +34,7 @@ class Splitter {
     return this.at(this.line.getBoundingClientRect().left);
   }
 
-  /** Moves the line; null is its default place. */
+  /** Moves the divider to a position in percent; null resets it. */
   to(share) {
     if (share === null) this.panes.style.removeProperty("--split");
     else this.panes.style.setProperty("--split", `${Math.min(100, Math.max(0, share))}%`);

@@ -1,20 +1,20 @@
-// One step: the prose and the blocks of the response in their order, each block with its outcome.
+// One step: the prose and blocks of the response in order, each block with its outcome.
 
-const MOST_PARTS = 200; // of one step; a reader of more reads the list of events
+const MOST_PARTS = 200; // shown of one step; the list of events has all
 
-/** Problems that are shown at the block that they are about; the others, below all blocks. */
+/** Problems that are shown with the block that they concern. The others are shown below all blocks. */
 const AT_A_BLOCK = new Set(["forged_block", "plan_rejected", "quoted_call"]);
 
 class StepDrawing {
   constructor(step, card) {
     this.step = step;
     this.card = card;
-    this.index = 0; // of the next call
+    this.index = 0; // number of the next call
     this.parts = 0;
     this.builtins = step.events.filter((event) => event.type.startsWith("builtin_"));
     this.workflow = step.events.find((event) => event.type === "workflow_start") ?? null;
     this.rejected = step.events.filter((event) => event.type === "plan_rejected");
-    this.shown = new Set(); // calls that stand beside their block, and seams before the response
+    this.shown = new Set(); // calls and `run_resumed` events that are drawn already
     this.corrected = this.workflow === null && step.calls.length === 0 && this.builtins.length === 0;
   }
 
@@ -66,7 +66,7 @@ class StepDrawing {
     }
   }
 
-  /** The call that the next block made: calls are numbered in the order of their blocks. */
+  /** The call made by the next block. Calls are numbered in the order of their blocks. */
   callAt(kind, name) {
     const call = this.step.callAt.get(this.index);
     if (!call || call.kind !== kind || (name !== null && call.name !== name)) return null;
@@ -111,7 +111,7 @@ class StepDrawing {
     this.workflow = null;
   }
 
-  /** What belongs to no block: calls whose block is not on record, and events of unknown types. */
+  /** Draws what belongs to no block: calls whose block is not recorded, resumes, and events such as unknown types. */
   rest() {
     if (this.workflow) this.runPlan("");
     for (const call of this.step.calls) {
@@ -129,7 +129,7 @@ class StepDrawing {
     if (this.full) this.card.append(el("p", { class: "note" }, `No more than ${MOST_PARTS} parts are shown here: the list of events has all.`));
   }
 
-  /** Where the run was resumed, and what no longer counts since. */
+  /** Draws where the run was resumed, and the events that the resume dropped. */
   seam(event) {
     this.shown.add(event);
     const { title, facts: shown } = describe(event);
@@ -153,13 +153,13 @@ class StepDrawing {
   }
 }
 
-/** Whether an event is shown below the blocks, since it is about none of them. */
+/** Whether an event is shown below the blocks, because it concerns none of them. */
 function isBelow({ type, call }) {
   const { group, of_call: ofCall } = kindOf(type);
   return group === "other" || (group === "problem" && !AT_A_BLOCK.has(type)) || (Boolean(ofCall) && !call);
 }
 
-/** That a call waited, who decided, or what became of it after a crash. */
+/** A note on a call: that it waited, who decided, or that it was interrupted. */
 function decision(event) {
   const { data } = event;
   const refused = event.type === "approval_given" && isRefusal(data?.decision);
@@ -175,7 +175,7 @@ function decision(event) {
   return made;
 }
 
-/** A call's result or error, as the block's other half. */
+/** A call's result or error, shown below its block. */
 function outcome(event, ms = null) {
   const shown = describe(event);
   const failed = event.type.endsWith("_error");

@@ -1,18 +1,18 @@
-// The tree of runs, steps, calls and sub-runs, each with its bar on one time line. Runs of one file begin at the same
-// place, so that they can be compared; concurrent work is stacked.
+// The tree of runs, steps, calls and sub-runs, each with its bar on a common time line. All runs of a file begin at the
+// left edge, so that they can be compared; concurrent work is stacked.
 
-const TICK = 64; // room for one, in pixels
+const TICK = 64; // pixels per tick of the axis, at least
 const MOST_BARS = 300; // in one row; more could not be distinguished
-const MOST_FIGURE = 12; // characters that a column of figures has room for
-const DIGIT = 0.95; // of a row's digits: those of figures are smaller
-const MOST_NAME = 340; // pixels that names have, where they need as many
+const MOST_FIGURE = 12; // characters that fit into a column of figures
+const DIGIT = 0.95; // width of a figure's digit relative to other digits in the row
+const MOST_NAME = 340; // pixels; the column of names is never wider
 const INDENT = 12; // pixels for each level
-const LETTER = 7.8; // pixels of one in a name, about
-const MARK = 16; // pixels of a sign behind a name
-const BESIDE_NAME = 46; // pixels around it
+const LETTER = 7.8; // pixels; approximate width of a letter in a name
+const MARK = 16; // pixels; width of a sign after a name
+const BESIDE_NAME = 46; // pixels around a name
 
-const PATH = 28; // pixels of the line that names what the first visible row is in
-const MOST_CRUMBS = 6; // in it
+const PATH = 28; // pixels; height of the line with the ancestors of the first visible row
+const MOST_CRUMBS = 6; // ancestors in that line
 
 const COLUMNS = ["tokens", "cost", "time"];
 
@@ -25,7 +25,7 @@ class Timeline {
     this.selected = null;
     this.zoom = null; // {run, from, to}, milliseconds from the run's start
     this.rows = [];
-    this.lasts = []; // the last row of each level
+    this.lasts = []; // index of the last row at each level
     this.path = document.getElementById("path");
     this.plot = new Plot(document.getElementById("plot"));
     scroller.addEventListener("scroll", () => this.drawPath(), { passive: true });
@@ -35,7 +35,7 @@ class Timeline {
     host.addEventListener("dblclick", (event) => this.setZoom(event.target.closest(".row")?.row ?? null));
   }
 
-  /** Builds the rows again; those that are drawn and have not changed stay. */
+  /** Builds all rows again. Rows that are drawn and have not changed keep their elements. */
   refresh() {
     const { runs } = view.recording;
     this.whole = runs.reduce((most, run) => Math.max(most, run.root.span.length ?? 0), 1);
@@ -59,11 +59,11 @@ class Timeline {
     this.plot.mark(of instanceof Call ? of.step : of);
   }
 
-  /** Keeps in sight what the first visible row is in. */
+  /** Shows the ancestors of the first visible row in a line above it. */
   drawPath() {
     const edge = this.axis.getBoundingClientRect().bottom + 4;
     const path = [];
-    if ((this.rows[this.list.top(edge)]?.up ?? null) !== null) { // a run's row is in nothing, and stays uncovered
+    if ((this.rows[this.list.top(edge)]?.up ?? null) !== null) { // a run's row has no ancestors and is not covered
       for (let { up } = this.rows[this.list.top(edge + PATH)]; up !== null; up = this.rows[up].up) path.unshift(this.rows[up]);
     }
     const near = path.slice(-MOST_CRUMBS).map((row) => [row.key, visible(nameOf(row).name)]);
@@ -81,7 +81,7 @@ class Timeline {
     return [of.version ?? of.step.version, open, key === this.selected, size, this.range.from, this.range.to].join();
   }
 
-  /** Gives names and figures the room that the longest of them need; each row is a grid of its own. */
+  /** Sets the widths of the columns from the longest name and figures, because each row is a grid of its own. */
   measure() {
     const most = COLUMNS.map((name) => name.length);
     let names = 0;
@@ -107,7 +107,7 @@ class Timeline {
       this.below(scope));
   }
 
-  /** The rows under a scope: its steps, and sub-runs whose step is not on record. */
+  /** The rows below a scope: its steps, and sub-runs whose step is not recorded. */
   below(scope) {
     return scope === null ? [] : [
       ...[...scope.steps.values()].filter(isShown).map((step) => (...place) => this.stepRow(step, ...place)),
@@ -172,7 +172,7 @@ class Timeline {
     return track;
   }
 
-  /** From each request for a decision to the decision. One that is still waited for has no length yet. */
+  /** Draws a bar from each request for a decision to the decision. Without a decision, the bar has no length. */
   waits(track, events, run) {
     const asked = new Map();
     for (const { type, data, at } of events) {
@@ -210,7 +210,7 @@ class Timeline {
     const width = Math.max(1, [1, 2, 5, 10].map((one) => one * size).find((one) => one >= rough));
     const last = to - ((to - from) * TICK * 0.7) / room;
     const first = Math.ceil(from / width);
-    // counted, since a sum of such times may be too coarse to grow by a width
+    // multiplied instead of summed up: adding `width` to a very large time may not change it
     for (let number = 0; number * TICK <= room && (first + number) * width <= last; number++) {
       const at = (first + number) * width;
       const tick = el("span", { class: "tick" }, tickText(at));
@@ -221,7 +221,7 @@ class Timeline {
     const reset = this.zoom ? button("Whole run", "Show the whole run again", () => this.setZoom(null)) : el("span", null, "what");
     const measured = this.axis.childElementCount > 0;
     this.axis.replaceChildren(reset, ticks, ...names);
-    if (!measured) this.drawAxis(); // now that there is a width
+    if (!measured) this.drawAxis(); // again, now that `room` can be measured
   }
 
   setZoom(row) {
@@ -233,7 +233,7 @@ class Timeline {
 
   select({ key }, focus) {
     const { index } = this.list;
-    if (!index.has(key)) return; // the filters hide it
+    if (!index.has(key)) return; // hidden by filters
     const changed = [this.selected, key].filter((one) => index.has(one));
     this.selected = key;
     for (const one of changed) {
@@ -245,7 +245,7 @@ class Timeline {
     if (focus) element?.focus({ preventScroll: true });
   }
 
-  /** Selects the row of a step, call or scope, and opens what it is in. */
+  /** Selects the row of a step, call or scope, and opens its ancestors. */
   follow(of) {
     let opened = false;
     for (let at = above(of); at; at = above(at)) opened = this.closed.delete(rowKey(at)) || opened;
@@ -295,7 +295,7 @@ class Timeline {
   }
 }
 
-/** Whether a row passes the filter for errors: something in it went wrong. */
+/** Whether a row passes the filter for errors. If that is on, something in the row must have gone wrong. */
 function isShown(of) {
   return !view.filters.errors || wentWrong(of);
 }
@@ -306,12 +306,12 @@ function wentWrong(of) {
   return of instanceof Step ? of.parts.some(wentWrong) : of.scope !== null && wentWrong(of.scope);
 }
 
-/** The call of a step that has no other part: they share a row. */
+/** The call of a step without other parts. The two share a row. */
 function onlyCall(step) {
   return step.parts.length === 1 && step.parts[0] instanceof Call ? step.parts[0] : null;
 }
 
-/** The row that a step, a call or a scope has, and what that row is under. */
+/** The key of the row that shows a step, a call or a scope. */
 function rowKey(of) {
   if (of instanceof Scope) return of.call ? rowKey(of.call) : `s${of.key}`;
   if (of instanceof Step) return `t${of.key}`;
@@ -323,7 +323,7 @@ function above(of) {
   return of instanceof Step ? of.scope : of.step;
 }
 
-/** A round time, without zeros after the point. */
+/** A time without trailing zeros after the decimal point. */
 function tickText(at) {
   return at === 0 ? "0" : clock(at).replace(/(\.\d*?)0+(?= s)/, "$1").replace(". s", " s");
 }
@@ -334,7 +334,7 @@ function runOf(of) {
 
 const isCall = ({ kind }) => kind === "skill" || kind === "protocol";
 
-/** A row's name, and the signs behind it: what became of a call that has its step's row, and "!" for a problem. */
+/** A row's name, and the signs after it: the outcome of a call that shares its step's row, and "!" for a problem. */
 function nameOf({ of, kind }) {
   const bad = of.problem ?? of.failed;
   const call = kind === "step" ? onlyCall(of) : null;
@@ -353,19 +353,19 @@ function timeOf(row) {
   return isCall(row) ? row.of.ms : row.of.span.length;
 }
 
-/** A row's usage; that of a sub-agent is its call's, and added to the step's where the two have one row. */
+/** A row's usage. A sub-agent's usage is shown with its call; if the call shares its step's row, the two are added. */
 function usageOf({ of }) {
   if (of instanceof Call) return of.scope?.usage ?? null;
   const below = of instanceof Step ? onlyCall(of)?.scope : null;
   return below ? new Usage().include(of.usage).include(below.usage) : of.usage;
 }
 
-/** How far a row is moved in: the deepest all alike. */
+/** The indentation of a row, which is limited for deep levels. */
 function levelOf(level) {
   return Math.min(level - 1, 12);
 }
 
-/** The contents of a row's columns of figures. */
+/** The text and tooltip of a row's figures. */
 function figures(row) {
   const usage = usageOf(row);
   const used = (sum, format) => {

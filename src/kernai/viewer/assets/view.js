@@ -1,17 +1,17 @@
-// The page: what it shows now, and what keys and clicks do to that.
+// The state of the page, and the actions of keys and clicks.
 
 const view = {
   recording: new Recording(),
   media: {},
   live: null,
-  stays: false, // at the end, while a run is followed
+  stays: false, // whether to stay at the end while following a run
   lists: {},
   tab: "conversation",
-  wanted: null, // the event that the address names, while a run that is followed does not have it yet
-  card: "conversation", // the list of cards that was open last
+  wanted: null, // the number of the event that the address names, until that event arrives
+  card: "conversation", // the list of cards that was opened last
   wide: matchMedia("(min-width: 1080px)"),
 
-  /** Shows the recording as it is now; `redraw` also draws cards again that have not changed. */
+  /** Brings everything up to date with the recording. With `redraw`, unchanged cards are drawn again, too. */
   refresh(redraw = false) {
     this.filters.refresh();
     this.timeline.refresh();
@@ -19,7 +19,7 @@ const view = {
     drawHead();
   },
 
-  /** The filters have changed. */
+  /** Called after the filters have changed. */
   refilter() {
     this.timeline.refresh();
     this.refreshLists();
@@ -66,14 +66,14 @@ const view = {
     this.recording = new Recording();
     this.filters.clear();
     this.timeline.zoom = null;
-    // what comes may have the keys of what was
+    // new items may have the same keys as old ones
     for (const list of [...Object.values(this.lists), this.timeline.list]) list.set([]);
   },
 
-  /** Shows a tab; on a narrow page the time line is one of them. */
+  /** Shows a tab. On a narrow page, the time line is one of the tabs. */
   open(tab) {
     if (tab === "timeline" && this.wide.matches) {
-      this.timeline.focus(); // it is there already
+      this.timeline.focus(); // always visible on a wide page
       return;
     }
     this.tab = tab;
@@ -84,11 +84,11 @@ const view = {
       one.setAttribute("aria-selected", String(on));
       one.tabIndex = on ? 0 : -1;
     }
-    if (tab === "timeline") this.timeline.drawPath(); // while it was hidden it had no place
+    if (tab === "timeline") this.timeline.drawPath(); // could not be measured while hidden
     this.refreshLists();
   },
 
-  /** Shows the item of a row of the time line, in the list that is open. */
+  /** Scrolls the open list to the item that a row of the time line stands for. */
   show(row) {
     const { of, kind } = row;
     if (this.tab === "timeline") this.open(this.card);
@@ -111,7 +111,7 @@ const view = {
     this.lists.conversation.scrollTo(0);
   },
 
-  /** Shows event `n` in the list of events; filters that hide it are taken away. */
+  /** Shows event `n` in the list of events, and clears the filters if they hide it. */
   goTo(n, focus = true) {
     const event = this.recording.events[n - 1];
     if (!event) return false;
@@ -142,7 +142,7 @@ function point(element) {
   element?.classList.add("target");
 }
 
-/** The facts about the runs, over everything. */
+/** Draws the line of facts about all runs at the top of the page. */
 function drawHead() {
   const { runs, events } = view.recording;
   const usage = new Usage();
