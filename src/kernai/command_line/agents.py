@@ -1,4 +1,4 @@
-"""The agent of a command: defined in the user's file, or made from options; with its model and limits."""
+"""The agent that a command runs: defined in the user's file or by options, with its model and limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --ba
 
 
 def add_agent_arguments(parser: ArgumentParser) -> None:
-    """AGENT, or ``--system`` and ``--skills``, which make one."""
+    """Adds AGENT, and ``--system`` and ``--skills``, which define an ad-hoc agent instead."""
     parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; the code is executed")
     parser.add_argument("--system", metavar="TEXT", help="instructions for an ad-hoc agent, instead of AGENT")
     parser.add_argument(
@@ -46,7 +46,7 @@ def add_agent_arguments(parser: ArgumentParser) -> None:
 
 
 def add_model_options(parser: ArgumentParser) -> None:
-    """``--model`` and its details, ``--max-steps``, and the limits of `Limits`."""
+    """Adds ``--model`` with its details, ``--max-steps``, and the limits of `Limits`."""
     parser.add_argument("--model", metavar="VENDOR/NAME", help="use this model instead of the agent's own")
     parser.add_argument(
         "--base-url", metavar="URL", help="address of the --model's server, if it is not the vendor's own"
@@ -74,7 +74,7 @@ def _price(text: str) -> tuple[float, ...]:
 
 
 def media_at(given: str) -> Media:
-    """An argparse type: a file, or a URL."""
+    """An argparse type: media in a file, or at a URL."""
     if given.lower().startswith(("https://", "http://", "data:")):
         return Media.from_url(given)
     hint = "give a file, or a URL that begins with https://"
@@ -90,7 +90,7 @@ _AGENT_OPTIONS = ("system", "skills", "model", "base_url", "model_capabilities",
 
 
 def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tuple[str, ...]:
-    """The words of a command line that describe the same agent, with the options `names`."""
+    """The words of a command line that describe this agent. Of its options, only those in `names` are included."""
     words = [] if options.agent is None else [options.agent]
     for name in names:
         given = getattr(options, name)
@@ -104,9 +104,10 @@ def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tup
 
 @contextmanager
 def prepared(options: Namespace, name: str) -> Iterator[tuple[Agent[Any], Limits]]:
-    """The agent with the model and limits of the command line; connections close at the end of the block.
+    """Yields the agent with the model and limits of the command line. Connections close at the end of the block.
 
-    `name` is that of an agent made from options. `CommandError` where no model would answer, or a limit cannot be kept.
+    `name` becomes the name of an agent that options define. Raises `CommandError` if there is no model, or if
+    ``--max-cost`` cannot be enforced because the model's price is unknown.
     """
     with agent_of(options, name) as found, _with_model(found, options) as ready:
         agent = ready if options.max_steps is None else ready.replace(max_steps=options.max_steps)
@@ -130,7 +131,7 @@ def _with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
             raise CommandError("the agent has no provider", A_MODEL)
         yield agent
         return
-    from kernai_providers import resolve  # an agent in a file may bring its own
+    from kernai_providers import resolve  # not needed if the agent's file sets its own provider
 
     where = {} if options.base_url is None else {"base_url": options.base_url}
     try:
@@ -142,7 +143,7 @@ def _with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
 
 
 def note_unseen(media: Sequence[Media], model: Model) -> None:
-    """Notes which media the model may read only as a placeholder."""
+    """Prints a note about media that the model may get only as a placeholder."""
     for needed, kind in MEDIA_INPUTS.items():
         if not model.supports(needed) and any(one.kind == kind for one in media):
             output.note(
@@ -152,18 +153,21 @@ def note_unseen(media: Sequence[Media], model: Model) -> None:
 
 
 def is_made(options: Namespace) -> bool:
-    """Whether the command line itself describes the agent."""
+    """Whether the command line itself defines the agent."""
     return options.system is not None or bool(options.skills)
 
 
 @contextmanager
 def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
-    """The agent in a file, or the one that `--system` and `--skills` describe, whose skills last for the block."""
+    """Yields the agent in a file, or the one that `--system` and `--skills` define.
+
+    Modules of `--skills` are forgotten at the end of the block.
+    """
     if options.agent is not None:
         if is_made(options):
             option = "--skills" if options.skills else "--system"
             raise CommandError(f"{option} makes an agent, and AGENT names another: {options.agent}", "leave one out")
-        with output.stdout_is_stderr():  # what the agent's file prints is not the answer
+        with output.stdout_is_stderr():  # stdout is for the answer, not for what the agent's file prints
             found = _find_agent(options.agent)
         yield found
         return
@@ -182,7 +186,7 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
 
 
 def _find_agent(target: str) -> Agent[Any]:
-    """The agent at `target`: its file or module is imported, so its code runs."""
+    """Finds the agent at `target`. This executes the code of the file or module."""
     path, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
     if _is_file(path):
         module = _load_file(path)
@@ -198,7 +202,7 @@ def _is_file(target: str) -> bool:
 
 
 def _load_file(path: str) -> ModuleType:
-    """Runs a file, but not as ``__main__``; it can import what is beside it, as with `python FILE`."""
+    """Executes a file, but not as ``__main__``. As with `python FILE`, it can import modules in its own folder."""
     whole = os.path.abspath(path)
     folder, base = os.path.split(whole)
     with failing(f"cannot read {path}", f"name the agent as {AGENT_FORMS}"), open(whole, "rb") as file:
@@ -207,10 +211,10 @@ def _load_file(path: str) -> ModuleType:
         sys.path.insert(0, folder)
     module = ModuleType("_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py")))
     module.__file__ = whole
-    module.__package__ = ""  # without it, Python warns about an import with dots
+    module.__package__ = ""  # if it is None, Python warns about relative imports
     sys.modules[module.__name__] = module  # dataclasses look for their module there
     try:
-        # compiled from the source: no __pycache__ beside a file that is only run
+        # compiled from the source, so that no __pycache__ appears next to the user's file
         exec(compile(source, whole, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own program
     except KeyboardInterrupt:
         raise
@@ -227,7 +231,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # likewise
+    except BaseException as error:  # the module may raise anything
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
             raise CommandError(f"no module {name!r}", hint) from error
@@ -235,7 +239,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _package_hint(path: str) -> str:
-    """What to type for a file that imports with dots, if it belongs to a package."""
+    """The hint for a file with relative imports: name the module instead, if the file belongs to a package."""
     folder, base = os.path.split(path)
     names = [base.removesuffix(".py")]
     while os.path.isfile(os.path.join(folder, "__init__.py")):
@@ -246,8 +250,8 @@ def _package_hint(path: str) -> str:
 
 
 def agents_in(target: str) -> dict[str, Agent[Any]]:
-    """The agents at the top level of a file or module, by their names there."""
-    with output.stdout_is_stderr():  # what the file prints is not the answer
+    """The agents at the top level of a file or module, by variable name."""
+    with output.stdout_is_stderr():  # stdout is for results, not for what the file prints
         return _agents(_load_file(target) if _is_file(target) else _import(target), target)
 
 

@@ -76,10 +76,10 @@ def run(options: Namespace) -> int:
             output.note(f"Run {kept.run_id}; to continue it later: {kept.again}")
         status: list[int] = []
         try:
-            # so that Ctrl-C is raised where a line is read, or a turn is shown, and nowhere between
+            # raises Ctrl-C only while a line is read or a turn is shown, never in between
             INTERRUPTS.during(lambda: status.append(_talk(session, reader, debug=options.debug)))
         except KeyboardInterrupt:
-            if not status:  # else a second press during a turn, which has ended it
+            if not status:  # with a status it was a second press during a turn, and that turn has ended
                 raise
     if recording is not None:
         recording.check()
@@ -88,7 +88,7 @@ def run(options: Namespace) -> int:
 
 @contextmanager
 def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
-    """The conversation in the store that `--store` names."""
+    """Yields the conversation in the store that `--store` names; None without `--store`."""
     if options.store is None:
         if options.run_id is not None:
             raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
@@ -99,7 +99,10 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
 
 
 def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> int:
-    """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
+    """Reads lines and runs turns to the end of the input, and returns the exit status.
+
+    If input is piped in, that is the status of the last turn that failed.
+    """
     session.restore()
     status = OK
     interrupted = False
@@ -141,7 +144,10 @@ Ctrl-C             cancel the turn that is running; what its calls have done sta
 
 
 class KeptConversation:
-    """A conversation that is a run in a store: each turn continues it. `words` describe the agent, as `same_agent`."""
+    """A conversation that is a run in a store; each turn continues the run.
+
+    `words` describe the agent on a command line, as `same_agent` returns them.
+    """
 
     def __init__(self, store: stores.RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
         self.run_id = stores.new_run_id() if run_id is None else run_id
@@ -160,13 +166,13 @@ class KeptConversation:
         return None if info is None else info.status
 
     def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
-        """What was said so far; `CommandError` where the agent cannot continue from there."""
+        """The messages so far. Raises `CommandError` if the agent cannot continue from them."""
         with self._continuing():
             result = recorded_result(agent, self.run_id, self._store.store, Context(media_store=media))
         return () if result is None else result.messages
 
     def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:
-        """The next turn; without content, what continues an interrupted one."""
+        """Starts the next turn; without content, continues an interrupted one."""
         is_there = self.status is not None
         with self._continuing():
             return stream(agent, content, resume=is_there, run_id=self.run_id, store=self._store.store, **options)
@@ -176,7 +182,7 @@ class KeptConversation:
         return stores.continuing(None, where, another="begin another conversation, with another --run-id")
 
 
-#: what is asked about a call, and how to answer
+#: the question about a call, and how to answer it
 _QUESTIONS: Mapping[str, tuple[str, str]] = {
     "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
     "in_flight": (
@@ -189,7 +195,7 @@ _QUESTIONS: Mapping[str, tuple[str, str]] = {
 def questions(
     what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]
 ) -> Generator[None, str, dict[str, Any]]:
-    """Asks about each call, until a line that is sent in answers the question. Returns what `resume` takes."""
+    """Asks about each call until the answer sent in is valid. Returns the arguments for `resume`."""
     answers: dict[str, Any] = {}
     question, how = _QUESTIONS[what]
     for call in calls:
@@ -208,7 +214,7 @@ def questions(
 
 @dataclass(slots=True)
 class ChatSession:
-    """The conversation so far. `take` is one line of it."""
+    """A conversation. `take` handles one line of input."""
 
     agent: Agent[Any]
     limits: Limits
@@ -217,7 +223,7 @@ class ChatSession:
     kept: KeptConversation | None = None
     verbose: bool = False
     quiet: bool = False
-    #: whether Ctrl-C has ended a turn
+    #: whether Ctrl-C has cancelled a turn
     was_interrupted: bool = False
     _questions: Generator[None, str, dict[str, Any]] | None = None
     _history: tuple[Message, ...] = ()
@@ -230,7 +236,7 @@ class ChatSession:
         return self._questions is not None
 
     def restore(self) -> None:
-        """Loads the messages of a conversation in a store, and finishes its interrupted turn."""
+        """Loads the messages of a conversation in a store, or continues its turn if that was interrupted or waits."""
         status = None if self.kept is None else self.kept.status
         if status in (RUNNING, ABANDONED, BLOCKED, WAITING):
             output.note("(continuing the interrupted turn)")
@@ -240,7 +246,10 @@ class ChatSession:
             output.note(f"(the conversation continues; {len(self._history)} messages so far)")
 
     def take(self, line: str) -> bool:
-        """One line: a turn or a command. False when the user wants to leave; `CommandError` for a failure."""
+        """Handles one line, which is a turn or a command. Returns False if the user wants to leave.
+
+        Raises `CommandError` if the turn or command fails.
+        """
         text = line.strip()
         if text.startswith("/") and not text.startswith("//"):
             return self._command(text)
@@ -263,7 +272,7 @@ class ChatSession:
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
-        argument = os.path.expanduser(argument.strip())  # no shell has done it
+        argument = os.path.expanduser(argument.strip())  # there is no shell here to expand ~
         match name:
             case "/quit" | "/exit":
                 return False
@@ -315,7 +324,7 @@ class ChatSession:
         next(self._questions)
 
     def _turn(self, content: UserInput | None, **more: Any) -> None:
-        """A turn of the conversation; without content, what continues one that was interrupted or waited."""
+        """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""
         started = time.monotonic()
         more |= {"context": Context(media_store=self.store), "limits": self.limits, "recorder": self.recorder}
         try:
@@ -327,7 +336,7 @@ class ChatSession:
             self._ask("in_flight", error.calls)
             return
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
-        with output.stdout_is_stderr() as out:  # it is for what the model says, not for what its skills print
+        with output.stdout_is_stderr() as out:  # stdout is for what the model says, not for what its skills print
             view = kind(out, verbose=self.verbose, quiet=self.quiet)
             failure = self._show(events, view)
             if isinstance(failure, BrokenPipeError):
@@ -346,19 +355,19 @@ class ChatSession:
         self._conclude(result, view)
 
     def _show(self, events: RunStream, view: Narrator) -> Exception | None:
-        """Shows the turn and waits for its end, also where it is cancelled. Returns any other failure."""
+        """Shows the turn and waits for its end, even if it is cancelled. Returns the exception if it failed."""
         failure: Exception | None = None
         try:
             for event in events:
                 view(event)
         except KeyboardInterrupt:
             self.was_interrupted = True
-        except Exception as error:  # noqa: BLE001 - the agent's own code, or a pipe that is closed
+        except Exception as error:  # noqa: BLE001 - from the agent's own code, or because a pipe was closed
             failure = error
-        with suppress(Exception):  # it was reported already
+        with suppress(Exception):  # `failure` has it already
             events.close()
         if self.was_interrupted:
-            with suppress(KeyboardInterrupt):  # a second press means this turn too
+            with suppress(KeyboardInterrupt):  # a second press was meant for this turn, too
                 INTERRUPTS.look()
         return failure
 
@@ -381,7 +390,7 @@ class ChatSession:
 
 
 def _result(events: RunStream) -> Result[Any] | None:
-    """How the turn ended; None where it was interrupted before it began."""
+    """The turn's result; None if it was interrupted before it began."""
     try:
         return events.result
     except KernaiError:

@@ -1,7 +1,7 @@
-"""`kernai diff`: where two recorded runs part.
+"""`kernai diff`: where two recorded runs differ.
 
-Events are sorted into scopes, without what two runs never share; the scopes are aligned in linear time, event by event,
-and two events that differ line by line.
+Events are grouped by scope, without fields that always differ between runs. The events of each scope are aligned in
+linear time; two events that differ are then compared line by line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
     named = sources([options.a, options.b, *options.more])
     if len(named) != 2:  # noqa: PLR2004 - two sides
         for one in named:
-            one.events()  # says if there is none of that name
+            one.events()  # raises the more precise error if the recording does not exist
         raise CommandError(f"give two recordings to compare, not {len(named)}", f"each is {FORMS}")
     sides = []
     for one in named:
@@ -104,15 +104,16 @@ def _events(count: int) -> str:
 # --------------------------------------------------------------------------------------------------- recorded scopes
 
 Entry = dict[str, Any]
-#: keys of `data`, at its top: what two runs never share, and what the agent is, which `kernai replay` compares
+#: top-level keys of `data` that are not compared: those that always differ, and the agent's definition, which
+#: `kernai replay` compares
 _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms", "definition"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
-_REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": linear in a text full of such beginnings
-#: that a run was resumed, which says nothing of what it did
+_REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # [^(] keeps it linear if the text repeats " (request id"
+#: events that only record a resume, not something that the run did
 _MARKS = frozenset({events.RunResumedRow.type, events.ModelRestartedRow.type})
-#: what follows the mark of a resume, before the run continues
+#: events that may come between `run_resumed` and the next step of the run
 _BESIDE = _MARKS | {events.ApprovalGivenRow.type, events.InFlightRow.type}
-#: by their kind, the events of calls or tasks that may run at the same time, and so be mixed in any order
+#: events of calls and tasks, which may run in parallel and so appear in any order: "call" or "task" by event type
 _PARALLEL = {
     kind.type: name
     for name, classes in (
@@ -124,16 +125,16 @@ _PARALLEL = {
 
 
 class Place(NamedTuple):
-    """Which run of the file, counted from 1 (a conversation has several), and which scope of it."""
+    """A scope of a run. Runs are counted from 1; the recording of a conversation has several."""
 
     run: int
     scope: str
 
 
 def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
-    """The events of each scope, with `event`, `step` and `data`, in the order of the scopes' first events.
+    """Returns the events of each scope as `event`, `step` and `data`. Scopes are in the order of their first events.
 
-    A root that starts again is another run, whatever its id.
+    A second `run_start` of a root begins another run, even if the run id is the same.
     """
     numbers: dict[str, int] = {}
     begun: set[str] = set()
@@ -157,9 +158,10 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
 
 
 def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Without what a resume left out (that the run was cancelled, say), and without the marks of the resume itself.
+    """Leaves out the events that a resume dropped (the run's cancellation, for example), and the resume's own events.
 
-    A resume counts the entries of its run's store: if other events precede it here, it left out none of these.
+    `run_resumed` refers to entries by their number in the store. If its `from_seq` differs from the number of this
+    run's events so far, those numbers do not apply here, and its `dropped` list is ignored.
     """
     by_run: dict[str, list[int]] = {}
     left_out: set[int] = set()
@@ -180,14 +182,14 @@ def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _new_messages(before: list[Any], now: list[Any]) -> list[Any]:
-    """The messages added since last time; the first, which is the system's, too if it has changed."""
+    """The messages added since the last request, and the system message, which is the first, if it has changed."""
     if not before:
         return now
     return [*(now[:1] if now[:1] != before[:1] else []), *now[len(before):]]
 
 
 def _steady(data: Any) -> Any:
-    """Data without what two runs never share."""
+    """Removes fields that always differ between two runs."""
     if not isinstance(data, Mapping):
         return data
     steady = {key: value for key, value in data.items() if key not in _VOLATILE}
@@ -207,7 +209,7 @@ def _in_order(entries: list[Entry]) -> list[Entry]:
 
 
 def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:
-    """The id of an event's call or task, with its numbers as numbers: `0.10` comes after `0.9`."""
+    """The id of an event's call or task as a sort key that compares numbers as numbers: `0.10` comes after `0.9`."""
     data = entry["data"] if isinstance(entry["data"], Mapping) else {}
     parts = re.split(r"[./]", str(data.get("call_id") or data.get("task_id") or ""))
     return tuple((0, int(part)) if part.isdecimal() and part.isascii() else (1, part) for part in parts)
@@ -217,7 +219,7 @@ def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:
 
 
 class Difference(NamedTuple):
-    """A pair of events that differ, or one that is on one side only; `after` is the last event they share."""
+    """Two events that differ, or an event that only one side has. `after` is the last event before it in both."""
 
     a: Entry | None
     b: Entry | None
@@ -225,7 +227,7 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One scope: how many events are the same, how many each side has besides, and the differences in order."""
+    """The result for one scope: how many events are the same, how many only one side has, and the differences."""
 
     run: int
     scope: str
@@ -236,7 +238,7 @@ class Compared(NamedTuple):
 
 
 def compare(a: Mapping[Place, list[Entry]], b: Mapping[Place, list[Entry]]) -> list[Compared]:
-    """All scopes of both, those of the first one first."""
+    """Compares all scopes, first those of `a` in order, then those that only `b` has."""
     return [_compare(place, a.get(place, []), b.get(place, [])) for place in dict.fromkeys([*a, *b])]
 
 
@@ -255,7 +257,7 @@ def _compare(place: Place, ours: list[Entry], theirs: list[Entry]) -> Compared:
 
 
 def _pairs(ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
-    """Events side by side while their types are equal; from there on, each on its own."""
+    """Pairs events up to the first pair of different types; from there on, each event stands alone."""
     for at, (x, y) in enumerate(zip_longest(ours, theirs)):
         if x is None or y is None or x["event"] != y["event"]:
             yield from ((one, None) for one in ours[at:])
@@ -270,12 +272,15 @@ def _key(entry: Entry) -> str:
 
 # -------------------------------------------------------------------------------------------------------- alignment
 
-#: up to so many items of both sides together, every match is searched for
+#: with at most this many items on both sides together, `difflib` finds all matches (its time is not linear)
 MOST_MATCHED = 2000
 
 
 class Stretch(NamedTuple):
-    """``ours[a:a_end]`` and ``theirs[b:b_end]``: equal, or one in place of the other; never both empty."""
+    """``ours[a:a_end]`` and ``theirs[b:b_end]``. They are the same, or the one was replaced by the other.
+
+    At most one of them is empty.
+    """
 
     same: bool
     a: int
@@ -285,9 +290,9 @@ class Stretch(NamedTuple):
 
 
 def aligned(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Stretch]:
-    """Both from the start to the end, by turns the same and not."""
+    """Divides both sides into stretches, from start to end. Stretches that are the same alternate with others."""
     a = b = 0
-    # matches that follow one another on both sides are one stretch
+    # consecutive matches are one stretch
     for _, stretch in groupby(enumerate(_matches(ours, theirs)), lambda one: (one[1][0] - one[0], one[1][1] - one[0])):
         (_, (at, other)), *more = stretch
         if at > a or other > b:
@@ -299,10 +304,10 @@ def aligned(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Stretch]:
 
 
 def _matches(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """The places of the items that are the same on both sides, in order.
+    """Yields the positions of matching items in `ours` and `theirs`, in order.
 
-    Long sides are cut at their anchors; between two of them, and around them, the common start and end match, and
-    anything else as far as there are few items.
+    Long sides are divided at their anchors. Within each section the common start and end match; what is between them is
+    searched for matches only if it is short (`MOST_MATCHED`).
     """
     few = len(ours) + len(theirs) <= MOST_MATCHED
     anchors = [(-1, -1), *([] if few else _anchors(ours, theirs)), (len(ours), len(theirs))]
@@ -323,10 +328,10 @@ def _matches(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, 
 
 
 def _anchors(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """The places of items that occur once on either side: as many as are in the same order on both."""
+    """The positions of items that occur exactly once on each side: the most that are in the same order on both."""
     counts, others = Counter(ours), Counter(theirs)
     places = {one: at for at, one in enumerate(theirs) if others[one] == 1}
-    # the longest increasing subsequence: of each length so far, the chain that ends first, each linked to its start
+    # longest increasing subsequence: for each length, keep the chain with the smallest end; chains are linked lists
     ends: list[int] = []
     chains: list[tuple[Any, int, int]] = []
     for at, one in enumerate(ours):
@@ -344,16 +349,16 @@ def _anchors(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]
 
 # ------------------------------------------------------------------------------------------------------------- text
 
-#: characters of one line; a longer one ends with its length
+#: longer lines are cut to this many characters, followed by their full length
 _MOST = 2000
 #: lines shown on either side of a change
 _NEAR = 4
 
 
 def difference_lines(difference: Difference) -> list[str]:
-    """A unified diff of the two events, each line with its sign; long stretches that are the same are folded."""
+    """The lines of a unified diff of the two events. Long stretches of unchanged lines are folded."""
     ours, theirs = [[] if entry is None else _entry_lines(entry) for entry in difference[:2]]
-    if ours == theirs:  # they read the same, and only their types differ
+    if ours == theirs:  # their text is the same, and only the types of some values differ
         ours, theirs = [_key(difference.a or {})], [_key(difference.b or {})]
     lines: list[str] = []
     for each in aligned(ours, theirs):
@@ -377,10 +382,10 @@ def _title(entry: Entry) -> str:
 
 
 def _entry_lines(entry: Entry) -> list[str]:
-    """An event for a person: a line for each value, and for each line of a text."""
+    """An event as text for people: one line for each value, and for each line of a longer text."""
     try:
         return [_title(entry), *_lines(entry["data"], "  ")]
-    except RecursionError:  # nested too deeply to be laid out
+    except RecursionError:  # nested too deeply to be indented
         return [_title(entry), _shown(_key(entry))]
 
 
@@ -399,7 +404,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    r"""A text with what is not printable as its escape, so that two texts that differ are seen to differ."""
+    r"""Escapes characters that are not printable, so that two different texts never look the same."""
     escaped = json.dumps(text, ensure_ascii=False)[1:-1]
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in escaped)
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: the model's words on stdout, other events on stderr, and how it ended."""
+"""Shows a run to a person: what the model says on stdout, other events and the outcome on stderr."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line, printable
 from kernai.values.result import Result, StopReason, Usage
 
-#: the style of a line, its beginning, and the value that ends it, shortened to fit; no beginning: no line
+#: style, beginning and value of a line; the value is shortened to fit. No line is shown if the beginning is empty.
 Line = tuple[str, str, object]
 Lines = dict[type[events.Row], Callable[[Any], Line]]
 
-#: why a plan block that is a plain note is "rejected": nothing to report
+#: reasons for rejecting a plan that is an ordinary note; they are not shown
 _NOTES = frozenset({"blank", "invalid_json", "not_a_hash", "no_tasks"})
 _IN_FLIGHT = {"retry": "it is called again", "skip": "its outcome stays unknown"}
 _VERBOSE_WIDTH = 2000
@@ -82,12 +82,13 @@ _MORE: Lines = {
 
 
 class Narrator:
-    """An `on_event` that writes a line to stderr for calls, tasks, corrections, and with `steps` for each step.
+    """An `on_event` callback that writes a line to stderr for each call, task and correction.
 
-    `verbose` shows more events, in full; `quiet` none. Subclasses also show what the model says on `out` (stdout).
+    `steps` adds a line for each step, `verbose` adds more events and longer values, and `quiet` turns all lines off.
+    Subclasses also write what the model says to `out` (stdout).
     """
 
-    #: the last thing the model said, if it was shown
+    #: the model's last text, if it was shown
     said = ""
     _block = ""
 
@@ -97,7 +98,7 @@ class Narrator:
         shown = [*([_STEPS] if steps else []), _CALLS, *([_MORE] if verbose else [])]
         self._lines: Lines = {} if quiet else {kind: line for lines in shown for kind, line in lines.items()}
         self._verbose, self._quiet = verbose, quiet
-        # as it is now: while the agent's code runs, stdout is redirected
+        # looked up now, because stdout is redirected while the agent's code runs
         self._out = sys.stdout if out is None else out
 
     def __call__(self, event: events.Event) -> None:
@@ -117,16 +118,16 @@ class Narrator:
         output.note(line, style)
 
     def end_line(self) -> None:
-        """Ends a line of stdout, so that what follows starts on its own."""
+        """Ends an unfinished line on stdout, so that the next output starts on a new line."""
 
     def _show(self, row: events.Row) -> None:
         """Shows what the model says."""
 
 
 class TurnView(Narrator):
-    """For a person at a terminal: words appear as they come, without block markup and white space around them."""
+    """For a person at a terminal: shows text as it arrives, without block markup and surrounding white space."""
 
-    _space = ""  # held back until more text comes
+    _space = ""  # trailing white space, not written unless more text follows
     _in_line = False
 
     def _show(self, row: events.Row) -> None:
@@ -165,7 +166,7 @@ class TurnView(Narrator):
             self._out.flush()
 
 
-#: what may come between the last words of an answer and the end of its turn
+#: events that may follow the text of a response before it is known whether that text is the answer
 _UNDECIDED = (
     events.BlockEndRow, events.LlmResponseRow, events.BlocksParsedRow, events.PlanRow, events.JsonRow,
     events.PlanRejectedRow, events.ForgedBlockRow, events.BlockIncompleteRow, events.FinalRow, events.DialectCallRow,
@@ -174,7 +175,7 @@ _UNDECIDED = (
 
 
 class PipedTurn(Narrator):
-    """For a program: stdout gets the answer, once it is known to be one; stderr what the model says beside it."""
+    """For a program: writes only the answer to stdout, as soon as it is known to be one, and other text to stderr."""
 
     def __init__(self, out: TextIO | None = None, *, verbose: bool = False, quiet: bool = False) -> None:
         super().__init__(out, verbose=verbose, quiet=quiet)
@@ -204,7 +205,7 @@ class PipedTurn(Narrator):
         self._paragraphs[-1] = (final, self._paragraphs[-1][1] + text)
 
     def _answer(self, answer: str) -> None:
-        """The answer is the first final block; without one, all that was said."""
+        """Writes the answer to stdout. If it was a final block, the other paragraphs go to stderr."""
         first = next((at for at, (final, _) in enumerate(self._paragraphs) if final), None)
         del self._paragraphs[slice(None) if first is None else slice(first, first + 1)]
         self._say_aside()
@@ -221,7 +222,7 @@ class PipedTurn(Narrator):
 
 
 def summary(result: Result[Any], seconds: float) -> str:
-    """How a run ended and what it used, on one line. A run that waits has the status that `kernai runs` gives it."""
+    """One line about how a run ended and what it used. A run that waits has the status that `kernai runs` shows."""
     ended = WAITING if result.pending else result.stop_reason
     return f"{ended}: {_count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
 
@@ -245,7 +246,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _decided(row: Any) -> str:
-    """The word, by whom, and a colon where the decision itself follows."""
+    """The decision in words, who made it, and a colon if the text or data of the decision follows."""
     if row.decision == {"woken": True}:
         return "is woken: nobody decided in time"
     word = "refused" if row.decision is False or isinstance(row.decision, str) else "approved"
@@ -270,7 +271,10 @@ _LIMITS = {
 
 
 def failure_of(result: Result[Any], recording: Recording | None = None, again: str | None = None) -> CommandError:
-    """The error for a run that gave no answer, or a faulty recording. `again` is what continues the run, if kept."""
+    """The error for a run without an answer, which also mentions an incomplete recording.
+
+    `again` is the command line that continues the run, if the run is in a store.
+    """
     error = result.error
     message = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
     if recording is not None and recording.failure is not None:
@@ -287,10 +291,11 @@ def carried_out(
     start: Callable[[Narrator], Result], options: Namespace, *, recording: Recording | None = None,
     again: str | None = None, replay: str = "",
 ) -> int:
-    """Starts a run, shows it, and returns the exit status; `CommandError` for a run with no answer that does not wait.
+    """Starts a run, shows it, and returns the exit status.
 
-    Progress goes to stderr, also what skills print; the answer goes to stdout, as it comes if that is a terminal.
-    `again` and `replay` are the command lines that continue and replay the run, if it is kept.
+    Progress and what skills print go to stderr. The answer goes to stdout, as it arrives if that is a terminal. `again`
+    and `replay` are the command lines that continue and replay the run, if it is in a store. Raises `CommandError` if
+    the run ends without an answer and does not wait for a decision.
     """
     started = time.monotonic()
     with continuing(again, replay), output.stdout_is_stderr() as out:
@@ -306,7 +311,7 @@ def carried_out(
         output.note(summary(result, time.monotonic() - started))
     if options.json:
         output.write_json(result.to_dict())
-    elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # else it was shown as it came
+    elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # not shown already
         output.write_answer(result.text or "")
     if not result.ok and not result.pending:
         raise failure_of(result, recording, again) from result.error
@@ -322,7 +327,7 @@ def carried_out(
 
 
 def add_loudness_options(parser: ArgumentParser) -> None:
-    """``--quiet`` and ``--verbose``."""
+    """Adds ``--quiet`` and ``--verbose``."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--quiet", "-q", action="store_true", help="show only answers and errors")
     group.add_argument("--verbose", "-v", action="store_true", help="show more detail")

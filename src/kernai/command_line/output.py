@@ -1,7 +1,7 @@
-"""What a command writes and reads, and how it ends: the standard streams, exit statuses and errors.
+"""The standard streams, exit statuses and errors of commands.
 
-No encoding breaks what is written, and no control characters of a model get through. What a command was asked for goes
-to stdout, everything else to stderr.
+Results go to stdout, everything else to stderr. Writing never fails because of an encoding, and a model's control
+characters never reach the terminal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USAGE = 2
 PROVIDER = 3
 WAITING = 4
 INTERRUPTED = 130
-#: as a shell reports it of any program
+#: 128 + SIGPIPE, as a shell reports it for any program
 PIPE_CLOSED = 141
 TERMINATED = 143
 
@@ -49,10 +49,10 @@ DEBUG_HINT = "--debug shows the traceback"
 
 
 class CommandError(Exception):
-    """Ends the program with `status`, after ``kernai: error: MESSAGE`` and, where there is one, ``hint: HINT``.
+    """Ends the program with `status`, after printing ``kernai: error: MESSAGE`` and, if given, ``hint: HINT``.
 
-    The message says what was wrong, the hint what to do. Raise it ``from`` the exception that caused it, for
-    ``--debug``. Both may hold hostile text: they are made printable, and one line, when they are written.
+    The message says what was wrong, the hint what to do about it. Raise it ``from`` the exception that caused it, for
+    ``--debug``. Both may contain untrusted text: `report` makes each printable and puts it on one line.
     """
 
     def __init__(self, message: str, hint: str | None = None, status: int = USAGE) -> None:
@@ -64,7 +64,7 @@ class CommandError(Exception):
 
 @contextlib.contextmanager
 def failing(message: str, hint: str) -> Iterator[None]:
-    """Around what the system may refuse: an `OSError` becomes a `CommandError`, ``MESSAGE: REASON``."""
+    """Turns an `OSError` in the block into a `CommandError` with the text ``MESSAGE: REASON``."""
     try:
         yield
     except OSError as error:
@@ -72,7 +72,7 @@ def failing(message: str, hint: str) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """``ValueError: text``, or the class alone where there is no text."""
+    """``ValueError: text``, or the class alone if there is no text."""
     name, text = type(error).__name__, error_text(error)
     return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
 
@@ -85,18 +85,21 @@ _LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
 
 
 def prepare() -> None:
-    """Makes stdout and stderr safe to write to: what their encoding lacks is escaped, and a closed one discards."""
+    """Makes stdout and stderr safe to write to.
+
+    Characters that the encoding lacks are escaped. If a stream is closed, its output is discarded.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the program was started with `>&-`
             null = os.open(os.devnull, os.O_WRONLY)
-            setattr(sys, name, open(null, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - to the end
+            setattr(sys, name, open(null, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - open until the exit
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def discard(*streams: TextIO) -> None:
-    """Drops what these streams still buffer, so that the exit is quiet after the reader of a pipe has left."""
+    """Redirects these streams to the null device, so that flushing them at exit raises no `BrokenPipeError`."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         with contextlib.suppress(OSError, ValueError):
@@ -106,12 +109,12 @@ def discard(*streams: TextIO) -> None:
 
 @contextlib.contextmanager
 def stdout_is_stderr() -> Iterator[TextIO]:
-    """Sends what the user's code prints to stderr, and what programs print that it starts. Yields the real stdout."""
+    """Redirects stdout to stderr, for the user's code and for the programs that it starts. Yields the real stdout."""
     real = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         try:
             out, err = [stream.fileno() for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
-        except (OSError, ValueError):  # closed, or nothing the system knows: programs inherit neither
+        except (OSError, ValueError):  # closed, or no real file, so there is nothing that programs could inherit
             yield real
             return
         kept = os.dup(out)
@@ -123,14 +126,14 @@ def stdout_is_stderr() -> Iterator[TextIO]:
             yield shown
         finally:
             if replaced:
-                with contextlib.suppress(OSError):  # whoever wrote to it has had the error
+                with contextlib.suppress(OSError):  # the code that wrote to it has seen the error already
                     shown.close()
             os.dup2(kept, out)
             os.close(kept)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person looks at this stream."""
+    """Whether the stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -138,38 +141,38 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def columns() -> int:
-    """The length of a line: the terminal's width, within reason."""
+    """The terminal's width in columns, from 40 to 160."""
     return max(_LEAST_COLUMNS, min(shutil.get_terminal_size((100, 24)).columns, _MOST_COLUMNS))
 
 
 def styled(text: str, style: str | None, stream: TextIO) -> str:
-    """The text in one of `STYLES`, where the stream is a terminal with colour and `NO_COLOR` is not set."""
+    """The text in one of `STYLES`, if the stream is a terminal with colour and `NO_COLOR` is not set."""
     plain = style is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(stream)
     return text if plain or not text else f"\033[{STYLES[style or '']}m{text}\033[0m"
 
 
 def write(text: str = "", style: str | None = None) -> None:
-    """One or more lines to stdout, made printable."""
+    """Writes one or more lines to stdout, made printable."""
     sys.stdout.write(styled(printable(text), style, sys.stdout) + "\n")
 
 
 def write_answer(text: str) -> None:
-    """A model's text to stdout: unchanged into a file or a pipe, made printable on a terminal."""
+    """Writes a model's text to stdout: unchanged to a file or pipe, made printable on a terminal."""
     sys.stdout.write((printable(text) if is_terminal(sys.stdout) else text) + "\n")
 
 
 def write_json(value: object) -> None:
-    """Data to stdout, as JSON in ASCII."""
+    """Writes data to stdout, as JSON in ASCII."""
     sys.stdout.write(json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n")
 
 
 def note(text: str, style: str | None = "dim") -> None:
-    """A line about what happens to stderr, made printable."""
+    """Writes a message to stderr, made printable."""
     _to_stderr(styled(printable(text), style, sys.stderr))
 
 
 def report(error: CommandError, trace: BaseException | None = None) -> None:
-    """An error on one line, and its hint on another; before them the traceback of `trace`."""
+    """Writes an error and its hint to stderr, each on one line, after the traceback of `trace` if given."""
     if trace is not None:
         from traceback import format_exception  # only with --debug
 
@@ -185,7 +188,7 @@ def _to_stderr(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except OSError:  # nobody reads it, or the disk is full: that is no reason to lose the answer
+    except OSError:  # the reader has left, or the disk is full; that must not lose the answer
         discard(sys.stderr)
 
 
@@ -194,7 +197,7 @@ def _one_line(text: str) -> str:
 
 
 def read_text(source: str) -> str:
-    """The text of a file, or of stdin for ``-``; `CommandError` where it cannot be read."""
+    """The text of a file, or of stdin for ``-``. Raises `CommandError` if it cannot be read."""
     name = "stdin" if source == "-" else source
     try:
         with failing(f"cannot read {name}", A_TEXT):
@@ -209,22 +212,22 @@ def _file_bytes(path: str) -> bytes:
     with open(path, "rb") as file:
         found = os.fstat(file.fileno())
         has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
-        if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # which may be a terminal
+        if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
             raise CommandError(f"cannot read {path}: it is neither a file nor a pipe", A_TEXT)
         return file.read()
 
 
 _PROMPT = "> "
-#: seconds that a signal's handler has to end the call
+#: seconds that a signal's handler has to end the blocking call, before the call is interrupted
 _PATIENCE = 0.05
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Around a call of the main thread that waits, and that a signal's handler ends by raising.
+    """Lets a signal's handler end a blocking call in the block by raising. For the main thread.
 
-    A signal that comes while `input` reads a key, or is about to wait, only leaves a mark, and its handler runs when
-    the next system call is interrupted. So a thread interrupts that, with a signal that means nothing.
+    If a signal arrives while `input` handles a key or is about to wait, Python only sets a flag and runs the handler
+    when the next system call is interrupted. So a thread interrupts that call with SIGURG, which has no other effect.
     """
     if not hasattr(signal, "pthread_kill"):  # on Windows
         yield
@@ -256,13 +259,13 @@ def interruptible() -> Iterator[None]:
 
 
 class LineReader:
-    """Reads lines from stdin. Ctrl-C while it waits raises `KeyboardInterrupt`."""
+    """Reads lines from stdin. Ctrl-C while waiting for a line raises `KeyboardInterrupt`."""
 
     def __init__(self) -> None:
-        #: whether a person types
+        #: whether stdin is a terminal
         self.interactive = is_terminal(sys.stdin)
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # a wrong byte is no reason to end a conversation
+            sys.stdin.reconfigure(errors="replace")  # an invalid byte must not end the conversation
         self._edits = self.interactive and is_terminal(sys.stdout)
         if self._edits:
             with contextlib.suppress(ImportError):  # not on every system
@@ -280,7 +283,7 @@ class LineReader:
 
     @calls_out
     def _wait(self) -> str | None:
-        return self._line()  # a frame of its own, for it is what Ctrl-C may break off
+        return self._line()  # in a frame of its own: only there may Ctrl-C be raised
 
     def _line(self) -> str | None:
         if self._edits:

@@ -83,7 +83,7 @@ class Part(NamedTuple):
 
 
 def lay_out(text: str) -> list[Part]:
-    """What `parse` finds, in the order of the text, each part with its place. Blank prose is no part."""
+    """Returns the parts that the parser finds, in order, each with its position. Blank prose is left out."""
     lines = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
     parts = []
     for start, content, block, is_closed in parts_of(text):
@@ -96,7 +96,7 @@ def lay_out(text: str) -> list[Part]:
 
 
 class Verdict(NamedTuple):
-    """The rule that applies, how every plan block was judged, and what else would happen."""
+    """What the loop would do: the rule that applies, a judgement on each plan block, and remarks on other effects."""
 
     rule: str
     plans: list[str]
@@ -108,7 +108,7 @@ class Verdict(NamedTuple):
 def judge(
     text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "correct_once", *, may_plan: bool = True
 ) -> Verdict:
-    """What the loop would do with the response, for an agent that has something to call."""
+    """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
     parsed = parse(text)
     response = loop.ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
     decision = loop.decide(response, protocols, may_plan, on_prose, can_call=True, checks_close=on_prose != "accept")
@@ -126,7 +126,7 @@ def judge(
 
 
 def _remarks(decision: loop.Decision, response: loop.ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
-    """What else the model would read, or what would not be done."""
+    """Yields what else the model would be told, and which blocks would not be run."""
     for kind in dict.fromkeys(block.type for block in response.blocks):
         if kind in loop.FORGED:
             yield f"the {kind} block is forged: only the runtime writes those, and the model is informed"

@@ -1,7 +1,7 @@
-"""The program itself: its commands, how their arguments are parsed, and how it reports what went wrong.
+"""The program: its list of commands, the parsing of their arguments, and the reporting of errors.
 
-A command raises; exceptions are caught only here. So every error reads the same: one line and a hint, after the
-traceback with ``--debug``.
+Commands raise, and exceptions are caught only here. So every error looks the same: one line and a hint, after the
+traceback if ``--debug`` is given.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, 
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
 from kernai.interrupts import INTERRUPTS
 
-#: each is in a module of this package, by default `run_command` for `run`
+#: Each command is in a module of this package: `run` in `run_command`, for example, unless `_MODULES` names another.
 SUMMARIES = {
     "run": "run an agent once and print its answer",
     "chat": "have a conversation with an agent",
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program with these arguments (by default the process's own) and returns its exit status."""
     output.prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # before anything is parsed: errors in the command line have a traceback too
+    # found before the command line is parsed, so that errors in it can show a traceback, too
     debug = "--debug" in given[: given.index("--") if "--" in given else None]
     try:
         with _sigterm_raises():
@@ -68,17 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error, CommandError("interrupted", status=output.INTERRUPTED), debug=debug)
     except _Terminated as error:
         return _report(error, CommandError("terminated", status=output.TERMINATED), debug=debug)
-    except Exception as error:  # noqa: BLE001 - a user gets one line, whatever it was
+    except Exception as error:  # noqa: BLE001 - the user gets one line for any exception
         return _report(error, _explained(error), debug=debug)
 
 
 class _Terminated(BaseException):
-    """SIGTERM, as `KeyboardInterrupt` is Ctrl-C."""
+    """Raised for SIGTERM, as `KeyboardInterrupt` is for Ctrl-C."""
 
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """In this block SIGTERM ends a run as Ctrl-C does, so that its recording is whole."""
+    """In this block, SIGTERM ends a run in the same way as Ctrl-C, so that its recording is complete."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -128,7 +128,7 @@ def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
 
 
 def command_of(name: str) -> tuple[Command, Parser]:
-    """A command, and the parser of its arguments."""
+    """Returns a command and the parser of its arguments."""
     module = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command")
     command: Command = module.COMMANDS[name]
     parser = Parser(f"kernai {name}", command.description, command.examples)
@@ -204,22 +204,24 @@ examples:
 
 
 class Command(NamedTuple):
-    """A command. Its module has it in `COMMANDS`, by its name."""
+    """A command. Each module lists its commands by name in `COMMANDS`."""
 
-    #: Declares its arguments, besides ``--help`` and ``--debug``. Positional arguments and options may be mixed on the
-    #: command line, so no subparsers and no `REMAINDER`.
+    #: Declares its arguments, except ``--help`` and ``--debug``. Positional arguments and options may be mixed on the
+    #: command line, so subparsers and `REMAINDER` cannot be used.
     add_arguments: Callable[[ArgumentParser], None]
-    #: Runs it and returns the exit status, one of `STATUSES`. Writes with `output`. Raises `CommandError` for what the
-    #: user should fix; `program` also reports a `KernaiError`, an `OSError`, Ctrl-C and a closed pipe.
+    #: Runs it and returns the exit status, one of `STATUSES`. Writes with `output`. Raises `CommandError` for problems
+    #: that the user should fix; `program` reports all other exceptions, Ctrl-C and a closed pipe, too.
     run: Callable[[Namespace], int]
-    #: what it does, for its ``--help``: a sentence or a few
+    #: what it does, in a few sentences, for its ``--help``
     description: str
-    #: command lines that work, one a line, for the end of its ``--help``
+    #: example command lines, one per line, for the end of its ``--help``
     examples: str
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `CommandError`. Options cannot be abbreviated: a new option could change what an abbreviation means."""
+    """Reports errors as `CommandError`. Options cannot be abbreviated, because a new option could then change the
+    meaning of an abbreviation.
+    """
 
     def __init__(self, prog: str, description: str, examples: str) -> None:
         super().__init__(
@@ -231,7 +233,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: list[str]) -> Namespace:
-        """The options; misspelled ones are reported first, with a suggestion."""
+        """Parses the arguments. A misspelled option is the first error reported, with a suggestion."""
         known = {option.lstrip("-").replace("-", "_"): option for option in self._option_string_actions}
         for word in arguments[: arguments.index("--") if "--" in arguments else None]:
             option = word.partition("=")[0]
@@ -242,7 +244,7 @@ class Parser(argparse.ArgumentParser):
         return self.parse_intermixed_args(arguments)
 
     def error(self, message: str) -> NoReturn:
-        """`CommandError`, instead of usage and exit."""
+        """Raises `CommandError` instead of printing the usage and exiting."""
         raise CommandError(message, f"`{self.prog} --help` lists the arguments")
 
 

@@ -1,4 +1,4 @@
-"""Recordings: reading one from a file or a store, and writing one with the media of its run."""
+"""Recordings: reads one from a file or a store, and writes one with the media of its run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 class Source(NamedTuple):
-    """A recording in the file at `path`, or a run of the store there."""
+    """A recording in the file at `path`, or the run `run_id` of the store at `path`."""
 
     path: str
     run_id: str | None = None
@@ -41,7 +41,7 @@ class Source(NamedTuple):
         return self.path if self.run_id is None else f"{self.path} {self.run_id}"
 
     def events(self) -> list[dict[str, Any]]:
-        """As `read_recording` returns them; `CommandError` where there are none."""
+        """The events, as `read_recording` returns them. Raises `CommandError` if there are none."""
         if self.run_id is not None:
             with RunStore(self.path) as store:
                 return expand(store.entries(self.run_id), f"run {self.run_id!r}")
@@ -55,7 +55,7 @@ class Source(NamedTuple):
             raise CommandError(str(error), HINT) from error
 
     def media(self) -> list[Media]:
-        """The media that a store keeps with the run; those of a file are in a folder beside it."""
+        """The media of a run in a store; empty for a file, whose media are in a folder next to it."""
         if self.run_id is None:
             return []
         with RunStore(self.path) as store:
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
 
 def sources(words: Iterable[str]) -> list[Source]:
-    """What the words of a command line name: files, and stores, each followed by a run."""
+    """The recordings that the words of a command line name: files, and stores that are each followed by a run."""
     rest = iter(words)
     return [Source(word, next(rest, None)) if _is_store(word) else _file_or_run(word) for word in rest]
 
@@ -72,13 +72,13 @@ def source(words: Sequence[str]) -> Source:
     """The one recording or run that these words name."""
     found, *more = sources(words)
     if more:
-        found.events()  # says if there is none of that name
+        found.events()  # raises the more precise error if the recording does not exist
         raise CommandError(f"unrecognized arguments: {more[0]}", f"{found} is a recording, not a store with runs")
     return found
 
 
 def _file_or_run(name: str) -> Source:
-    """An older spelling of a run in a store is ``STORE:RUN``, if there is no file of that whole name."""
+    """Also accepts ``STORE:RUN``, an older spelling of a run in a store, unless a file has that whole name."""
     path, _, run_id = name.rpartition(":")
     return Source(path, run_id) if _is_store(path) and not os.path.exists(name) else Source(name)
 
@@ -96,28 +96,29 @@ def _is_store(path: str) -> bool:
 # ---------------------------------------------------------------------------------------------------------- writing
 
 WRITABLE = "name a file that can be written, such as run.jsonl"
-#: larger media are left out; a thumbnail of a film is not worth a copy of it
+#: Larger media are left out: a page that shows a thumbnail is not worth a copy of a film.
 MAX_BYTES = 64 * 1024 * 1024
 _KEYS = Event("").to_dict().keys()
-#: how each entry begins, but for the event's type
+#: the beginning of each entry, without the event's type
 _HEAD = '{"event":"","step":'
 _ID = re.compile(r"media_[0-9a-f]{12}")
-#: the first ending of each type
+#: the first file ending of each media type
 _ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
 
 
 def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManager[Recording | None]:
-    """What `--record` asks for, if it was given."""
+    """The `Recording` for `--record`; None without that option."""
     return nullcontext() if options.record is None else Recording(options.record, store, quiet=options.quiet)
 
 
 class Recording:
-    """Writes the events of `recorder` to `path`, and media of `store` to the folder beside it. A context manager.
+    """Writes the events of `recorder` to `path`, and the media of `store` to the folder next to it. A context manager.
 
-    Lines of a ``.jsonl`` are written as they come, a ``.json`` whole at the end. An earlier recording is replaced (if
-    it is a link, the link is); any other file is a `CommandError`, also one with the folder's name. A later failure
-    does not end the run: `failure` keeps it. Files have mode 0600. Of media, bytes and files are written, never what is
-    behind a URL; those that are too large are noted at once, unless `quiet`.
+    A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
+    link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`, also
+    if it has the name of the media folder. A later failure does not end the run; its message is kept in `failure`.
+    Files have mode 0600. Media are written if they are bytes or files; URLs are never fetched. Media that are too large
+    are left out, with a note unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -132,10 +133,10 @@ class Recording:
             raise CommandError(f"--record: {refusal}", "name another file")
         with failing(f"--record: cannot write {path}", WRITABLE):
             if path.endswith(".jsonl"):
-                write_private(path, b"")  # a new file, whatever is there
+                write_private(path, b"")  # replaces an existing file by a new one
                 self._sink = JsonlSink(path)
             else:
-                part, descriptor = new_part(path)  # whether it can be written
+                part, descriptor = new_part(path)  # checks now that the folder is writable
                 os.close(descriptor)
                 os.unlink(part)
                 self._sink = MemorySink()
@@ -143,11 +144,11 @@ class Recording:
 
     @property
     def folder(self) -> str:
-        """Where media are written, as ``RUN.jsonl.media/ID.ending``; created with the first file."""
+        """The folder for media, such as ``RUN.jsonl.media/ID.ending``; created with the first file."""
         return f"{self.path}.media"
 
     def record(self, event: Event) -> None:
-        """The sink. Media come first, so that whoever follows the file finds what an event refers to."""
+        """Writes an event. Media are written first, so that a program that follows the file finds them."""
         if self._sink is None:
             raise KernaiError(f"the recording {self.path} is closed")
         try:
@@ -162,7 +163,7 @@ class Recording:
             self._fail(error)
 
     def _write(self, media: Media) -> None:
-        """Writes media that are new. `KernaiError` for those that cannot be; they are not tried again."""
+        """Writes media that were not written yet. Raises `KernaiError` if that fails; it is not tried again."""
         if media.id in self._written:
             return
         self._written.add(media.id)
@@ -174,7 +175,7 @@ class Recording:
             if not self._quiet:
                 output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.folder}", "yellow")
             return
-        if refusal := _refusal(self.folder):  # the run may have taken long
+        if refusal := _refusal(self.folder):  # checked again: the folder may have changed during the run
             raise KernaiError(refusal)
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -204,13 +205,13 @@ class Recording:
         self.failure = self.failure or f"the recording {self.path} is incomplete: {reason or error_text(error)}"
 
     def check(self) -> None:
-        """`CommandError` where the recording is not whole."""
+        """Raises `CommandError` if the recording is incomplete."""
         if self.failure is not None:
             raise CommandError(self.failure, WRITABLE, NO)
 
 
 def _check(path: str) -> None:
-    """`CommandError` where no recording may be written."""
+    """Raises `CommandError` if a recording must not be written to `path`."""
     if not path.endswith((".json", ".jsonl")):
         raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
     message = f"--record: {path} exists and is not a recording, so it is left unchanged"
@@ -228,17 +229,17 @@ def _check(path: str) -> None:
 
 
 def _is_recording(path: str) -> bool:
-    """Whether a `Recording` wrote the file. `read_recording` accepts more: logs of other programs with events."""
+    """Whether a `Recording` wrote the file. `read_recording` accepts more, such as other programs' logs with events."""
     text = read_text(path)
     entries = read_lines(text, path) if text.startswith("{") else json.loads(text)
-    if text.startswith("{") and not entries:  # nothing but a line that was cut off
+    if text.startswith("{") and not entries:  # the only line is incomplete
         begun = re.sub(r'^(\{"event":")\w+', r"\1", text)
         return begun.startswith(_HEAD) or _HEAD.startswith(begun)
     return isinstance(entries, list) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in entries)
 
 
 def _refusal(folder: str) -> str | None:
-    """Why no media may be written there."""
+    """Why media must not be written to `folder`; None if they may."""
     if os.path.islink(folder):
         return f"{folder} is a link, and kernai does not write media through links"
     if os.path.exists(folder) and not os.path.isdir(folder):
@@ -247,7 +248,7 @@ def _refusal(folder: str) -> str | None:
 
 
 def _read(media: Media) -> bytes:
-    """At most one byte more than may be written, so that a huge file is not read whole."""
+    """Reads at most one byte more than `MAX_BYTES`, so that a huge file is not read completely."""
     try:
         with open(media.data, "rb") as file:
             return file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""`kernai run`, `resume` and `replay`: runs an agent, continues its run, or compares it with a recording."""
+"""`kernai run`, `resume` and `replay`: run an agent, continue a run, or compare an agent with a recording."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _execute(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
 
 
 def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunStore | None]:
-    """The store that `--store` names, where the run must be a new one."""
+    """The store that `--store` names, if given. Raises `CommandError` if it already has a run `run_id`."""
     if options.store is None:
         return nullcontext()
     store = stores.RunStore(options.store, make=True)
@@ -91,15 +91,15 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunS
 
 
 def _input(options: Namespace) -> UserInput:
-    """Text and media as the run takes them."""
+    """The input for the run: the text, or a list of the text and media."""
     text: str | None = options.input
     try:
         (text or "").encode("utf-8")
-    except UnicodeEncodeError as error:  # bytes that are no text become halves of surrogates
+    except UnicodeEncodeError as error:  # Python decodes invalid bytes of an argument as lone surrogates
         wrong = f"INPUT: character {error.start} is not valid in the terminal's encoding"
         raise CommandError(wrong, "pipe it in as UTF-8, with -") from error
     if text == "-" or (text is None and not output.is_terminal(sys.stdin)):
-        # the line break with which a file or `echo` ends is no part of the question
+        # the line break at the end of a file or of `echo` does not belong to the question
         text = output.read_text("-").rstrip("\r\n")
     if not (text or "").strip():
         if not options.media:
@@ -158,7 +158,7 @@ def _resume(options: Namespace) -> int:
 
 def _continue(agent: Agent, limits: Limits, options: Namespace, store: stores.RunStore, given: dict[str, Any]) -> int:
     again = store.again(agents.same_agent(options), options.run)
-    # a replay has no agent by default
+    # unlike `resume`, `replay` has no default agent
     words = agents.same_agent(options, ("system", "skills")) or ("--system", agents.INSTRUCTIONS)
     model = () if options.model is None else ("--model", options.model)
     compared = stores.command("replay", *words, *model, store.path, options.run)
@@ -167,19 +167,20 @@ def _continue(agent: Agent, limits: Limits, options: Namespace, store: stores.Ru
         try:
             return resume(agent, options.run, store=store.store, limits=limits, on_event=view, **given)
         except ValueError:
-            _decisions(options, _waiting(options, store))  # somebody else may have decided in the meantime
+            # raises the more precise error if somebody else has decided in the meantime
+            _decisions(options, _waiting(options, store))
             raise
 
     return carried_out(start, options, again=again, replay=compared)
 
 
 def _waiting(options: Namespace, store: stores.RunStore) -> dict[str, PendingCall]:
-    """The calls of the run that wait for a decision, by id."""
+    """The run's calls that wait for a decision, by call id."""
     return RecordedRun(options.run, store.entries(options.run)).waiting
 
 
 def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str, Decision]:
-    """What the user has decided, by call; `CommandError` for a call that does not wait."""
+    """The user's decisions, by call id. Raises `CommandError` for a call that does not wait for one."""
     who = stores.login_name() if options.by is None else options.by
     decisions: dict[str, Decision] = {}
     refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
@@ -240,7 +241,7 @@ def _replay(options: Namespace) -> int:
 
 
 def _recording(options: Namespace) -> Source:
-    """The run to compare with. Without an agent in a file, the first word is part of it."""
+    """The run to compare with. If options define the agent, the first word belongs to the recording."""
     words = options.words
     if agents.is_made(options) and options.agent is not None:
         options.agent, words = None, [options.agent, *words]
@@ -259,7 +260,7 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         if store is None:
             given: dict[str, Any] = {"recording": recording.events()}
         else:
-            store.entries(recording.run_id or "")  # says what is wrong with the id
+            store.entries(recording.run_id or "")  # raises the more precise error if the run does not exist
             given = {"store": store.store}
         if options.run_skills:
             given["skills"] = "run"

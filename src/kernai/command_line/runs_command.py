@@ -41,7 +41,7 @@ def _add_runs_arguments(parser: ArgumentParser) -> None:
 
 
 def _status(text: str) -> str:
-    """An argparse type. argparse would answer a wrong status with all eighteen choices on one line."""
+    """An argparse type. On its own, argparse would list all eighteen choices on one line for an unknown status."""
     if text not in STATUSES:
         close = "waiting" if text == StopReason.INTERRUPT else closest(text, STATUSES)
         known = f"it is {', '.join(UNFINISHED)} or a stop reason, such as final"
@@ -50,7 +50,7 @@ def _status(text: str) -> str:
 
 
 def _age(text: str) -> datetime:
-    """An argparse type: the time so long ago."""
+    """An argparse type: the time that was this long ago."""
     found = re.fullmatch(r"(\d{1,6})([dhm])", text)
     if found is None:
         raise ArgumentTypeError(f"must be a number with d, h or m, such as 90d, got {text!r}")
@@ -91,10 +91,10 @@ def _runs(options: Namespace) -> int:
 
 
 def _input(store: stores.RunStore, run_id: str) -> Any:
-    """The run's input; None where its first entry is damaged."""
+    """The run's input; None if its first entry is damaged."""
     try:
         (first,) = map(row_of, store.store.load(run_id, limit=1))
-    except (KernaiError, ValueError):  # the others are listed all the same
+    except (KernaiError, ValueError):  # a damaged run must not prevent the listing of the others
         return None
     return first.input if isinstance(first, RunStartRow) else None
 
@@ -128,7 +128,7 @@ def _approve(options: Namespace) -> int:
         info = store.info(options.run)
         waiting = {} if info is None else {one.call_id: one for one in info.pending}
         if options.call not in waiting:
-            store.entries(options.run)  # says if there is no such run
+            store.entries(options.run)  # raises the more precise error if the run does not exist
             raise stores.not_waiting(options.call, options.run, waiting)
         said = True if options.no is None else options.no or False
         try:
@@ -150,7 +150,7 @@ def _add_cancel_arguments(parser: ArgumentParser) -> None:
 
 def _cancel(options: Namespace) -> int:
     with stores.RunStore(options.store) as store:
-        store.entries(options.run)  # says if there is no such run
+        store.entries(options.run)  # raises an error if the run does not exist
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK

@@ -1,4 +1,4 @@
-"""Setting up a machine: `kernai doctor` shows what it can do; `kernai completion` prints a script for its shell."""
+"""Setting up a machine: `kernai doctor` checks what kernai needs; `kernai completion` prints a shell's script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kernai_providers.request_checks import checked_base_url
 from kernai_providers.transport import Request, Timeouts, TransportError
 from kernai_providers.vendors import VENDORS
 
-#: the packages behind each extra of pyproject.toml; a test compares the two
+#: the packages of each extra in pyproject.toml; a test compares the two
 EXTRAS = {
     "httpx": ("httpx",),
     "mcp": ("mcp", "PyYAML", "jsonschema"),
@@ -41,9 +41,9 @@ EXTRAS = {
     "postgres": ("psycopg", "psycopg-pool", "procrastinate"),
     "local": ("xllamacpp",),
 }
-#: what many MCP servers are started with
+#: programs that start many MCP servers
 PROGRAMS = {"node": "MCP servers written for Node", "npx": "the same, fetched when needed", "uvx": "those for Python"}
-#: where servers listen by default, with the names that `resolve` knows them by
+#: the default addresses of local servers, with their names in `resolve`
 USUAL = (
     ("vllm", "http://127.0.0.1:8000/v1"),
     ("llamacpp", "http://127.0.0.1:8080/v1"),
@@ -57,7 +57,7 @@ _MOST_MODELS = 5
 
 
 class Finding(NamedTuple):
-    """`group` is its heading, `good` whether it is there. `problem` says what to fix, if anything."""
+    """One line of the report. `group` is its heading, `good` means found and working, `problem` says what to fix."""
 
     group: str
     name: str
@@ -103,7 +103,7 @@ def _show(findings: list[Finding], problems: list[str]) -> None:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Each extra: whole, in part or not installed. Only a part is a problem: it looks installed and is not."""
+    """Checks whether each extra is installed. Only one that is partly installed is a problem: it will not work."""
     for extra, packages in EXTRAS.items():
         found = {package: known for package in packages if (known := _version(package)) is not None}
         text = ", ".join(f"{package} {known}" for package, known in found.items())
@@ -124,7 +124,7 @@ def _version(package: str) -> str | None:
 
 
 def check_keys() -> Iterator[Finding]:
-    """The variable that holds each vendor's key, if there is one; a blank one is a problem."""
+    """Reports the variables that hold vendors' keys. A blank variable is a problem."""
     for vendor in VENDORS:
         variables = [name for name in vendor.variables if name in os.environ]
         held = [name for name in variables if os.environ[name].strip()]
@@ -136,7 +136,7 @@ def check_keys() -> Iterator[Finding]:
 
 
 def check_proxies() -> Iterator[Finding]:
-    """The proxies that vendors are reached through, without their passwords."""
+    """Reports the proxies for requests to vendors, without their passwords."""
     for name in _PROXIES:
         for variable in (name.lower(), name):
             value = os.environ.get(variable, "").strip()
@@ -144,14 +144,14 @@ def check_proxies() -> Iterator[Finding]:
                 try:
                     shown = shown_url(value if "://" in value else f"http://{value}")
                     yield Finding("network", variable, shown, good=True)
-                except ValueError:  # its text may hold the password
+                except ValueError:  # the error's text may contain the password
                     problem = f"{variable} must be an address such as http://proxy:8080"
-                    yield Finding("network", variable, "is no address", good=False, problem=problem)
+                    yield Finding("network", variable, "is not a valid address", good=False, problem=problem)
                 break
 
 
 def check_programs() -> Iterator[Finding]:
-    """Programs that MCP servers need; kernai itself needs none."""
+    """Checks programs that MCP servers need; kernai itself needs none of them."""
     for name, what in PROGRAMS.items():
         path = shutil.which(name)
         said = None if path is None else _program_version(path)
@@ -160,9 +160,9 @@ def check_programs() -> Iterator[Finding]:
 
 
 def _program_version(path: str) -> str | None:
-    """The first line of its answer; None where it does not run."""
+    """The first line that ``--version`` prints; None if the program does not run."""
     try:
-        asked = subprocess.run(  # noqa: S603 - a program the user has installed, asked for its version
+        asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROGRAM_TIMEOUT, check=False
         )
     except (OSError, subprocess.SubprocessError):
@@ -174,7 +174,10 @@ def _program_version(path: str) -> str | None:
 
 
 class Server(NamedTuple):
-    """Its base URL, the path that lists models with the keys of list and id, and the variable that named it, if any."""
+    """A model server. `path` lists its models: an object with a list at `list_key`, each model's id at `id_key`.
+
+    `variable` is the environment variable that has the address, if there is one.
+    """
 
     name: str
     url: str
@@ -185,28 +188,28 @@ class Server(NamedTuple):
 
 
 def ollama_at(url: str, variable: str | None = None) -> Server:
-    """An Ollama. https://github.com/ollama/ollama/blob/main/docs/api.md"""
+    """An Ollama server. https://github.com/ollama/ollama/blob/main/docs/api.md"""
     return Server("ollama", url, "/api/tags", "models", "name", variable)
 
 
 def check_servers() -> list[Finding]:
-    """Each server that answers, and each that a variable names and that does not."""
+    """Reports each server that answers, Ollama, and servers that a variable names even if they do not answer."""
     findings: list[Finding] = []
     servers: list[Server] = []
     for name, variable in (("ollama", "OLLAMA_HOST"), ("local", "LOCAL_BASE_URL")):
         given = os.environ.get(variable, "").strip()
         try:
             if name == "ollama":
-                with OllamaProvider(api_key="none is sent") as provider:  # which reads the variable
+                with OllamaProvider(api_key="none is sent") as provider:  # the provider reads the variable
                     url = provider.base_url
                 servers.append(ollama_at(url, variable if given else None))
             elif given:
                 url = checked_base_url(given, variable).removesuffix(OpenAIProvider.endpoint)
                 servers.append(Server(name, url, variable=variable))
         except (KernaiError, ValueError):
-            # nothing of the value is shown: it may hold a password
+            # the value is not shown, because it may contain a password
             problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
-            findings.append(Finding("servers", name, f"{variable} is no address", good=False, problem=problem))
+            findings.append(Finding("servers", name, f"{variable} is not a valid address", good=False, problem=problem))
     named = {server.url for server in servers}
     servers += [Server(name, url) for name, url in USUAL if url not in named]
     with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
@@ -232,7 +235,10 @@ def _check_server(server: Server) -> Finding | None:
 
 
 def models_of(server: Server) -> list[str] | None:
-    """The ids of its models, None if it wants a key. `TransportError`, `ValueError` or `RecursionError` for others."""
+    """The ids of the server's models; None if it requires a key.
+
+    Raises `TransportError` if it does not answer, `ValueError` or `RecursionError` for an unexpected answer.
+    """
     until = time.monotonic() + _SERVER_TIMEOUT
     request = Request(
         "GET", server.url + server.path, {"Accept": "application/json"}, max_bytes=_MAX_BYTES,
@@ -246,17 +252,17 @@ def models_of(server: Server) -> list[str] | None:
         data: Any = json.loads(b"".join(response))
     listed = data.get(server.list_key) if isinstance(data, dict) else None
     if not isinstance(listed, list):
-        raise ValueError("no list of models")  # noqa: TRY004 - as for text that is no JSON at all
+        raise ValueError("no list of models")  # noqa: TRY004 - the same error as for text that is not JSON
     names = [one.get(server.id_key) for one in listed if isinstance(one, dict)]
     return [name for name in names if isinstance(name, str) and name.strip()]
 
 
 # ------------------------------------------------------------------------------------------------------- completion
-# written from the parsers of all commands; whatever a script does not know is completed as a file name
+# Generated from the parsers of all commands. Everything that a script does not know is completed as a file name.
 
 
 class _Argument(NamedTuple):
-    """An option (`flags`) or a positional argument of a command, and the values it can have, where they are known."""
+    """A command's option (with `flags`) or positional argument (without), and its possible values, if known."""
 
     command: str
     flags: tuple[str, ...]
@@ -278,7 +284,7 @@ def _complete(options: Namespace) -> int:
 def _arguments() -> Iterator[_Argument]:
     vendors = tuple(f"{vendor.name}/" for vendor in VENDORS)
     for command in SUMMARIES:
-        for action in command_of(command)[1]._actions:  # noqa: SLF001 - argparse lists them nowhere else
+        for action in command_of(command)[1]._actions:  # noqa: SLF001 - argparse has no public list of them
             if action.help != SUPPRESS:
                 values = vendors if action.metavar == "VENDOR/NAME" else tuple(action.choices or ())
                 flags = tuple(action.option_strings)
@@ -329,7 +335,7 @@ def _zsh(arguments: list[_Argument]) -> Iterator[str]:
 
 
 def _zsh_values(values: str) -> str:
-    if values.endswith("/"):  # no space after it: more must be typed
+    if values.endswith("/"):  # add no space: the model's name must follow
         return f'compadd -S "" - {values}'
     return f"({values})" if values else "_files"
 
@@ -347,7 +353,7 @@ def _fish(arguments: list[_Argument]) -> Iterator[str]:
 
 
 def _positional(arguments: list[_Argument]) -> str:
-    """The values of a command's positional arguments, where they are known."""
+    """The possible values of a command's positional arguments, if known."""
     return " ".join(value for one in arguments if not one.flags for value in one.values)
 
 

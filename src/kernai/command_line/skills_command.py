@@ -1,4 +1,4 @@
-"""Files of skills: what they hold and which one is at fault; `kernai skills` shows it as a model would read it."""
+"""Loads files of skills and finds what is wrong with them; `kernai skills` lists skills as a model would see them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernai.values.model import CAPABILITIES, Model
 
 
 class Fault(NamedTuple):
-    """Why a file cannot be loaded, and its last line that was involved."""
+    """Why a file cannot be loaded. `line` is where: the file's last line in the traceback."""
 
     file: str
     line: int | None
@@ -32,7 +32,7 @@ class Fault(NamedTuple):
 
 
 def fault_of(error: BaseException, shown: str, path: str | None = None) -> Fault:
-    """The fault of the file at `path`, which messages call `shown`; without a path, of the file that raised."""
+    """Returns the fault of the file at `path`, called `shown` in messages; without a path, of the file that raised."""
     if isinstance(error, SyntaxError):
         return Fault(error.filename or shown, error.lineno, f"{type(error).__name__}: {error.msg}", error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -50,7 +50,7 @@ class FoundSkill(NamedTuple):
 
 
 class FoundSkills:
-    """What files hold: skills by name, and the faults."""
+    """The skills found in files, by name, and the faults of files that cannot be loaded."""
 
     def __init__(self) -> None:
         self.skills: dict[str, FoundSkill] = {}
@@ -58,9 +58,9 @@ class FoundSkills:
         self.loaded: list[SkillFile] = []
 
     def load(self, path: str) -> None:
-        """Runs a file and adds its skills, or its fault."""
+        """Executes a file and adds its skills, or its fault."""
         try:
-            with output.stdout_is_stderr():  # what the file prints is no part of the listing
+            with output.stdout_is_stderr():  # what the file prints does not belong in the listing
                 [loaded] = load_files([path])
         except KeyboardInterrupt:
             raise
@@ -80,7 +80,7 @@ class FoundSkills:
 
 @contextmanager
 def skills_in(files: list[str]) -> Iterator[FoundSkills]:
-    """What these files and patterns hold; their modules last for the block."""
+    """Yields the skills in these files and patterns. Their modules are forgotten at the end of the block."""
     found = FoundSkills()
     import_from_here()
     try:
@@ -104,7 +104,7 @@ def _matching(given: str) -> list[str]:
 
 
 def import_from_here() -> None:
-    """Puts the working directory on the path, as `python -m` does and an installed program does not."""
+    """Adds the working directory to `sys.path`, as `python -m` does; an installed program does not do that."""
     here = os.getcwd()
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
@@ -132,7 +132,7 @@ def _capabilities(text: str) -> tuple[str, ...]:
 
 
 def add_capabilities_option(parser: ArgumentParser, help: str) -> None:
-    """``--model-capabilities``."""
+    """Adds ``--model-capabilities``."""
     parser.add_argument("--model-capabilities", type=_capabilities, metavar="LIST", help=help)
 
 

@@ -1,4 +1,4 @@
-"""Stores of runs as the command line knows them, and what it says about a run that waits or can be continued."""
+"""Stores for commands: opens them by path or address, and says how a run that waits or was kept can be continued."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PASSWORD = re.compile(r"(\w://[^/@:]*:)[^@/]*(@)")
 
 
 def is_address(path: str) -> bool:
-    """Whether the user typed the address of a PostgreSQL database."""
+    """Whether `path` is the address of a PostgreSQL database."""
     return path.startswith(("postgresql://", "postgres://"))
 
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
-    """The `PostgresStore` at an address; `CommandError` where it cannot be opened."""
+    """Opens the `PostgresStore` at an address. Raises `CommandError` if that fails."""
     try:
         from kernai.postgres import PostgresStore  # an extra
     except ImportError as error:
@@ -51,9 +51,9 @@ def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
 
 
 class RunStore:
-    """The store that the user typed: a file of `SqliteStore`, or the address of a PostgreSQL database.
+    """The store at `path`: a file of `SqliteStore`, or the address of a PostgreSQL database. A context manager.
 
-    A context manager. `CommandError` where it cannot be opened; with `make`, a file is created if it does not exist.
+    With `make`, the file is created if it does not exist. Raises `CommandError` if the store cannot be opened.
     """
 
     def __init__(self, path: str, *, make: bool = False) -> None:
@@ -82,12 +82,12 @@ class RunStore:
         self.store.close()
 
     def info(self, run_id: str) -> RunInfo | None:
-        """What the store knows of the run, if it is there."""
+        """The run's summary; None if the store does not have the run."""
         check_id(run_id)
         return self.store.info(run_id)
 
     def entries(self, run_id: str) -> list[Entry]:
-        """The run as it is stored; `CommandError` where it is not there."""
+        """The run's entries. Raises `CommandError` if the store does not have the run."""
         check_id(run_id)
         entries = self.store.load(run_id)
         if entries:
@@ -102,17 +102,17 @@ class RunStore:
         return is_address(self.path) and self.store.enqueue(run_id)  # type: ignore[union-attr]  # a `PostgresStore`
 
     def again(self, agent: tuple[str, ...], run_id: str) -> str:
-        """The command line that continues a run; `agent` are the words that describe its agent."""
+        """The command line that continues a run. `agent` is what `same_agent` returns for its agent."""
         return command("resume", *agent, self.path, run_id)
 
 
 def command(*words: str) -> str:
-    """A command line of kernai's that can be copied."""
+    """A command line of `kernai` that can be pasted into a shell."""
     return f"kernai {shlex.join(words)}"
 
 
 def check_id(run_id: str) -> None:
-    """`CommandError` for an id that no run in a store can have."""
+    """Raises `CommandError` if a run in a store cannot have this id."""
     try:
         check_run_id(run_id)
     except ValueError as error:
@@ -121,29 +121,29 @@ def check_id(run_id: str) -> None:
 
 
 def new_run_id() -> str:
-    """A random id, short enough to be typed."""
+    """A random id that is short enough to type."""
     return os.urandom(6).hex()
 
 
 def call_line(call: PendingCall) -> str:
-    """A call that somebody has to decide on, on one line."""
+    """One line about a call that waits for a decision."""
     what = f"{call.skill} {one_line(jsonable(call.params), _CALL_WIDTH)}" if call.skill else "a call of the model"
     return f"{what} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else what
 
 
 def call_lines(calls: Iterable[PendingCall]) -> str:
-    """The same of several, each with its id."""
+    """One line about several calls, each with its id."""
     return "; ".join(f"{call.call_id} {call_line(call)}" for call in calls)
 
 
 def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
-    """The error for a decision on a call that needs none."""
+    """The error for a decision on a call that does not wait for one."""
     hint = f"those that wait: {call_lines(waiting.values())}" if waiting else "no call of this run waits"
     return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
 
 
 def login_name() -> str | None:
-    """Who the user is on this machine, if that is known."""
+    """The user's login name; None if it is unknown."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such user, as in some containers
@@ -154,11 +154,11 @@ def login_name() -> str | None:
 def continuing(
     again: str | None, replay: str = "", *, another: str = "use the agent that made the recording"
 ) -> Iterator[None]:
-    """Around a run that is kept. What prevents continuing it becomes a `CommandError`; after any other exception, a
-    note says how to continue.
+    """For a block that runs or continues a run in a store. If the run cannot be continued, raises `CommandError`; after
+    any other exception, a note says how to continue the run.
 
-    `again` and `replay` are command lines; without `again` there is no note. `another` is the advice for an agent that
-    has changed.
+    `again` and `replay` are the command lines for these commands; without `again` there is no note. `another` is the
+    advice if the agent has changed.
     """
     try:
         yield
@@ -190,7 +190,7 @@ def continuing(
 
 
 def add_store_options(parser: ArgumentParser) -> None:
-    """``--store`` and ``--run-id``, for a run that is kept."""
+    """Adds ``--store`` and ``--run-id``, for saving a run."""
     parser.add_argument(
         "--store", metavar="STORE", help="save the run in this file, to resume it later; created if it does not exist"
     )
@@ -198,18 +198,18 @@ def add_store_options(parser: ArgumentParser) -> None:
 
 
 def add_run_arguments(parser: ArgumentParser) -> None:
-    """STORE and RUN, for a run in a store."""
+    """Adds STORE and RUN, for a run in a store."""
     add_store_argument(parser)
     parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
 
 
 def add_store_argument(parser: ArgumentParser) -> None:
-    """STORE."""
+    """Adds STORE."""
     parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
 
 
 def add_by_option(parser: argparse._ActionsContainer) -> None:
-    """``--by``."""
+    """Adds ``--by``."""
     parser.add_argument(
         "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"
     )

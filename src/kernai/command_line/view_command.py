@@ -78,7 +78,7 @@ def run(options: Namespace) -> int:
 
 
 def _target(recording: Source, target: str | None) -> str:
-    """Where the page goes; never onto the recording itself."""
+    """The file to write the page to. Raises `CommandError` if that is the recording itself."""
     path, run_id = recording
     if target is None:
         if run_id is not None:
@@ -99,14 +99,14 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
         raise CommandError("--follow needs JSON lines, and a .json is written when the run is over",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
     if not _may_be_lines(recording.path):
-        recording.events()  # says what it is instead
+        recording.events()  # raises an error that says what the file is
     with failing(f"--port: cannot listen on port {options.port}", "leave --port out to take any free one"):
         server = FollowServer(recording.path, port=options.port or 0, title=title, media_folder=folder)
     with server:
         output.write(server.url)
         sys.stdout.flush()
         output.note("Whoever has this address can read the recording. Ctrl-C ends.")
-        with suppress(KeyboardInterrupt):  # the way to end it
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how the user stops the server
             if options.open:
                 _open(server.url)
             server.serve()
@@ -114,7 +114,7 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
 
 
 def _may_be_lines(path: str) -> bool:
-    """Whether the file begins as JSON lines do, or does not exist yet; lines that cannot be read are shown as such."""
+    """Whether the file may contain JSON lines: it begins with "{", is empty, or cannot be read (yet)."""
     if os.path.isfile(path):
         with suppress(OSError), open(path, "rb") as file:
             return file.read(1) in (b"", b"{")
