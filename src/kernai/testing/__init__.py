@@ -1,4 +1,4 @@
-"""Tools for testing agents, and what users write beside kernai: providers, sinks, stores."""
+"""Tools for testing agents, and for testing your own providers, sinks and stores."""
 
 from kernai.testing.by_hand import ByHand, first_spawned, last_spawned
 from kernai.testing.contracts import assert_replays, check_provider, check_sink

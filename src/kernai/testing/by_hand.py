@@ -1,7 +1,7 @@
-"""`ByHand`: drives the loop without threads, event loop or the machine's clock.
+"""`ByHand`: drives the loop without threads, an event loop or the system clock.
 
-To run an agent is to perform the loop's effects and send back their outcomes. Spawned work waits here until the loop
-asks for the next one that ends; `order` decides which that is.
+Running an agent means performing the loop's effects and sending back their outcomes. Spawned work waits until the loop
+joins; `order` decides which work ends next.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def last_spawned(keys: Sequence[Any]) -> Any:
 class ByHand:
     """One root run, driven by hand. `events` are those emitted so far, `effects` those that the loop yielded.
 
-    `cancelled` is asked as `cancel` is in a run; `monotonic` returns the loop's seconds, by default 0, 1, 2, … from
-    call to call; `skills` and `protocols` replace the process-wide registries.
+    `cancelled` says whether the run is cancelled, like the `cancel` of `execute`; `monotonic` returns the loop's time
+    in seconds, by default 0, 1, 2, … from call to call; `skills` and `protocols` replace the process-wide registries.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ByHand:
             self.state.conversation.append(message)
 
     def work(self, *content: str | Media) -> effects.Work:
-        """The loop itself, for a test that sends the outcomes itself."""
+        """The loop's generator, for a test that sends the outcomes itself."""
         return root_work(self.state, content)
 
     def run(self, *content: str | Media) -> Result[Any]:
@@ -129,7 +129,7 @@ class ByHand:
             outcome = error = None
             try:
                 outcome = self._perform(effect, spawned)
-            except BaseException as raised:  # noqa: BLE001 - the loop decides what it means
+            except BaseException as raised:  # noqa: BLE001 - the loop decides what to do about it
                 error = self._driver.outcome_error(raised, effect, beside=True)
 
     def _perform(self, effect: effects.Effect, spawned: dict[Any, effects.Spawn]) -> Any:

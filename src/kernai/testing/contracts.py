@@ -1,4 +1,4 @@
-"""Checks for what users write beside kernai: a recorded run replays, a provider and a sink keep their contract."""
+"""Checks for users' own code: an agent replays its recording, a provider or a sink keeps its contract."""
 
 from __future__ import annotations
 
@@ -42,18 +42,20 @@ def assert_replays(
     accept: Iterable[str] = (),
     strict: bool = False,
 ) -> Result | None:
-    """Replays a recording: given the same outcomes, the agent must decide and record the same. Nothing is called.
-    It must not be less protected either, except for the keys in `accept`; with `strict` nothing of it may have changed.
+    """Replays a recording: given the same outcomes, the agent must make the same decisions and record the same events.
 
-    `recording` is a file that a `JsonlSink` or `Recorder.to_json` wrote, or entries as `Recorder.to_list` gives them;
-    `run_id` selects a run if it holds several. Returns the `Result`, or None if the recording stops in the middle of
-    the run. An `AssertionError` names the first event that differs. Media without data in the recording stay
-    references; if the agent reads them, pass a `context` whose media store has them. ::
+    No model, skill or protocol is called. The agent must not have lost protections either, except for the keys in
+    `accept`; with `strict`, nothing about the agent may have changed.
+
+    `recording` is a file written by a `JsonlSink` or `Recorder.to_json`, or entries as `Recorder.to_list` returns them;
+    `run_id` selects a run if there are several. Returns the `Result`, or None if the recording stops in the middle of
+    the run. Raises an `AssertionError` that names the first event that differs. Media without data in the recording
+    stay references; if the agent reads them, pass a `context` whose media store has them. ::
 
         def test_the_agent_still_refunds_as_it_did():
             assert_replays(agent, "tests/refund.jsonl")
     """
-    __tracebackhide__ = True  # pytest shows the line of the test
+    __tracebackhide__ = True  # so that pytest shows the line of the test
     try:
         found = replay(agent, run_id, recording=recording, model=model, context=context, accept=accept)
     except ReplayDivergenceError as error:
@@ -67,7 +69,7 @@ class _Checks:
     """Runs every check, even after one has failed; `done` raises an `AssertionError` that lists all failures."""
 
     def __init__(self, kind: str, make: object) -> None:
-        """`make` returns a fresh `kind` for each check; `TypeError` if it cannot be called."""
+        """`make` returns a new `kind` for each check. Raises `TypeError` if it cannot be called."""
         if not callable(make):
             raise TypeError(f"check_{kind} takes a function that makes a fresh {kind}, got {type(make).__name__}")
         self._what = f"the {kind} of {getattr(make, '__name__', make)}"
@@ -75,7 +77,7 @@ class _Checks:
 
     @contextmanager
     def that(self, name: str) -> Iterator[Callable[[object, str], None]]:
-        """One check: yields ``holds(condition, message_if_not)``; an exception fails the check too."""
+        """One check: yields ``holds(condition, otherwise)``. The check also fails if the block raises an exception."""
 
         def holds(condition: object, otherwise: str) -> None:
             if not condition:
@@ -92,7 +94,7 @@ class _Checks:
 
 
 def at_once(work: Callable[[int], object], workers: int) -> list[BaseException]:
-    """Starts `workers` threads at the same moment, each with its number, and returns what they raised."""
+    """Starts `workers` threads at the same moment, each with its number, and returns the exceptions they raised."""
     barrier = threading.Barrier(workers)
     failures: list[BaseException] = []
 
@@ -100,7 +102,7 @@ def at_once(work: Callable[[int], object], workers: int) -> list[BaseException]:
         barrier.wait()
         try:
             work(number)
-        except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
+        except BaseException as error:  # noqa: BLE001 - the caller's thread reports it
             failures.append(error)
 
     threads = [threading.Thread(target=begin, args=(number,)) for number in range(workers)]
@@ -115,7 +117,7 @@ def at_once(work: Callable[[int], object], workers: int) -> list[BaseException]:
 
 
 def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_ONLY) -> None:
-    """Raises an `AssertionError` that lists every part of the contract that a provider from `make` breaks.
+    """Checks a provider from `make`. Raises an `AssertionError` that lists every part of the contract that it breaks.
 
     The provider must answer each call with some text; the text itself does not matter. `model` is passed to each call.
     """
@@ -131,7 +133,7 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
         on_chunk = _OnChunk(stop_after=1)
         try:
             make().call(_MESSAGES, model, _OPTIONS, on_chunk)
-        except Exception:  # noqa: BLE001, S110 - a run ignores what is raised once it has stopped
+        except Exception:  # noqa: BLE001, S110 - once a run has stopped, it ignores any exception
             pass
         else:
             holds(not on_chunk.pieces, "the call continued although on_chunk had raised")
@@ -174,7 +176,7 @@ class _StoppedError(Exception):
 
 
 class _OnChunk:
-    """What a run passes to a provider: takes pieces, has a deadline, knows whether the run was cancelled."""
+    """The callback that a run passes to a provider, with the run's deadline and cancellation."""
 
     deadline: float | None = None
 
@@ -197,10 +199,11 @@ class _OnChunk:
 def check_sink(
     make: Callable[[], AnySink], *, entries: Callable[[AnySink], list[dict[str, Any]]] | None = None
 ) -> None:
-    """Raises an `AssertionError` that lists every part of the contract that a sink from `make` breaks.
+    """Checks a sink from `make`. Raises an `AssertionError` that lists every part of the contract that it breaks.
 
-    It must take every event of a run, whatever its data, from many threads at once. `entries` returns what a sink has
-    kept, as `Event.to_dict` gives it; with it the check also proves that nothing is lost or changed.
+    A sink must accept every event of a run, whatever its data, from many threads at once. `entries` returns the events
+    that a sink has stored, as `Event.to_dict` returns them. With it, the check also proves that no event is lost or
+    changed.
     """
     checks = _Checks("sink", make)
     several = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]

@@ -1,4 +1,4 @@
-"""`MockProvider`: a provider that answers what a test says."""
+"""`MockProvider`: a provider whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class MockCall:
-    """What the provider received in one call."""
+    """The arguments of one call of the provider."""
 
     messages: Sequence[Message]
     model: Model
@@ -38,18 +38,18 @@ class MockCall:
 
 
 class MockProvider(NotCopied, Provider):
-    """Answers with the given texts in order; the last one repeats. Without any, the answer is an empty text.
+    """Answers with the given texts in order; the last one repeats. Without texts, every answer is empty.
 
-    An `LlmResponse` instead of a text also says how the answer ended, or what it used. `chunk_size` is the number of
-    characters per streamed piece, 1 by default, so that every test exercises split tags. Thread-safe: parallel calls
-    are answered in the order of their arrival.
+    An `LlmResponse` instead of a text also sets the finish reason, the usage and other fields of the response.
+    `chunk_size` is the number of characters per streamed piece, 1 by default, so that every test exercises split tags.
+    Thread-safe: parallel calls are answered in the order of their arrival.
 
-    `native`: it acts like a vendor with native calls. For an agent that uses them, the blocks of a text that call
-    something become such calls, and the content of a `final` becomes prose.
+    With `native`, it acts like a vendor with native calls: for an agent that uses them, those blocks of a text that
+    call something become native calls, and the content of a `final` becomes prose.
 
-    With `strict`, each answer is for one call: a further call is an `AssertionError`, and so are answers left over at
-    the end of a ``with`` block, or when `check` is called. An `AssertionError`, also one from `on_call`'s function,
-    ends the run, which raises it unchanged.
+    With `strict`, each answer is for one call. A call without an answer left raises an `AssertionError`; so does the
+    end of a ``with`` block, or `check`, if answers are left over. An `AssertionError`, even from `on_call`'s function,
+    ends the run, and the run raises it unchanged.
     """
 
     raises_assertions = True
@@ -72,7 +72,7 @@ class MockProvider(NotCopied, Provider):
         self.respond_with(*texts)
 
     def respond_with(self, *texts: str | LlmResponse) -> Self:
-        """Adds answers after those set before; the last one repeats."""
+        """Adds answers to those set before. The last one repeats."""
         for text in texts:
             if not isinstance(text, (str, LlmResponse)):
                 hint = ": write MockProvider(*texts)" if isinstance(text, (list, tuple)) else ""
@@ -82,7 +82,7 @@ class MockProvider(NotCopied, Provider):
         return self
 
     def respond_with_script(self, script: Mapping[int, str | LlmResponse]) -> Self:
-        """Sets the answers by call number, without those set before. The numbers must run from 0 without gaps."""
+        """Sets the answers by call number, replacing those set before. The numbers must run from 0 without gaps."""
         if sorted(script) != list(range(len(script))):
             raise ValueError(f"the script's numbers must run from 0 without gaps, got {sorted(script)}")
         with self._lock:
@@ -118,15 +118,15 @@ class MockProvider(NotCopied, Provider):
         return self
 
     def reset(self) -> Self:
-        """Forgets the calls and all settings but `chunk_size` and `strict`."""
+        """Forgets the calls, answers and failures. Keeps `chunk_size`, `native` and `strict`."""
         with self._lock:
             self._texts, self._answer, self._counter, self._failures, self.calls = [], None, None, {}, []
             self._given = 0
         return self
 
     def check(self) -> None:
-        """With `strict`: an `AssertionError` if answers are left over, or failures that were to be raised."""
-        __tracebackhide__ = True  # pytest shows the line of the test
+        """With `strict`, raises an `AssertionError` if answers, or failures set by `fail_on_step`, were not used."""
+        __tracebackhide__ = True  # so that pytest shows the line of the test
         with self._lock:
             left = self._texts[self._given:] if self._answer is None else []
             failures = sorted(at for at in self._failures if at >= len(self.calls))
@@ -153,17 +153,17 @@ class MockProvider(NotCopied, Provider):
 
     @property
     def last_call(self) -> MockCall | None:
-        """The latest call, None before the first."""
+        """The latest call; None before the first."""
         with self._lock:
             return self.calls[-1] if self.calls else None
 
     def messages_at(self, index: int) -> Sequence[Message] | None:
-        """The messages of call `index`, None if it was not made."""
+        """The messages of call `index`; None if it was not made."""
         with self._lock:
             return self.calls[index].messages if -len(self.calls) <= index < len(self.calls) else None
 
     def generation_at(self, index: int) -> GenerationOptions | None:
-        """The generation options of call `index`, None if it was not made."""
+        """The generation options of call `index`; None if it was not made."""
         with self._lock:
             return self.calls[index].generation if -len(self.calls) <= index < len(self.calls) else None
 
@@ -219,7 +219,7 @@ class MockProvider(NotCopied, Provider):
 
 
 def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
-    """A response with blocks, as a vendor with native calls would give it."""
+    """Converts a response with blocks to what a vendor with native calls would return."""
     parsed = parse(response.content)
     types = {"command", *(tool.type for tool in tools.tools)}
     calls = [

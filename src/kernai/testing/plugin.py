@@ -1,8 +1,8 @@
 """A pytest plugin: write ``pytest_plugins = ["kernai.testing.plugin"]`` in the uppermost `conftest.py`.
 
-- `mock_model` makes a strict `MockProvider`; at the end of the test, all its answers must have been asked for.
-- `recorded_run` replays a run that is recorded beside the test. ``pytest --kernai-record`` makes the recordings.
-- An `assert` that compares conversations (`result.messages`) or messages shows which message differs, and how.
+- `mock_model` makes a strict `MockProvider`; the test fails if it does not use all answers.
+- `recorded_run` replays a recording stored next to the test. ``pytest --kernai-record`` makes the recordings.
+- A failed `assert` that compares conversations (`result.messages`) or messages shows which message differs, and how.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from kernai.values.result import Result
 
 LONGEST_SHOWN = 100
 _FAILED = pytest.StashKey[bool]()
-#: by recording, the test that uses it
+#: the test that uses each recording
 _USED_BY = pytest.StashKey[dict[Path, str]]()
 
 
 class RecordedRun(Protocol):
-    """The function that `recorded_run` gives a test; see there."""
+    """The function that the fixture `recorded_run` returns; see there."""
 
     def __call__(
         self, agent: Agent[Any], input: Any, /, *, name: str = "", accept: Iterable[str] = (), strict: bool = False,
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def mock_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., MockProvider]]:
-    """``mock_model(*answers)``: a `MockProvider(strict=True)` whose answers must all be asked for by the test."""
+    """``mock_model(*answers)``: a `MockProvider(strict=True)`. The test fails if it does not use all answers."""
     made: list[MockProvider] = []
 
     def make(*answers: Any, **options: Any) -> MockProvider:
@@ -58,14 +58,14 @@ def mock_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., MockPro
         return made[-1]
 
     yield make
-    if not request.node.stash.get(_FAILED, default=False):  # else the test has already said what is wrong
+    if not request.node.stash.get(_FAILED, default=False):  # a failed test has reported what is wrong already
         for one in made:
             one.check()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Notes whether a test has failed."""
+    """Remembers whether a test has failed."""
     report = yield
     if call.when == "call":
         item.stash[_FAILED] = report.failed
@@ -74,12 +74,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
-    """``recorded_run(agent, input)``: the `Result` of a run that is recorded beside the test, replayed with this agent.
+    """``recorded_run(agent, input)``: replays the recording of this test with the agent, and returns the `Result`.
 
-    The recording is ``recordings/MODULE.TEST.jsonl`` in the folder of the test; a second run of one test needs a
-    `name`. With ``pytest --kernai-record`` the run is made for real, with the options of `execute`, and recorded.
-    Without it nothing is called, and `assert_replays` compares the agent with the recording; `accept` and `strict` are
-    its options. A test fails if the text of its input is another one than in the recording.
+    The recording is ``recordings/MODULE.TEST.jsonl`` in the folder of the test; a second run in the same test needs a
+    `name`. With ``pytest --kernai-record``, the agent really runs, with the options of `execute`, and is recorded.
+    Otherwise nothing is called, and `assert_replays` compares the agent with the recording; `accept` and `strict` are
+    its options. The test fails if the text of the input differs from the recording.
     """
     own: set[Path] = set()
     used_by = request.config.stash.setdefault(_USED_BY, {})
@@ -123,14 +123,14 @@ def _recorded_input(path: Path) -> Any:
 
 
 def _texts(given: str | Sequence[Any]) -> list[str]:
-    """The texts of a recorded input; the id of a media may depend on where its file is."""
+    """The texts of a recorded input. Media are left out, because their ids may depend on where their files are."""
     parts = [given] if isinstance(given, str) else given
     texts = (one.get("outside") if isinstance(one, Mapping) else one for one in parts)
     return [one for one in texts if isinstance(one, str)]
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """What pytest shows of two conversations that are not equal."""
+    """The lines that pytest shows for two conversations that are not equal."""
     one, other = _conversation(left), _conversation(right)
     if op != "==" or one is None or other is None:
         return None

@@ -1,4 +1,4 @@
-"""`RunStoreRules`: what a `RunStore` is held to besides the rules of `store_rules`, which says how they are used."""
+"""`RunStoreRules`: the contract of every `RunStore`, in addition to `StoreRules`. See `store_rules` for its use."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def ended(reason: str = "final", *, at: str = "2026-11-20T10:00:00.000Z") -> Ent
 
 
 def asked(call_id: str = "0.0", skill: str = "pay", **more: Any) -> Entry:
-    """A call that waits for a decision."""
+    """The entry of a call that waits for a decision."""
     data = {"call_id": call_id, "skill": skill, "params": {"amount": 3}, "reason": "much", "metadata": {}, **more}
     return entry(events.ApprovalRequestedRow.type, data)
 
 
 class RunStoreRules:
-    """The rules for what a `RunStore` has besides: leases, decisions, filters. Test such a store with `StoreRules` too.
+    """The rules for what a `RunStore` adds to a `Store`: leases, decisions, filters. Test it with `StoreRules`, too.
 
-    Subclass it and write `make`. For a store that several processes can open, write `reopen` too and set `processes`.
+    Subclass it and write `make`. For a store that several processes can open, also write `reopen` and set `processes`.
     """
 
-    #: whether `reopen` gives a store that another process can use: then some rules fork
+    #: whether other processes can use the store that `reopen` returns; if so, some rules fork
     processes = False
 
     def make(self) -> RunStore:
-        """A store without runs, another one at each call."""
+        """Returns a new store without runs."""
         raise NotImplementedError
 
     def reopen(self, store: RunStore) -> RunStore:
-        """The same runs as another process would open them. By default the store itself."""
+        """Returns a store with the same runs, as another process would open it. By default the store itself."""
         return store
 
     def _begun(self) -> RunStore:
@@ -141,7 +141,7 @@ class RunStoreRules:
         store.renew(replace(renewed, seconds=AN_HOUR))
         store.append("appended", 1, [entry()], [], lease=replace(appended, seconds=AN_HOUR))
         store.claim("other", "first", 0.05)
-        _eventually(partial(store.claim, "other", "second", AN_HOUR))  # by then the others would be over too
+        _eventually(partial(store.claim, "other", "second", AN_HOUR))  # by then the others would have expired, too
         for run_id in ("renewed", "appended"):
             _busy(partial(store.claim, run_id, "second", AN_HOUR))
 
@@ -214,7 +214,7 @@ class RunStoreRules:
         _same([info.length for info in store.runs()], [1 + 5 * PROCESSES], "how many there are")
 
     def _forked(self, store: RunStore, work: Callable[[RunStore, int], Any], count: int = PROCESSES) -> list[Any]:
-        """The results of processes that do the work with a store of their own. They start once all have it open."""
+        """Runs `work` in `count` processes and returns their results. Each opens the store itself; then all start."""
         from multiprocessing import get_context  # slow to import, and most stores are for one process
 
         fork = get_context("fork")
@@ -230,7 +230,7 @@ class RunStoreRules:
 
         children = [fork.Process(target=child, args=(number,), daemon=True) for number in range(count)]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+            warnings.simplefilter("ignore")  # newer Pythons warn about forking a process with threads
             for one in children:
                 one.start()
         for one in children:
@@ -407,7 +407,7 @@ class RunStoreRules:
         _same([one.run_id for one in store.runs(waiting="pay")], [], "the runs that wait for it")
         _raises(ValueError, partial(store.decide, "r", "0.0", "too much"), "a decision on a call of a closed run")
 
-    # ---------------------------------------------------------------------------------------------- the end of runs
+    # --------------------------------------------------------------------------------------- deleted runs, tenants
 
     def test_a_run_that_somebody_works_on_is_not_deleted(self) -> None:
         store, lease = self._claimed()
@@ -456,7 +456,7 @@ class RunStoreRules:
             _raises(ValueError, partial(store.tenant, bad), f"the tenant {bad!r}")
         _raises(ValueError, partial(acme.tenant, "emca"), "a tenant's tenant")
 
-    # --------------------------------------------------------------------------------------------- what comes later
+    # ---------------------------------------------------------------------------------------- watching, due waits
 
     def test_entries_are_watched_as_they_come(self) -> None:
         store = self.make()
@@ -480,7 +480,7 @@ class RunStoreRules:
 def _info(store: RunStore, run_id: str = "r") -> RunInfo:
     info = store.info(run_id)
     _true(info is not None, f"run {run_id} is there")
-    return info  # type: ignore[return-value]  # as the line before says
+    return info  # type: ignore[return-value]  # the line above has checked it
 
 
 def _busy(act: partial[Any]) -> RunBusyError:
@@ -488,7 +488,7 @@ def _busy(act: partial[Any]) -> RunBusyError:
 
 
 def _eventually(act: Callable[[], Any]) -> Any:
-    """The result of `act` once the lease that blocks it has ended."""
+    """Returns the result of `act` as soon as the lease that prevents it has expired."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

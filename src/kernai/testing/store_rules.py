@@ -1,4 +1,4 @@
-"""`StoreRules`: the contract of every `Store`, as a class of tests to be subclassed.
+"""`StoreRules`: the contract of every `Store`, as a class of tests to subclass.
 
 ::
 
@@ -6,8 +6,8 @@
         def make(self) -> Store:
             return MyStore(...)
 
-Each rule is a method, for pytest and, with `unittest.TestCase` as a second base, for unittest. Write `make`; for a
-store that outlives its process, `reopen` too.
+Each rule is a test method for pytest, or for unittest if `unittest.TestCase` is a second base. Write `make`; for a
+store that outlives its process, also write `reopen`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Raised = TypeVar("Raised", bound=Exception)
 WORKERS = 8
 LONGEST_SHOWN = 2000
 
-#: JSON data of every kind, and texts that stores have failed on
+#: all kinds of JSON data, and texts with which stores have failed
 HARD_DATA: Any = {
     "texts": ["", "\0", "a\0b", "\ud800", "\udfff x", "\U0001f600", "é", "e\u0301", "\r\n\u2028", "'\"\\;--"],
     "numbers": [0, -1, 2**63, -(2**70), 10**400, 0.1, 1e308, -5e-324, 1.0],
@@ -48,20 +48,20 @@ RESULTS = (("final", "final"), ("interrupt", "waiting"), ("error", "error"), ("m
 def entry(
     kind: str = ProgressRow.type, data: Any = None, *, scope: str = "", at: str = "2026-11-20T10:00:00.000Z"
 ) -> Entry:
-    """An entry as `Event.to_dict` gives it."""
+    """An entry as `Event.to_dict` returns it."""
     place = {"step": 0, "depth": 0, "task_id": None, "scope": scope, "run_id": "r", "timestamp": at}
     return {"event": kind, **place, "data": data}
 
 
 class StoreRules:
-    """The rules for every `Store`, leases or not. Subclass it and write `make`."""
+    """The rules for every `Store`, with or without leases. Subclass it and write `make`."""
 
     def make(self) -> Store:
         """Returns a new store without runs."""
         raise NotImplementedError
 
     def reopen(self, store: Store) -> Store:
-        """Returns the same runs as another process would open them. By default the store itself."""
+        """Returns a store with the same runs, as another process would open it. By default the store itself."""
         return store
 
     # ------------------------------------------------------------------------------------------------- entries
@@ -247,7 +247,7 @@ class StoreRules:
             steps += [(entry(RunResumedRow.type), "running")]
         for seq, (one, status) in enumerate(steps):
             store.append("r", seq, [one], [])
-            # nobody works on it: a store with leases knows that
+            # nobody works on the run, so a store with leases says "abandoned"
             listed = [info.status.replace("abandoned", "running") for info in self.reopen(store).runs()]
             _same(listed, [status], f"the status after entry {seq}")
 
@@ -294,7 +294,7 @@ def _raises(kind: type[Raised], act: Callable[[], object], what: str) -> Raised:
 
 
 def _at_once(work: Callable[[int], None]) -> None:
-    """Raises the first failure of the workers."""
+    """Runs the work in `WORKERS` threads, and raises their first failure."""
     failures = at_once(work, WORKERS)
     if failures:
         raise failures[0]
