@@ -1,11 +1,15 @@
 """MCP servers as a protocol: ``<block type="mcp">{"method": "tools/list"}</block>``.
 
-An optional adapter on the official SDK, never imported by the core: ``pip install "kernai[mcp]"``. See docs/mcp.md.
+An optional adapter built on the official SDK, never imported by the core: ``pip install "kernai[mcp]"``. See
+docs/mcp.md.
 
-`configuration` reads a configuration. `session` is the thread in which all clients live, and one client in it;
-`connection` is one server, over `transports`, and `guard` the process beside a stdio server. `dispatch` answers a block
-in the words of `language`, with `interaction` and `schemas`. `tool_skills` turns tools into skills. `adapter` puts it
-together. `serving` is the other direction: skills as an MCP server.
+- `configuration` reads and checks configurations.
+- `session` has the event loop on which all clients run, and one client. `connection` is one server, reached over
+  `transports`; `guard` is a program that runs with each stdio server.
+- `dispatch` answers a block. `language` reads requests and writes answers, `interaction` handles a server's requests
+  for input, and `schemas` checks arguments.
+- `tool_skills` turns tools into skills, and `adapter` combines all of this.
+- `serving` is the other direction: it serves skills as an MCP server.
 """
 
 from __future__ import annotations
@@ -30,10 +34,10 @@ __all__ = ["Adapter", "McpClosedError", "McpConfigError", "McpError", "load", "s
 del _Client
 
 
-if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name in this package
 
     def __getattr__(name: str) -> Any:
-        if name == "serve":  # loads a web server, which a client has no use for
+        if name == "serve":  # imports a web server, which a client does not need
             from importlib import import_module
 
             return import_module("kernai.mcp.serving").serve

@@ -1,4 +1,4 @@
-"""`Adapter`: a protocol over a set of servers, and `setup`, `load` and `shutdown` around it."""
+"""`Adapter`: a set of servers as one protocol, made by `setup` or `load` and ended by `shutdown`."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from kernai.registry.skill_definition import Skill
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-#: What may be handed in for a server: an in-memory server of the SDK, a client that has not been entered, or a function
-#: without arguments that makes one of these, or a transport, for each start.
+#: What `client=` may have for a server: an in-memory server of the SDK, a client that has not been entered, or a
+#: function without arguments that makes one of these, or a transport, each time the server is started.
 Source = Server[Any] | MCPServer | Client | Callable[[], Any]
-#: a sampling or elicitation callback with the SDK's arguments, ``(context, params)``; sync ones run in a thread
+#: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
 
 NAME = "mcp"
 
-# a library prints nothing: without these, logging's last resort would show the warnings of the SDK's modules
+# A library must not print. Without a handler, logging's last resort would print the warnings of the SDK's modules.
 for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class Adapter:
-    """MCP servers as one protocol. Made by `setup` and `load`; a context manager that shuts down at its end.
+    """MCP servers as one protocol, made by `setup` and `load`. A context manager that shuts down when the block ends.
 
-    Thread-safe, and usable from sync and async runs at once. Nothing is started before the first request.
+    Thread-safe, and usable by sync and async runs at the same time. Nothing is started before the first request.
     """
 
-    #: for ``Agent(protocols=[adapter.protocol])``; needs no registry
+    #: for ``Agent(protocols=[adapter.protocol])``, which needs no registry
     protocol: Protocol
 
     def __init__(
@@ -72,7 +72,7 @@ class Adapter:
             one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
             for one, config in servers.items()
         }
-        #: the skill of each tool, by server and name, that the protocol may not call
+        #: tools that may be called only as skills: the skill's name by server and tool
         self._guarded: dict[tuple[str, str], str] = {}
         self.protocol = Protocol(name, self._handle, documentation(name, servers), by_name=True)
         _ADAPTERS[self] = None
@@ -91,16 +91,17 @@ class Adapter:
         trusted: Mapping[str, Iterable[str]] | None = None,
         acts: Iterable[str] = (),
     ) -> list[Skill]:
-        """The tools of one server, each as a skill: ``Agent(skills=[count_stock, *adapter.skills("files")])``.
+        """Returns the tools of one server as skills: ``Agent(skills=[count_stock, *adapter.skills("files")])``.
 
-        Starts the server and lists its tools, once; later changes of a tool do not change its skill. `only` names the
-        tools that are wanted. `prefix` is put before their names, in case two servers have a tool of the same name.
+        Starts the server if necessary and lists its tools; later changes of a tool do not change its skill. `only`
+        selects tools by name. `prefix` is prepended to the names, in case two servers have a tool of the same name.
 
-        `trusted` has, by tool, the inputs whose values must be the user's own words, as `Trusted` marks them, and
-        `acts` the tools whose effects others feel; see docs/security.md. From then on the protocol refuses these tools.
+        `trusted` lists, for each tool, the inputs whose values must be the user's own words, as `Trusted` marks them.
+        `acts` lists the tools whose effects others feel; see docs/security.md. From then on, such tools can be called
+        only as skills: the protocol refuses to call them.
 
-        `McpConfigError` for a server, tool or input that does not exist, and for a tool whose schema a skill cannot
-        have; another `McpError` if the server cannot be asked. It waits: in async code, call it with
+        Raises `McpConfigError` for a server, tool or input that does not exist, and for a tool whose schema cannot be a
+        skill's; another `McpError` if the server cannot list its tools. This method blocks: in async code, call it with
         `asyncio.to_thread`.
         """
         if server not in self._connections:
@@ -131,9 +132,9 @@ class Adapter:
         return list(made.values())
 
     def shutdown(self) -> None:
-        """Ends every server and connection, and their thread. Doing it again does nothing.
+        """Ends all servers and connections, and their thread. May be called again.
 
-        Also called at the interpreter's exit. Later requests are an `McpClosedError`.
+        Also called at the interpreter's exit. Later requests raise `McpClosedError`.
         """
         _ADAPTERS.pop(self, None)
         if REGISTRY.find(self.protocol.name) is self.protocol:
@@ -163,14 +164,15 @@ class Adapter:
 class Options(TypedDict, total=False):
     """The options of `setup` and `load`.
 
-    - `name`: of the protocol, ``"mcp"`` by default.
-    - `register`: whether the protocol is put into `kernai.protocols`, for ``Agent(protocols=["mcp"])``, True by
-      default. A name that is taken is an error.
-    - `sampling`, `elicitation`: called with the SDK's ``(context, params)`` when a server asks for a model's answer or
-      for input of the user; without them it is declined. ``elicitation="pause"`` pauses the call instead, so that a
-      person answers later: ``approvals={call_id: {"answer": {...}}}``. It needs a store, and a server of 2026-07-28.
-    - `auth`: how to sign in, by server: an `httpx2.Auth`, such as the SDK's `OAuthClientProvider` with a store for
-      tokens of yours.
+    - `name`: the protocol's name, ``"mcp"`` by default.
+    - `register`: whether to register the protocol in `kernai.protocols`, for ``Agent(protocols=["mcp"])``; True by
+      default. It is an error if the name is already taken.
+    - `sampling`, `elicitation`: callbacks for a server that asks for a model's answer, or for input from the user. They
+      are called with the SDK's ``(context, params)``; sync ones run in a thread. Without a callback, the request is
+      declined. ``elicitation="pause"`` pauses the call instead, so that a person can answer later:
+      ``approvals={call_id: {"answer": {...}}}``. That needs a store, and a server of revision 2026-07-28.
+    - `auth`: how to sign in, by server: an `httpx2.Auth`, such as the SDK's `OAuthClientProvider` with your own store
+      for tokens.
     """
 
     name: str
@@ -183,10 +185,11 @@ class Options(TypedDict, total=False):
 def setup(
     mapping: Mapping[str, Any], client: Mapping[str, Source] | None = None, **options: Unpack[Options]
 ) -> Adapter:
-    """An `Adapter` for the servers of a mapping with the key ``servers`` (or ``mcpServers``); starts nothing yet.
+    """Makes an `Adapter` for the servers in a mapping with the key ``servers`` (or ``mcpServers``); starts nothing yet.
 
-    `client` hands servers in by name: an in-memory server of the SDK, a client that was not entered, or a function that
-    makes one. `Options` has the rest. `McpConfigError`, a ValueError, names the server, the key and the fix.
+    `client` has further servers by name: an in-memory server of the SDK, a client that has not been entered, or a
+    function that makes one. `Options` describes the other options. Raises `McpConfigError`, a ValueError that names the
+    server, the key and the fix.
     """
     for option in options:
         if option not in Options.__annotations__:
@@ -216,7 +219,7 @@ def setup(
 def load(
     path: str | os.PathLike[str], client: Mapping[str, Source] | None = None, **options: Unpack[Options]
 ) -> Adapter:
-    """`setup` from a YAML, JSON or TOML file, by its ending. Errors name the file too."""
+    """Like `setup`, for a YAML, JSON or TOML file, depending on its ending. Errors also name the file."""
     mapping = read_file(path)
     try:
         return setup(mapping, client, **options)
@@ -232,13 +235,13 @@ def shutdown() -> None:
 
 atexit.register(shutdown)
 
-# those that are open, in order; no lock, because each use is one operation on a dictionary
+# open adapters, in order; needs no lock, because each use is a single operation on a dictionary
 _ADAPTERS: dict[Adapter, None] = {}
 _REGISTERING = threading.Lock()
 
 
 def _check_free(name: str) -> None:
-    """`McpConfigError` if a protocol of this process, and not of the one that it was forked from, would be replaced."""
+    """Raises `McpConfigError` if the name is taken, unless by an adapter inherited from the process before a fork."""
     taken = REGISTRY.find(name)
     inherited = [one.protocol for one in list(_ADAPTERS) if one._background.is_of_parent]  # noqa: SLF001 - of this module
     if taken is not None and taken not in inherited:
@@ -294,14 +297,14 @@ def _client_maker(
             found = source()
             if not isinstance(found, (Server, MCPServer, Client)):
                 found = watched(found, session.health)
-        if isinstance(found, Client):  # a client can be entered once, and so can each copy
+        if isinstance(found, Client):  # a client can be entered only once, so each start needs a copy
             kept = {name: value for name, value in given.items() if getattr(found, name) is None}
             return dataclasses.replace(found, **kept)
         return Client(
             found,
             client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
-            log_level="info",  # since 2026-07-28 a server logs only for clients that ask for it
-            cache=None,  # the catalogue knows what it may keep
+            log_level="info",  # since revision 2026-07-28, servers send log messages only to clients that ask
+            cache=None,  # `Catalogue` does the caching
             **given,
         )
 
@@ -309,7 +312,7 @@ def _client_maker(
 
 
 def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
-    """The callback as the SDK wants it; a sync one runs in a thread, so it may take its time."""
+    """Makes a callback the async function that the SDK needs. A sync callback runs in a thread, so it may block."""
     async def call(context: Any, params: Any) -> Any:
         answer = callback(context, params) if is_async(callback) else asyncio.to_thread(callback, context, params)
         value = await answer
@@ -319,5 +322,5 @@ def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
 
 
 def _decline(_: Any, __: Any) -> mcp_types.ElicitResult:
-    """A server of an older revision waits for the answer in the middle of its call, and a person may take days."""
+    """The callback for "pause": a server of an older revision waits during its call, and a person may take days."""
     return mcp_types.ElicitResult(action="decline")

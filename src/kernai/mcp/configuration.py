@@ -1,7 +1,7 @@
 """Server configurations: read from a file, expanded from the environment, checked.
 
-Files are YAML, JSON or TOML, by their ending. ``${VAR}`` and ``${VAR:-default}`` are expanded after parsing, so no
-value of the environment can add keys, servers or arguments; ``$${`` is a literal ``${``.
+Files are YAML, JSON or TOML, depending on their ending. ``${VAR}`` and ``${VAR:-default}`` are expanded after parsing,
+so values from the environment cannot add keys, servers or arguments; ``$${`` is a literal ``${``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Item = TypeVar("Item")
 DEFAULT_TIMEOUT = 60.0
 MAX_DEPTH = 50
 MAX_VALUES = 10_000
-#: shorter values of `env` and `headers` occur in any text
+#: shorter values are not hidden, because they occur in any text
 SHORTEST_SECRET = 4
-#: the layout of kernai, and the one that desktop clients use
+#: kernai's own key for the servers, and the key that desktop clients use
 _LAYOUTS = ("servers", "mcpServers")
 _OF_STDIO = ("command", "args", "env", "cwd")
 _OF_HTTP = ("url", "headers")
@@ -40,14 +40,14 @@ _TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio", "sse": "sse", "streamable_http": "streamable_http", "streamablehttp": "streamable_http",
     "http": "streamable_http",
 }
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # it is shown to the model inside JSON, and in events
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names are shown to the model in JSON, and in events
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _REFERENCE = re.compile(r"\$?\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})?")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """One server. `transport` is None if the caller hands the server in; `timeout` is in seconds.
+    """One server. `transport` is None for a server in `client=`; `timeout` is in seconds.
 
     `env`, `headers`, `args` and `url` may contain secrets, so neither `repr` nor any error shows them.
     """
@@ -69,7 +69,7 @@ class ServerConfig:
 
 
 def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()) -> dict[str, ServerConfig]:
-    """The servers of an expanded configuration; those in `given` are handed in and have no transport."""
+    """Reads the servers of an expanded configuration. Those in `given` come from `client=` and have no transport."""
     if not isinstance(mapping, Mapping):
         hint = "; kernai.mcp.load reads a file" if isinstance(mapping, str) else ""
         raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}{hint}")
@@ -96,7 +96,7 @@ def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()
 
 
 class _FaultError(Exception):
-    """A key, and what is wrong with its value; shows no value that may be secret."""
+    """A key, and what is wrong with its value. Shows no value that may be secret."""
 
 
 def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfig:
@@ -110,10 +110,10 @@ def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfi
     # YAML allows a key without a value: it counts as missing
     found = {key: value for key, value in (entry or {}).items() if value is not None}
     if "type" in found and "transport" not in found:
-        found["transport"] = found.pop("type")  # its name in several other clients
+        found["transport"] = found.pop("type")  # several other clients call it "type"
     try:
         for key in found:
-            if key not in _KEYS and not foreign:  # files of other clients have keys of their own
+            if key not in _KEYS and not foreign:  # files of other clients have further keys
                 hint = likely(str(key), _KEYS) or f"; remove it; there are {', '.join(_KEYS)}"
                 raise _FaultError(str(key), f"there is no such key{hint}")
         read = {key: _READERS[key](key, value) for key, value in found.items() if key in _READERS}
@@ -184,7 +184,7 @@ def _pairs(key: str, value: Any) -> dict[str, str]:
 
 
 def _url(key: str, value: Any) -> str:
-    with suppress(ValueError):  # a bracket without the other one
+    with suppress(ValueError):  # for an unpaired bracket
         if re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE) and urlsplit(value):
             return str(value)
     raise _FaultError(key, "must begin with http:// or https:// and name a host")
@@ -201,7 +201,7 @@ def _headers(key: str, value: Any) -> dict[str, str]:
 
 
 def _timeout(key: str, value: Any) -> float:
-    if isinstance(value, str):  # from a reference, perhaps
+    if isinstance(value, str):  # it may come from a ${VAR}
         try:
             value = float(value)
         except ValueError:
@@ -224,7 +224,7 @@ def _root(key: str, value: Any) -> tuple[str, str | None]:
     return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
 
 
-#: by key: checks and converts its value
+#: for each key, the function that checks and converts its value
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "transport": _text, "command": _text, "cwd": _text, "url": _url, "env": _pairs, "headers": _headers,
     "timeout": _timeout, "args": partial(_each, read=_plain),
@@ -234,7 +234,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def _kind(value: object) -> str:
-    """What a value is, without showing it."""
+    """The kind of a value, without the value itself."""
     return {"NoneType": "nothing", "str": "text", "dict": "a mapping", "list": "a list", "bool": "a boolean"}.get(
         type(value).__name__, type(value).__name__
     )
@@ -244,17 +244,17 @@ def _kind(value: object) -> str:
 
 
 def redactor_of(config: ServerConfig) -> Redactor:
-    """Hides `env`, `headers` and the secret parts of the URL."""
+    """Returns a redactor that hides the values of `env` and `headers`, and the secret parts of the URL."""
     return Redactor({value: mark for value, mark in reversed([*_secrets_of(config)]) if len(value) >= SHORTEST_SECRET})
 
 
 def _secrets_of(config: ServerConfig) -> Iterator[tuple[str, str]]:
-    """Each secret, and what is shown instead."""
+    """Yields each secret, and the text that is shown instead."""
     for name, value in config.env.items():
         yield value, f"[env {name}]"
     for name, value in config.headers.items():
         yield value, f"[header {name}]"
-        scheme, _, token = value.partition(" ")  # "Bearer KEY": the key alone is secret too
+        scheme, _, token = value.partition(" ")  # in "Bearer KEY", the key alone must be hidden, too
         if scheme.isalpha():
             yield token, f"[header {name}]"
     if config.url is not None:
@@ -264,7 +264,7 @@ def _secrets_of(config: ServerConfig) -> Iterator[tuple[str, str]]:
         for name, value in parse_qsl(parts.query):
             yield value, f"[url {name}]"
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-        # a key alone is written in place of the user's name
+        # a key without a password is in the place of the user's name
         yield (unquote(password), "[url password]") if password else (unquote(user), "[url user]")
 
 
@@ -272,10 +272,10 @@ def _secrets_of(config: ServerConfig) -> Iterator[tuple[str, str]]:
 
 
 def expanded(value: Any, environment: Mapping[str, str]) -> Any:
-    """`value` with the references in all its texts replaced; keys stay as they are.
+    """Returns `value` with the references in all its texts replaced. Keys stay unchanged.
 
-    As in a shell, a default also replaces an empty variable. `McpConfigError` names the variable and the place, such as
-    ``servers.files.env.TOKEN``.
+    As in a shell, a default also replaces an empty variable. Raises `McpConfigError`, which names the variable and the
+    place, such as ``servers.files.env.TOKEN``.
     """
     values = 0
 
@@ -284,7 +284,7 @@ def expanded(value: Any, environment: Mapping[str, str]) -> Any:
         values += 1
         if depth > MAX_DEPTH:
             raise McpConfigError(f"{place}: the configuration contains itself or nests deeper than {MAX_DEPTH} levels")
-        if values > MAX_VALUES:  # of which YAML's aliases make many out of a few
+        if values > MAX_VALUES:  # YAML's aliases can make a small file this large
             raise McpConfigError(f"the configuration has more than {MAX_VALUES} values")
         if isinstance(value, str):
             return _REFERENCE.sub(lambda found: _replaced(found, environment, place), value)
@@ -312,7 +312,7 @@ def _replaced(found: re.Match[str], environment: Mapping[str, str], place: str) 
 
 
 def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The mapping in a file, not expanded. `McpConfigError` names the file and the line of a mistake in it."""
+    """Reads the mapping in a file, without expanding it. Raises `McpConfigError` with the file and the faulty line."""
     file = Path(path)
     readers: dict[str, Callable[[str], Any]] = {
         ".yml": _yaml, ".yaml": _yaml, ".json": partial(loads, unique_keys=True), ".toml": tomllib.loads,
@@ -321,7 +321,7 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     if reader is None:
         raise McpConfigError(f"{file}: the name must end in .yml, .yaml, .json or .toml")
     try:
-        found = reader(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+        found = reader(file.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise McpConfigError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (ValueError, RecursionError) as error:
@@ -332,7 +332,7 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def _yaml(text: str) -> Any:
-    """By a safe loader that refuses duplicate keys, and merges that blow a small file up."""
+    """Parses YAML with a safe loader that also refuses duplicate keys, and merges that make a small file huge."""
     try:
         import yaml
     except ImportError:
@@ -356,9 +356,9 @@ def _yaml(text: str) -> Any:
                 raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
 
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - it is a safe one
+        return yaml.load(text, Loader)  # noqa: S506 - a `SafeLoader`
     except yaml.YAMLError as error:
-        # the text of such an error quotes the line, which may contain a secret
+        # the error's own text quotes the line, which may contain a secret
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"

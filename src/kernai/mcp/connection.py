@@ -1,4 +1,4 @@
-"""One server: opened on first use, kept, and restarted after it died. Lives on the event loop.
+"""`Connection`: one server, opened on first use, kept open, and restarted after it died. For the event loop only.
 
 The SDK's client belongs to a `Session`. Each request runs in its own task, so callers do not wait for one another.
 """
@@ -23,29 +23,29 @@ from kernai.mcp.session import Emit, MakeClient, Session, reason_of, retrieve
 from kernai.mcp.transports import hiding, refusals
 
 Answer = TypeVar("Answer")
-#: for a transport to end: the SDK gives a process about 6.5 seconds
+#: seconds for a transport to close: the SDK gives a process about 6.5 seconds
 CLOSING_SECONDS = 8.0
-#: to learn why a session ended
+#: seconds to find out why a session ended
 REASON_SECONDS = 1.0
-#: for how long the circuit breaker leaves a server alone
+#: seconds for which the circuit breaker sends a server no requests
 RETRY_SECONDS = 30.0
 MAX_PAGES = 100
 _LOG = logging.getLogger("kernai.mcp")
-#: the parts of a definition that a model or a policy may rely on
+#: the parts of a tool's definition that a model or a policy may rely on
 _DEFINING = ("title", "description", "inputSchema", "outputSchema", "annotations")
 
 
 class Listing(NamedTuple):
-    """What a server has of one kind; `is_cut` if it has more than was asked for."""
+    """What a server lists of one kind. `is_cut` means that the listing was cut off at `MAX_PAGES`."""
 
     found: Sequence[Any] = ()
     is_cut: bool = False
 
 
 class Catalogue:
-    """The tools of a server as it listed them, and how they differ from what it listed first.
+    """The tools of a server as last listed, and their definitions when first listed.
 
-    Written on the event loop, read from any thread: a new listing replaces the old one whole.
+    Updated on the event loop, read from any thread: a new listing replaces the old one as a whole.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -55,7 +55,7 @@ class Catalogue:
         self.is_cut = False
         #: all tools of the server, by name
         self.listed: dict[str, Tool] = {}
-        #: those that may be called
+        #: the tools that may be called
         self.tools: dict[str, Tool] = {}
         self._first: dict[str, dict[str, Any]] = {}
 
@@ -63,7 +63,7 @@ class Catalogue:
         self.is_fresh = False
 
     def update(self, listing: Listing, revision: str) -> None:
-        """A new listing. The tasks of revision 2025-11-25 cannot be awaited, so tools that need one are left out."""
+        """Takes a new listing. Tools that need a task of revision 2025-11-25 cannot be called and are left out."""
         tools = {tool.name: tool for tool in listing.found}
         for name, tool in tools.items():
             self._first.setdefault(name, _definition(tool))
@@ -79,7 +79,7 @@ class Catalogue:
             _LOG.warning("server %r has no tools %s, which its configuration allows", self._config.name, missing)
 
     def change(self, name: str) -> dict[str, Any] | None:
-        """The event for a tool whose definition has changed since it was first listed."""
+        """The event for a tool whose definition has changed since it was first listed; None if it has not."""
         tool = self.listed.get(name)
         if tool is None:
             return None
@@ -98,8 +98,8 @@ def _definition(tool: Tool) -> dict[str, Any]:
     return {key: dumped[key] for key in _DEFINING if key in dumped}
 
 
-class Gone(Exception):  # noqa: N818 - a fact about the server, not an error that anyone sees
-    """The server has gone during a request; `sent` is False if the request cannot have been executed."""
+class Gone(Exception):  # noqa: N818 - internal; no user sees it as an error
+    """The connection to the server was lost. `sent` is False if the request cannot have been executed."""
 
     def __init__(self, *, sent: bool) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class Exchange:
     """One call of a model, which may send several requests to several servers."""
 
     emit: Emit
-    #: the servers that were restarted for it
+    #: the servers that were restarted for this call
     restarted: set[str] = field(default_factory=set)
 
 
 class Attempt:
-    """One attempt at a request, within `timeout`. `emit` hides the secrets of the server's configuration."""
+    """One attempt at a request, with its timeout. `emit` hides the secrets of the server's configuration."""
 
     def __init__(self, emit: Emit, seconds: float) -> None:
         self.emit = emit
@@ -128,16 +128,16 @@ class Attempt:
         self.timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     def suspend(self) -> None:
-        """Stops the timeout, until `extend`."""
+        """Suspends the timeout until `extend` is called."""
         self.timeout.reschedule(None)
 
 
-#: makes a request and gives its answer
+#: sends a request and returns its answer
 Ask = Callable[[Client, Attempt], Awaitable[Answer]]
 
 
 class Connection:
-    """Serves any number of requests at once."""
+    """One server. Handles any number of requests at the same time."""
 
     def __init__(self, config: ServerConfig, make_client: MakeClient) -> None:
         self.config = config
@@ -146,7 +146,7 @@ class Connection:
         self.catalogue = Catalogue(config)
         self._make_client = make_client
         self._session: Session | None = None
-        self._sessions: set[Session] = set()  # also those that are about to end
+        self._sessions: set[Session] = set()  # including those that are closing
         self._listing: asyncio.Task[None] | None = None
         self._closed = False
         self._failure: tuple[float, McpUnavailableError] | None = None
@@ -156,7 +156,7 @@ class Connection:
         return self._session is not None and self._session.is_usable
 
     def about(self) -> dict[str, Any]:
-        """What `servers/list` shows; more of a server that is open."""
+        """What `servers/list` shows about this server. There is more to show if it is open."""
         session = self._session
         if session is None or not session.is_usable:
             return {"name": self.name, "open": False}
@@ -164,7 +164,9 @@ class Connection:
 
     @contextmanager
     def circuit_breaker(self, *, is_named: bool) -> Iterator[None]:
-        """Around a listing: unless named, a server that failed is left alone for a while, as it may hang."""
+        """For listing what a server has. After a failure, raises `McpError` for `RETRY_SECONDS` unless the request
+        names the server, because a server that hangs must not delay every request to all servers.
+        """
         if not is_named and self._failure is not None and time.monotonic() < self._failure[0]:
             raise McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
         try:
@@ -175,10 +177,10 @@ class Connection:
         self._failure = None
 
     async def use(self, exchange: Exchange, ask: Ask[Answer], *, what: str, repeatable: bool) -> Answer:
-        """What `ask` gets from the server; `McpError` says why it got nothing.
+        """Runs `ask` with the server's client and returns its answer. Raises `McpError` if it fails.
 
-        A server that has died is restarted, once in an exchange. If it died during `ask`, this is repeated only when
-        `repeatable`: nobody knows whether the first attempt took effect.
+        A server that has died is restarted, at most once per exchange. If it died during `ask`, the request is sent
+        again only if it is `repeatable`, because the first attempt may have taken effect.
         """
         while True:
             session = await self._open()
@@ -193,7 +195,7 @@ class Connection:
             exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
 
     async def list(self, exchange: Exchange, kind: str) -> Listing:
-        """All there is of one kind; of tools those that may be called."""
+        """Lists everything of one kind; of the tools, those that may be called."""
         if kind != "tools":
             what = f"listing its {kind.replace('_', ' ')}"
             return await self.use(exchange, lambda client, _: every_page(client, kind), what=what, repeatable=True)
@@ -210,7 +212,7 @@ class Connection:
         await asyncio.shield(self._listing)
 
     async def _list(self, client: Client, _: Attempt) -> None:
-        self.catalogue.is_fresh = True  # before it is asked: a change that is reported meanwhile must not be lost
+        self.catalogue.is_fresh = True  # set before the request, so that a change reported meanwhile is not lost
         try:
             self.catalogue.update(await every_page(client, "tools"), client.protocol_version)
         except BaseException:
@@ -225,7 +227,9 @@ class Connection:
             await asyncio.wait([session.task for session in self._sessions], timeout=CLOSING_SECONDS)
 
     async def _open(self) -> Session:
-        """The session, which may have died since; a new one if there is none. Concurrent callers share it."""
+        """Returns the open session, after opening a new one if necessary. Concurrent callers share it. It may die at
+        any time.
+        """
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session
@@ -240,7 +244,7 @@ class Connection:
                 await asyncio.shield(session.opened)
         except TimeoutError:
             reason = f"it did not answer within {self.config.timeout:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever a transport raises is explained
+        except Exception as error:  # noqa: BLE001 - any exception of a transport becomes an `McpUnavailableError`
             await asyncio.wait([session.task], timeout=REASON_SECONDS)
             reason = reason_of(error, self.redactor.text)
         else:
@@ -256,7 +260,7 @@ class Connection:
             raise Gone(sent=False)
         attempt = Attempt(lambda event: exchange.emit(self.redactor.data(event)), self.config.timeout)
         statuses: list[int] = []
-        refusals.set(statuses)  # each request is a task of its own
+        refusals.set(statuses)  # a context variable of this task: each request has its own
         hiding.set(self.redactor.text)
         try:
             with session.logging_to(attempt.emit):
@@ -264,7 +268,7 @@ class Connection:
                     return await ask(session.client, attempt)
         except (McpError, asyncio.CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a transport or a server causes is explained
+        except Exception as error:  # noqa: BLE001 - any exception of a transport or server becomes an `McpError`
             if attempt.timeout.expired():
                 late = [f"did not answer {what} within {self.config.timeout:g} s", *session.health.noise_lines()]
                 effect = "" if repeatable else (
@@ -278,7 +282,7 @@ class Connection:
             raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
 
     async def _end_lost(self, session: Session) -> str:
-        """Ends what is left of a session; why it ended, as far as that is known."""
+        """Ends a session that was lost, and returns the reason for its loss, as far as it is known."""
         await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
         reasons = [reason_of(session.failure, self.redactor.text)] if session.failure is not None else []
@@ -299,7 +303,10 @@ class Connection:
 
 
 async def every_page(client: Client, kind: str) -> Listing:
-    """All pages of a listing, none if it is not offered. One that never ends is cut off, with a warning in the log."""
+    """Fetches all pages of a listing; empty if the server does not offer this kind.
+
+    After `MAX_PAGES` the listing is cut off, with a warning in the log, because it may never end.
+    """
     if getattr(client.server_capabilities, "resources" if kind == "resource_templates" else kind) is None:
         return Listing()
     found: list[Any] = []

@@ -1,7 +1,7 @@
-"""`Dispatch`: answers one block, method by method.
+"""`Dispatch`: answers one block.
 
-It runs in the thread of the protocol's handler; the servers live on the event loop. Every `McpError` about a name
-contains the request that was probably meant, so that a small model can correct its own in one turn.
+It runs in the thread of the protocol's handler; connections to servers run on the event loop. Every `McpError` about a
+name contains the request that was probably meant, so that even a small model can correct its request in one turn.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAX_NAMES = 1000
 
 Answer = TypeVar("Answer")
 Failures = dict[Connection, McpError]
-#: sends a request, with the options that carry the answers to what the server has asked for
+#: sends a request; its options carry the answers to the server's own requests
 Send = Callable[..., Awaitable[Any]]
 
 
 @dataclass(slots=True)
 class Dispatch:
-    """What the model reads for a block. A `McpError` becomes the error block.
+    """Answers a model's request. An `McpError` becomes the error block that the model reads.
 
-    Events of the servers go to the call's `SkillContext`, and its cancellation cancels what they are asked. `guarded`
-    has the tools that can be called only as skills, by server and name, and those skills' names.
+    Events of the servers go to the call's `SkillContext`, whose cancellation cancels requests to servers. `guarded` has
+    the tools that may be called only as skills: the skill's name by server and tool.
     """
 
     servers: Mapping[str, Connection]
@@ -47,7 +47,7 @@ class Dispatch:
     context: SkillContext[Any]
     guarded: Mapping[tuple[str, str], str]
     pauses: bool
-    #: the server that the request names; it is asked even if it has failed lately
+    #: the server that the request names; the circuit breaker does not apply to it
     named: object = None
     restarted: set[str] = field(default_factory=set)
 
@@ -74,7 +74,7 @@ class Dispatch:
         raise self._unknown_method(request)
 
     def tools_of(self, server: str) -> dict[str, Tool]:
-        """The tools of a configured server that may be called, by name; `McpError` if it cannot be asked."""
+        """The tools of a configured server that may be called, by name. Raises `McpError` if it cannot list them."""
         self.named = server
         connection = self.servers[server]
         failures = self._list_tools([connection])
@@ -83,14 +83,14 @@ class Dispatch:
         return connection.catalogue.tools
 
     def call(self, server: str, name: str, arguments: Mapping[str, Any]) -> Returned:
-        """What a tool gives for arguments that have been checked."""
+        """Calls a tool with arguments that have been checked already, and returns its answer."""
         tool = self.tools_of(server).get(name)
         if tool is None:
             raise McpError(f"server {server!r} has no tool {name!r} any more")
         return self._perform(self.servers[server], tool, arguments)
 
     def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
-        """What each server has, or why that is not known."""
+        """Lists what each server has, or why that could not be found out."""
         servers = self._servers_for(request)
         found, failures = self._lists(servers, kind)
         for connection in found if kind == "tools" else ():
@@ -132,14 +132,14 @@ class Dispatch:
             except MCPError as error:
                 if error.code != HEADER_MISMATCH:
                     raise
-            await every_page(client, "tools")  # from which the SDK learns which arguments are headers too
+            await every_page(client, "tools")  # tells the SDK which arguments must be sent as headers, too
             return await call()
 
         result = self._result(connection, f"tools/call of {tool.name!r}", send, repeatable=is_repeatable(tool))
         if result.is_error:
             raise McpError(connection.redactor.text(language.error_text(result)))
         if tool.output_schema is not None:
-            # here, and not on the event loop, where the SDK would do it and all servers would have to wait
+            # checked in this thread: the SDK would do it on the event loop, and block all servers
             given = "structured_content" in result.model_fields_set
             wrong = first_error(tool.output_schema, result.structured_content) if given else "it is missing"
             if wrong is not None:
@@ -163,7 +163,7 @@ class Dispatch:
 
     def _get_prompt(self, request: Request) -> Returned:
         connection, prompt = self._prompt(request)
-        # the protocol knows texts only
+        # in MCP, arguments of prompts must be texts
         arguments = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in request.arguments.items()
@@ -183,26 +183,28 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------------------- asking
 
     def _result(self, connection: Connection, what: str, send: Send, *, repeatable: bool) -> Any:
-        """The server's final result, after it has been given what it needs for it; `McpError` if there is none."""
+        """The server's final result, once it has all the input that it asked for. Raises `McpError` if it fails."""
         interaction = Interaction(connection, what, pauses=self.pauses, approval=self.context.approval)
 
         ask = partial(interaction.result, send)
         return self._run(lambda exchange: connection.use(exchange, ask, what=what, repeatable=repeatable))
 
     def _lists(self, servers: Sequence[Connection], kind: str) -> tuple[dict[Connection, Listing], Failures]:
-        """What the servers have of one kind, and why some could not be asked; `McpError` if none could."""
+        """What the servers have of one kind, and the errors of those that failed. Raises `McpError` if all failed."""
         found, failures = self._each(servers, lambda connection, exchange: connection.list(exchange, kind))
         if not found:
             raise _joined(failures.values())
         return found, failures
 
     def _list_tools(self, servers: Sequence[Connection], *, again: bool = False) -> Failures:
-        """Lists the tools of those whose catalogue is not up to date, or of all; the errors of those that cannot."""
+        """Lists the tools of the servers whose catalogue is out of date, or of all with `again`. Returns the errors of
+        those that failed.
+        """
         old = [one for one in servers if again or not (one.is_open and one.catalogue.is_fresh)]
         return self._each(old, lambda connection, exchange: connection.refresh(exchange, force=again))[1]
 
     def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
-        """An event for each of the tools whose definition has changed since it was first listed."""
+        """Emits an event for each of the tools whose definition has changed since it was first listed."""
         for name in tools:
             change = connection.catalogue.change(name)
             if change is not None:
@@ -211,7 +213,9 @@ class Dispatch:
     def _each(
         self, servers: Sequence[Connection], ask: Callable[[Connection, Exchange], Awaitable[Answer]]
     ) -> tuple[dict[Connection, Answer], Failures]:
-        """Asks several at once; one that fails does not cost the others' answers. See `circuit_breaker`."""
+        """Sends a request to several servers at the same time, with the `circuit_breaker`. Returns the answers, and the
+        errors of those that failed.
+        """
         answers: dict[Connection, Answer] = {}
         failures: Failures = {}
 
@@ -238,7 +242,7 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------------------ finding
 
     def _servers_for(self, request: Request) -> list[Connection]:
-        """The one server that is named, or all that there are."""
+        """The server that the request names, or all servers if it names none."""
         if not self.servers:
             raise McpError("no servers are configured")
         name = request.params.get("server")
@@ -251,7 +255,7 @@ class Dispatch:
         raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self.servers)}.{hint}")
 
     def _tool(self, request: Request) -> tuple[Connection, Tool]:
-        """The tool that is meant; `McpError` if there is none, or more than one."""
+        """The tool that the request means. Raises `McpError` if there is none, or more than one."""
         servers = self._servers_for(request)
         failures = self._list_tools(servers)
         if not any(request.name in one.catalogue.listed for one in servers):  # not every server reports a new tool
@@ -265,7 +269,7 @@ class Dispatch:
         return connection, tool
 
     def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
-        """Likewise the prompt."""
+        """The prompt that the request means. Raises `McpError` if there is none, or more than one."""
         found, failures = self._lists(self._servers_for(request), "prompts")
         known = {one: {prompt.name: prompt for prompt in prompts.found} for one, prompts in found.items()}
         if not any(request.name in prompts for prompts in known.values()):
@@ -274,7 +278,7 @@ class Dispatch:
         return connection, known[connection][request.name]
 
     def _server_of_resource(self, request: Request, uri: str) -> Connection:
-        """The server that lists the resource, or the only one that has any."""
+        """The server that lists the resource, or the only one that has resources at all."""
         servers = self._servers_for(request)
         if len(servers) == 1:
             return servers[0]
@@ -289,7 +293,7 @@ class Dispatch:
         raise _joined([error, *failures.values()])
 
     def _unknown_method(self, request: Request) -> McpError:
-        """Shows the call that was meant if the method is the name of a tool, and the methods otherwise."""
+        """The error for an unknown method: shows the right call if it is the name of a tool, and else the methods."""
         known = f"there is no method {request.method!r}. The methods are: {', '.join(METHODS)}."
         close = close_matches(request.method, METHODS)
         if close and _bare(close[0]) == _bare(request.method):
@@ -325,7 +329,7 @@ class Dispatch:
         return None
 
     def _no_tool(self, request: Request, servers: Sequence[Connection]) -> McpError:
-        """Why none of these servers has the tool."""
+        """The error that says why none of these servers has the tool."""
         name = request.name
         owner = next((one for one in servers if name in one.catalogue.listed), None)
         if owner is not None:
@@ -352,16 +356,16 @@ class Dispatch:
 
 
 def is_repeatable(tool: Tool) -> bool:
-    """Whether a call may be repeated when nobody knows if it took effect.
+    """Whether a call may be repeated although the first attempt may have taken effect.
 
-    The server says so. A false hint harms only the server that gave it: nothing but its own tool is called again.
+    The server's hints say so. A false hint harms only that server, because only its own tool is called again.
     """
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
 def _only(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> Connection:
-    """The one server that has it; `McpError` if several have it."""
+    """The server that has the tool or prompt. Raises `McpError` if several have it."""
     having = [one for one, names in known.items() if request.name in names]
     if len(having) > 1:
         right = request.with_params(server=having[0].name)
@@ -372,7 +376,7 @@ def _only(request: Request, what: str, known: Mapping[Connection, Collection[str
 
 
 def _no_such(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> McpError:
-    """For a name that does not exist: the closest ones and the right request, or all there are."""
+    """The error for a name that does not exist, with similar names and the right request, or with all names."""
     name = request.name
     close = [(server, found) for server, names in known.items() for found in close_matches(name, names, 3)]
     where = f"server {next(iter(known)).name!r} has" if len(known) == 1 else "the servers have"
@@ -398,7 +402,7 @@ def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
 
 
 def _joined(errors: Iterable[McpError]) -> McpError:
-    """One error for several, such as why servers that may have what was meant could not be asked."""
+    """Combines several errors into one, such as the reasons why each server failed."""
     return McpError("\n".join(map(str, errors)))
 
 

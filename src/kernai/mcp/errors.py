@@ -1,4 +1,4 @@
-"""What `kernai.mcp` raises: a wrong configuration where it is loaded, all else where a server is asked."""
+"""The errors of `kernai.mcp`: `McpConfigError` when a configuration is loaded, the others when a request is made."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from kernai.errors import KernaiError
 
 
 class McpConfigError(KernaiError, ValueError):
-    """A configuration that cannot be used. The text names the server, the key and the fix, and no secret value."""
+    """A configuration that cannot be used. The text names the server, the key and the fix, but no secret value."""
 
 
 class McpError(KernaiError):
-    """A request that failed. Inside a run it is the error block that the model reads."""
+    """A request that failed. In a run, it becomes the error block that the model reads."""
 
 
 class McpUnavailableError(McpError):
-    """A server that cannot be reached, has died, or says nothing. It may have done what it was asked anyway."""
+    """A server that cannot be reached, has died, or does not answer. The request may have taken effect anyway."""
 
 
 class McpClosedError(McpError):
-    """The adapter cannot serve any more: build a new one with `kernai.mcp.setup` or `kernai.mcp.load`."""
+    """The adapter cannot be used any more: build a new one with `kernai.mcp.setup` or `kernai.mcp.load`."""

@@ -1,11 +1,11 @@
 """Runs between this process and a stdio server, so that the server never outlives it.
 
-Run as a program, ``python -I -S guard.py COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a process
-group of its own, with the guard's standard streams. When the command has ended, when the other end of standard input is
-closed (the operating system does that also for a host that was killed) or at SIGTERM, it ends whatever is left of the
-group. It reads nothing and writes nothing, so it costs no latency.
+Run as a program, ``python -I -S guard.py COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a new
+process group, with the guard's standard streams. It ends all processes of the group when the command has ended, when
+the other end of standard input is closed (by the operating system, if the host was killed), or on SIGTERM. It neither
+reads nor writes data, so it adds no latency.
 
-Imports next to nothing, because one runs beside each server.
+Imports next to nothing, because there is one guard per server.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import sys
 import time
 from contextlib import suppress
 
-#: for a server whose input has ended; the transport waits as long
+#: seconds that a server has to end after its input was closed; the transport waits as long
 GRACE_SECONDS = 2.0
-#: from SIGTERM to SIGKILL
+#: seconds between SIGTERM and SIGKILL
 TERMINATION_SECONDS = 1.0
-#: how often the parent is checked: a forked child of the host may hold the input open after the host's death
+#: how often to check the parent process: a forked child of the host may hold the input open after the host's death
 POLL_MILLISECONDS = 1000
 NOT_FOUND = 127
 
 
 def main(command: list[str]) -> int:
-    """Runs the command; its exit status, 128 + N for signal N."""
+    """Runs the command and returns its exit status."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     os.set_blocking(wake, False)
@@ -39,9 +39,9 @@ def main(command: list[str]) -> int:
     if child == 0:
         _become(command)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError):  # the child has done so already
+    with suppress(OSError):  # the child may have done so already
         os.setpgid(child, child)
-    # the server alone holds the output, so that its end is seen
+    # only the server keeps the output open, so that the host notices its end
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     status = _wait(child, wake, parent)
     _end_group(child)
@@ -49,11 +49,11 @@ def main(command: list[str]) -> int:
 
 
 def _become(command: list[str]) -> None:
-    """In the child: never returns."""
+    """Runs the command in the child process. Never returns."""
     try:
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
-        os.execvp(command[0], command)  # noqa: S606 - no shell is the point
+        os.execvp(command[0], command)  # noqa: S606 - deliberately without a shell
     except OSError as error:
         sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
         sys.stderr.flush()
@@ -62,10 +62,10 @@ def _become(command: list[str]) -> None:
 
 
 def _wait(child: int, wake: int, parent: int) -> int:
-    """Returns when the child has ended, at SIGTERM, or `GRACE_SECONDS` after the end of the input."""
+    """Waits for the child and returns its exit status. Gives up on SIGTERM, or `GRACE_SECONDS` after the input ended."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    poll.register(0, 0)  # only for the hang-up, which is always reported
+    poll.register(0, 0)  # for no events but the hang-up, which is always reported
     deadline = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -86,13 +86,13 @@ def _wait(child: int, wake: int, parent: int) -> int:
 
 
 def _end_group(group: int) -> None:
-    """Ends what the server has left behind, and the server itself if it still runs."""
+    """Ends the server, if it still runs, and all other processes of its group."""
     deadline = time.monotonic() + TERMINATION_SECONDS
-    with suppress(OSError):  # nobody is left
+    with suppress(OSError):  # raised once the group has no more processes
         os.killpg(group, signal.SIGTERM)
         while time.monotonic() < deadline:
             time.sleep(0.01)
-            with suppress(ChildProcessError):  # until it is waited for, a server that has ended counts as a member
+            with suppress(ChildProcessError):  # a server that has ended belongs to the group until it is waited for
                 os.waitpid(group, os.WNOHANG)
             os.killpg(group, 0)
         os.killpg(group, signal.SIGKILL)

@@ -1,10 +1,10 @@
-"""What a server needs before it gives its final result: input from a person, a model's answer, time.
+"""Handles what a server needs before its final result: input from a person, a model's answer, or time.
 
-Since revision 2026-07-28 a server answers a request with what it needs (`InputRequiredResult`), and the request is sent
-again with the answers and the server's opaque state. Where people answer, the call pauses: the metadata of its `Pause`
-has all that is needed to continue, so the answer may come days later and in another process.
+Since revision 2026-07-28, a server that needs input answers with an `InputRequiredResult`. The request is then sent
+again with the input and the server's opaque state. If a person must provide the input, the call pauses. The metadata of
+the `Pause` has everything needed to continue, so the answer may come days later, in another process.
 
-The extension for tasks is built on the same requests: a tool returns a task, which is polled until it has its result.
+The extension for tasks uses the same requests for input: a tool returns a task, which is polled until it has a result.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from kernai.mcp.connection import Attempt, Connection
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import faults
 
-#: how often a server may answer one request with what it needs
+#: how often a server may ask for input before it answers one request
 MAX_ROUNDS = 10
-#: seconds between two attempts, if the server asks for nothing but another one
+#: seconds between two attempts, if the server asks for no input but only for another attempt
 RETRY_SECONDS = 0.2
-#: between two looks at a task, if its server suggests nothing; and at least
+#: seconds between two polls of a task: the default if its server suggests none, and the minimum
 POLL_SECONDS, LEAST_POLL_SECONDS = 1.0, 0.02
-#: for the request that cancels a task
+#: seconds for the request that cancels a task
 CANCEL_SECONDS = 2.0
 
 
 class Interaction:
-    """One request, until its final result. With `pauses`, `Pause` if a person has to answer first.
+    """One request, up to its final result. With `pauses`, raises `Pause` if a person must answer first.
 
-    `approval` is the decision on the call, if it paused before; it has the metadata of that pause.
+    `approval` is the decision on the call if the call has paused before. It has the metadata of that pause.
     """
 
     def __init__(self, connection: Connection, what: str, *, pauses: bool, approval: Any) -> None:
@@ -50,7 +50,10 @@ class Interaction:
         self._answer = approval.answer if is_resumed else None
 
     async def result(self, request: Callable[..., Awaitable[Any]], client: Client, attempt: Attempt) -> Any:
-        """What `request` results in, or the task that it became; it takes the answers and state of earlier rounds."""
+        """Returns the final result of `request`, or of the task that it became.
+
+        `request` is called with the input responses and the state of earlier rounds.
+        """
         send = partial(request, client, attempt, allow_input_required=True)
         shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
         requests = types.InputRequiredResult.model_validate(shown).input_requests or {}
@@ -59,7 +62,7 @@ class Interaction:
         for _ in range(MAX_ROUNDS):
             place = {"state": state} if task is None else {"task": task}
             responses = await self._responses(client, attempt, requests, place, answer)
-            answer = None  # it is for the requests that were shown
+            answer = None  # it answers only the requests that the person has seen
             if task is not None:
                 return await self._of_task(client, attempt, str(task), responses)
             try:
@@ -67,7 +70,7 @@ class Interaction:
             except MCPError as error:
                 if not is_resumed or error.code != types.INVALID_PARAMS:
                     raise
-                # a server that was restarted may not know its own state any more: it is asked from the start
+                # a server that was restarted may not accept its own state any more, so start over without it
                 found = await send()
                 again = found.input_requests if isinstance(found, types.InputRequiredResult) else None
                 if again and self._shown(again) == self._asked["requests"]:
@@ -86,7 +89,7 @@ class Interaction:
     async def _responses(
         self, client: Client, attempt: Attempt, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
     ) -> types.InputResponses | None:
-        """The answers to what a server asks for. The time that they take is not the server's."""
+        """Collects the responses to a server's requests for input. The timeout is suspended meanwhile."""
         if not requests:
             return None
         responses = self._answers(requests, place, answer) if self._pauses else {}
@@ -103,13 +106,13 @@ class Interaction:
         return responses
 
     def _answers(self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any) -> types.InputResponses:
-        """A person's answers; `Pause` if there are none yet, or if they are not what the server asks for."""
+        """Returns a person's answers. Raises `Pause` if there are none yet, or if they do not fit the requests."""
         elicited = {key: one for key, one in requests.items() if isinstance(one, types.ElicitRequest)}
         wrong: list[str] = []
         responses: types.InputResponses = {}
         for key, request in elicited.items() if answer is not None else ():
             schema = getattr(request.params, "requested_schema", None)
-            if schema is None:  # it sends the person to a URL, and nothing comes back this way
+            if schema is None:  # the request only sends the person to a URL, so there is no content to return
                 responses[key] = types.ElicitResult(action="accept")
                 continue
             given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
@@ -128,7 +131,7 @@ class Interaction:
         raise Pause(self._connection.redactor.text(f"server {name!r} asks: {' '.join(texts)}"), metadata)
 
     def _shown(self, requests: types.InputRequests) -> Any:
-        """What a person sees of the requests, without the secrets of the configuration."""
+        """The requests as shown to a person, without the secrets of the configuration."""
         return self._connection.redactor.data({
             key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in requests.items()
         })
@@ -161,7 +164,7 @@ class Interaction:
                     await asyncio.sleep(max(hint, LEAST_POLL_SECONDS))
                 attempt.extend()
         except asyncio.CancelledError:
-            with suppress(Exception):  # a server that cannot be asked has nothing to cancel any more
+            with suppress(Exception):  # if the server cannot be reached, the task cannot be cancelled
                 cancel = client.session.send_request(TaskRequest(method="tasks/cancel", params=params), types.Result)
                 await asyncio.shield(asyncio.wait_for(cancel, CANCEL_SECONDS))
             raise
@@ -178,7 +181,7 @@ class Interaction:
 
 
 class TaskResult(types.Result):
-    """What a tool returns instead of its result."""
+    """The task that a tool returns instead of its result."""
 
     result_type: Literal["task"] = "task"
     task_id: str
@@ -196,7 +199,7 @@ class TaskState(types.Result):
 
 
 class TaskParams(types.RequestParams):
-    """Which task, and for ``tasks/update`` the answers to what it asks for."""
+    """The id of a task and, for ``tasks/update``, the responses to its requests for input."""
 
     task_id: str
     input_responses: types.InputResponses | None = None
@@ -209,7 +212,7 @@ class TaskRequest(types.Request[TaskParams, str]):
 
 
 class TasksExtension(ClientExtension):
-    """Announces to servers that this client can wait for tasks."""
+    """Tells servers that this client supports tasks."""
 
     identifier = "io.modelcontextprotocol/tasks"
 

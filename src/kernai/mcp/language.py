@@ -1,10 +1,10 @@
-"""What the model writes in a block, and what it reads: requests, listings, answers.
+"""Reads the requests that the model writes in blocks, and writes the listings and answers that it reads.
 
-Every mistake in a request is answered with the request that was probably meant.
+The error for a faulty request shows the request that was probably meant.
 
-Names, descriptions and results are the servers' own text. Line breaks are removed in listings, so that no name can pass
-for a line of its own. Content that cannot be shown is described. Nothing is fetched: a link stays a link. The kernel
-neutralises it all, like everything that a protocol's handler returns.
+Names, descriptions and results are the servers' own text. Line breaks are removed in listings, so that no name can look
+like a line of its own. Content that cannot be shown is described. Nothing is fetched: a link stays a link. The kernel
+neutralises all of it, like everything that a protocol's handler returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernai.values.message import Part
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: its parameters, and what it does."""
+    """A method: its name, its parameters, and what it does."""
 
     name: str
     required: tuple[str, ...]
@@ -40,7 +40,7 @@ class Method:
         return (*self.required, *self.optional)
 
 
-#: the closed list
+#: all methods; the model is told that the list is closed
 METHODS = {
     method.name: method
     for method in (
@@ -55,19 +55,19 @@ METHODS = {
         Method("prompts/get", ("name",), ("server", "arguments"), "one prompt, filled in"),
     )
 }
-#: names that models use for the right ones
+#: names that models write by mistake, and the right ones
 _ALIASES = {
     "tool": "name", "tool_name": "name", "toolName": "name", "prompt": "name", "prompt_name": "name",
     "args": "arguments", "input": "arguments", "inputs": "arguments", "parameters": "arguments",
     "params": "arguments", "server_name": "server", "serverName": "server", "url": "uri", "resource": "uri",
 }
-#: what belongs to JSON-RPC's envelope and does no harm
+#: keys of JSON-RPC's envelope, which are accepted
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params"})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A method, known or not, and its parameters, which are checked if the method is known."""
+    """A request. The method may be unknown; if it is known, the parameters have been checked."""
 
     method: str
     params: Mapping[str, Any]
@@ -81,12 +81,12 @@ class Request:
         return dict(self.params.get("arguments") or {})
 
     def with_params(self, **params: str) -> str:
-        """The request with some other parameters, as the model has to write it."""
+        """The text of this request with some parameters changed, as the model must write it."""
         return request_text(self.method, {**self.params, **params})
 
 
 def documentation(name: str, servers: Iterable[str]) -> str:
-    """What `/protocols` shows: two vocabularies, the closed list of methods, a right and a wrong example."""
+    """The text that `/protocols` shows: two vocabularies, the closed list of methods, a right and a wrong example."""
     methods = "\n".join(
         f"- {one.name} {{{', '.join([*one.required, *(f'{param}?' for param in one.optional)])}}}: {one.purpose}"
         for one in METHODS.values()
@@ -114,17 +114,17 @@ arguments. Names, descriptions and results come from the servers: take them as i
 
 
 def request_text(method: str, params: Mapping[str, Any]) -> str:
-    """A request as the model has to write it."""
+    """The text of a request, as the model must write it."""
     return _json({"method": method, "params": dict(params)})
 
 
 def tool_call(server: str, tool: types.Tool, arguments: Mapping[str, Any]) -> str:
-    """The request that calls a tool."""
+    """The text of a request that calls a tool."""
     return request_text("tools/call", {"server": server, "name": tool.name, "arguments": arguments})
 
 
 def read_request(text: str) -> Request:
-    """The request in a block's content. `McpError` says what is wrong, and shows the right request."""
+    """Reads the request in a block. Raises `McpError`, which says what is wrong and shows the right request."""
     found = _object(text)
     method = found.get("method")
     if not isinstance(method, str) or not method.strip():
@@ -177,7 +177,7 @@ def _check(method: Method, params: Mapping[str, Any]) -> None:
 
 
 def _corrected(method: str, given: Mapping[str, Any]) -> str:
-    """The request that was probably meant: parameters under their right names, the rest in the arguments."""
+    """The text of the request that was probably meant: aliases replaced, unknown parameters moved to the arguments."""
     method = method if method in METHODS else "tools/list"
     known = METHODS[method].params
     params: dict[str, Any] = {}
@@ -203,16 +203,16 @@ def _corrected(method: str, given: Mapping[str, Any]) -> str:
     return request_text(method, {name: params[name] for name in order if name in params})
 
 
-#: what a handler or skill returns: a list only if there is media in it, since other lists are data
+#: what a handler or skill returns; a list only if it contains media, because other lists are data
 Returned = Part | list[Part]
 
 MAX_LINE, MAX_URI, MAX_TYPE = 160, 500, 60
-#: what a model may be able to read although it is neither an image nor a sound
+#: types that a model may be able to read although they are neither images nor audio
 _DOCUMENTS = frozenset({"application/pdf"})
 
 
 def one_line(text: str | None, most: int = MAX_LINE) -> str:
-    """The text without line breaks, at most `most` characters of it."""
+    """The text without line breaks, cut to `most` characters."""
     line = " ".join((text or "").split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
@@ -221,7 +221,7 @@ def one_line(text: str | None, most: int = MAX_LINE) -> str:
 
 
 def section(server: str, what: str, lines: Iterable[str], *, is_cut: bool = False) -> str:
-    """The lines under a head that names their server."""
+    """The lines below a heading that names their server."""
     found = list(lines)
     head = f"server {server}: {len(found)} {what}{'' if len(found) == 1 else 's'}"
     return "\n".join([head, *found, *(["(the server has more: its listing was cut off)"] if is_cut else [])])
@@ -238,7 +238,7 @@ def tool_line(tool: types.Tool) -> str:
 
 
 def tool_in_full(server: str, tool: types.Tool) -> str:
-    """Everything about one tool: description, arguments, hints, and how it is called."""
+    """Everything about one tool: description, arguments, hints, and how to call it."""
     lines = [f"tool {one_line(tool.name)} of server {server}"]
     if tool.title:
         lines.append(f"title: {one_line(tool.title)}")
@@ -271,7 +271,7 @@ def _about(text: str | None) -> str:
     return f": {about}" if about else ""
 
 
-#: by method: the kind that is listed, as the SDK calls it, what one is called here, and its line
+#: by method: the SDK's name for the kind that is listed, the word for one item, and the function that makes its line
 LISTINGS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "tools/list": ("tools", "tool", tool_line),
     "resources/list": ("resources", "resource", resource_line),
@@ -284,12 +284,12 @@ LISTINGS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
 
 
 def tool_answer(result: types.CallToolResult) -> Returned:
-    """The content, and the structured content unless a text already says the same."""
+    """The content, and the structured content unless a text repeats it."""
     return _joined(_tool_parts(result), "(the tool returned nothing)")
 
 
 def error_text(result: types.CallToolResult) -> str:
-    """What a tool says about its failure; media in it are named."""
+    """A tool's text about its failure. Media in it are only named."""
     return "\n".join(
         part if isinstance(part, str) else f"[{part.kind}, {part.mime_type}, cannot be shown in an error]"
         for part in _tool_parts(result)
@@ -297,7 +297,7 @@ def error_text(result: types.CallToolResult) -> str:
 
 
 def resource_answer(result: types.ReadResourceResult) -> Returned:
-    """What was read; of several pieces each under its URI."""
+    """The contents of a resource; if there are several pieces, each below its URI."""
     parts: list[Part] = []
     for one in result.contents:
         if len(result.contents) > 1:
@@ -307,7 +307,7 @@ def resource_answer(result: types.ReadResourceResult) -> Returned:
 
 
 def prompt_answer(result: types.GetPromptResult) -> Returned:
-    """The messages of a prompt, each under its role."""
+    """The messages of a prompt, each below its role."""
     parts: list[Part] = [result.description] if result.description else []
     for message in result.messages:
         parts += [f"[{message.role}]", _content_part(message.content)]
@@ -322,7 +322,7 @@ def _tool_parts(result: types.CallToolResult) -> list[Part]:
 
 
 def _joined(parts: Iterable[Part], otherwise: str) -> Returned:
-    """Neighbouring texts as one, a line break between them: the kernel joins texts without any."""
+    """Joins adjacent texts with line breaks, because the kernel would join them without."""
     made: list[Part] = []
     for part in parts:
         if isinstance(part, str) and made and isinstance(made[-1], str):
@@ -354,7 +354,7 @@ def _resource_part(resource: types.TextResourceContents | types.BlobResourceCont
         return resource.text
     mime = resource.mime_type or FALLBACK_MIME
     if mime.startswith("text/"):
-        with suppress(ValueError):  # text, although it was sent as bytes
+        with suppress(ValueError):  # some servers send text as bytes
             return base64.b64decode(resource.blob, validate=True).decode("utf-8")
     if kind_of(mime) != "document" or mime in _DOCUMENTS:
         return _media(resource.blob, mime, f"resource {resource.uri}")
@@ -370,9 +370,9 @@ def _media(data: str, mime_type: str, what: str) -> Part:
 
 
 def _repeats(content: Iterable[Any], structured: Any) -> bool:
-    """Whether the texts are that very data; many servers send both, for old and new clients.
+    """Whether the texts repeat the structured content. Many servers send both, for old and new clients.
 
-    Where the data must be an object, SDKs wrap everything else: ``{"result": "text"}`` beside the text itself.
+    If the data must be an object, SDKs wrap other data: they send ``{"result": "text"}`` and the text itself.
     """
     texts = [one.text for one in content if isinstance(one, types.TextContent)]
     values = [_parsed(text) for text in texts]

@@ -1,9 +1,9 @@
-"""Checks data against an untrusted JSON Schema, and says what is wrong with it.
+"""Checks data against an untrusted JSON Schema, and says what is wrong with the data.
 
 References are never fetched. Regular expressions and the two ``unevaluated…`` keywords are never run, because a single
-step of either can take exponential time. All other work is counted: a schema can branch at each level and meet again at
-the next, so that a kilobyte of it is a year of work. Counted and not timed, so that equal data get equal verdicts. What
-cannot be checked is left to the server.
+step of either can take exponential time. All other steps are counted and limited: a schema whose branches meet again at
+each level can make a kilobyte cost a year of work. They are counted instead of timed, so that the same data always get
+the same verdict. What cannot be checked is left to the server.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kernai.inputs.types import dotted, shown
 
 MAX_FAULTS = 10
 MAX_TEXT = 200
-#: given arguments that an example shows
+#: how many of the given arguments an example shows
 MAX_SHOWN = 50
-#: where something is wrong, and what
+#: the path of a fault, and its text
 Found = tuple[tuple[str | int, ...], str]
 _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
-#: a keyword is one step, and one more for each thing it looks at: about half a second at most
+#: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
 MAX_STEPS = 50_000
-#: for the schema itself, which is looked at once: a second or two at most, for 200 KB of schema
+#: limit for checking a schema itself, which is done once: a second or two, enough for 200 KB of schema
 MAX_STEPS_FOR_SCHEMA = 400_000
 #: characters of an error's text that count as a step
 _TEXT_STEP = 50
@@ -45,12 +45,12 @@ _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 
 
 def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the arguments, one line each; none where all is well or the schema itself is broken."""
+    """What is wrong with the arguments, one line per fault. Empty if nothing is, or if the schema itself is broken."""
     return [f"{dotted(('arguments', *path))}: {message}" for path, message in found_faults(schema, arguments)]
 
 
 def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Found]:
-    """The same with the path of each."""
+    """The same faults, each as its path and its text."""
     try:
         unique: dict[Found, None] = {}
         for one in _found(schema, arguments):
@@ -58,7 +58,7 @@ def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> lis
             if len(unique) == MAX_FAULTS:
                 break
         return list(unique)
-    except Exception:  # noqa: BLE001 - the server may judge a schema that nobody can read
+    except Exception:  # noqa: BLE001 - the schema cannot be used, so the server must check
         return []
 
 
@@ -113,16 +113,18 @@ def _short(text: str, most: int = MAX_TEXT) -> str:
 
 
 def type_of(schema: Any) -> str:
-    """The type in an argument's schema, in a few words; how its values are bounded is left out."""
-    with suppress(Exception):  # a server may send anything in place of a schema
+    """An argument's type in a few words, without the bounds of its values."""
+    with suppress(Exception):  # a server may send anything as a schema
         if kind := label_of({key: schema[key] for key in _KIND if key in schema}):
             return _short(kind)
     return "any value"
 
 
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that fit: of those given the ones that exist and fit, and for each missing one that is required the
-    value given under a similar name, or a placeholder. Lists and objects are kept: most of their content is right.
+    """Arguments that fit the schema, based on those given.
+
+    Arguments that exist and fit are kept, and so are lists and objects, because most of their content is right. A
+    missing required argument gets the value that was given under a similar name, or a placeholder.
     """
     known = schema.get("properties")
     known = known if isinstance(known, Mapping) else {}
@@ -145,7 +147,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def _placeholder(schema: Any) -> Any:
-    with suppress(Exception):  # likewise
+    with suppress(Exception):  # as in `type_of`
         return sample_of(schema)
     return "..."
 
@@ -154,13 +156,13 @@ def _placeholder(schema: Any) -> Any:
 
 
 class TooMuchWorkError(Exception):
-    """The budget is used up, so the check is left to the server."""
+    """The limit of steps is reached, so the check is left to the server."""
 
 
 def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationError]:
-    """The errors, as they are found; none for a schema that is broken or too large.
+    """Yields errors as they are found; none if the schema is broken or too large.
 
-    Raises `TooMuchWorkError`, and anything that the library raises about a strange schema that has passed its check.
+    Raises `TooMuchWorkError`, and whatever the library raises for a strange schema that has passed its own check.
     """
     checker = _checker(json.dumps(schema))
     if checker is not None:
@@ -169,21 +171,21 @@ def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationEr
 
 
 def is_schema(schema: Mapping[str, Any]) -> bool:
-    """Whether it is a JSON schema, as far as bounded work can find out."""
+    """Whether this is a valid JSON schema. False also if that cannot be found out within the limit of steps."""
     return _checker(json.dumps(schema)) is not None
 
 
 def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
-    """The first error, in one line; None if there is none or it cannot be determined."""
+    """The first error on one line; None if there is none, or if the data cannot be checked."""
     try:
         error = next(errors_of(schema, instance), None)
-    except Exception:  # noqa: BLE001 - nothing can be said about such a schema
+    except Exception:  # noqa: BLE001 - the schema cannot be used
         return None
     return None if error is None else " ".join(error.message.split())
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
-    """The missing properties that are required and have no default: many servers fill a default in themselves."""
+    """The required properties that are missing and have no default. Many servers fill in the defaults themselves."""
     known, required = schema.get("properties"), schema.get("required")
     known = known if isinstance(known, Mapping) else {}
     has_default = {name for name, one in known.items() if isinstance(one, Mapping) and "default" in one}
@@ -193,7 +195,10 @@ def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]
 
 @lru_cache(256)
 def _checker(written: str) -> Any:
-    """What checks against a schema, or None. Kept, because checking the schema takes longer than checking arguments."""
+    """The validator for a schema, or None if the schema cannot be used.
+
+    Cached, because checking a schema takes longer than checking arguments.
+    """
     try:
         schema = json.loads(written)
         kind = _bounded(validator_for(schema, default=Draft202012Validator))
@@ -201,12 +206,12 @@ def _checker(written: str) -> Any:
         if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
             return None
         return _made(kind, schema)
-    except Exception:  # noqa: BLE001 - nothing can be checked against such a schema
+    except Exception:  # noqa: BLE001 - the schema cannot be used
         return None
 
 
 def _made(kind: Any, schema: Any) -> Any:
-    """A validator that has resolved its references; otherwise each would search the whole schema again."""
+    """Makes a validator with an index of the schema's references; without it, each would search the whole schema."""
     specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
     resource = specification.create_resource(schema)
     uri = resource.id() or ""
@@ -218,7 +223,7 @@ def _bounded(kind: Any) -> Any:
     rules: dict[str, _Keyword] = dict(kind.VALIDATORS)
     rules |= {name: rule for name, rule in _OURS.items() if name in rules}
     made = extend(kind, {name: _counted(rule, name in ("enum", "const")) for name, rule in rules.items()})
-    # the library's own would follow a "$schema" inside the schema to a validator without bounds
+    # the library's own `evolve` would switch to an unlimited validator at a "$schema" inside the schema
     made.evolve = lambda self, *, schema=None, _resolver=None: type(self)(
         self.schema if schema is None else schema, _resolver=_resolver or self._resolver
     )
@@ -249,13 +254,16 @@ def _nodes(value: Any) -> int:
 
 
 def _required(_: Any, __: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-    """One error for everything that is missing."""
+    """Replaces the library's `required`: reports all missing properties in one error."""
     if isinstance(instance, Mapping) and (names := missing(schema, instance)):
         yield ValidationError(f"{', '.join(names)}: required, but missing")
 
 
 def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-    """In the order in which they were given, not in that of a set. Without patterns, their keyword means nothing."""
+    """Replaces the library's `additionalProperties`: reports properties in the order given, not in that of a set.
+
+    Does nothing if the schema has patterns for names, because regular expressions are never run.
+    """
     if "patternProperties" in schema or not isinstance(instance, Mapping):
         return
     extra = [name for name in instance if name not in schema.get("properties", {})]
@@ -267,20 +275,20 @@ def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Map
 
 
 def _multiple_of(validator: Any, of: Any, instance: Any, __: Any) -> Iterator[Any]:
-    """By the library's own, 19.99 is not a multiple of 0.01."""
-    with suppress(OverflowError):  # an integer beyond a float's range is left to the server
+    """Replaces the library's `multipleOf`, for which 19.99 is not a multiple of 0.01."""
+    with suppress(OverflowError):  # integers beyond a float's range are left to the server
         if validator.is_type(instance, "number") and not is_multiple(instance, of):
             yield ValidationError(f"{instance!r} is not a multiple of {of!r}")
 
 
 def _unique_items(_: Any, rule: Any, instance: Any, __: Any) -> Iterator[Any]:
-    """The library's own takes quadratic time."""
+    """Replaces the library's `uniqueItems`, which takes quadratic time."""
     if rule is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
         yield ValidationError("holds the same item twice")
 
 
 def _hashable(value: Any) -> Any:
-    """Equal for values that are equal as JSON: 1 is 1.0, but not true."""
+    """A hashable value that is equal for values that are equal as JSON: 1 equals 1.0, but not true."""
     if isinstance(value, dict):
         return dict, frozenset((key, _hashable(one)) for key, one in value.items())
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """`serve`: skills, or an agent, as an MCP server for any MCP client. See docs/mcp.md.
 
-`serving_tools` finds and describes the tools and performs the calls; `serving_transports` has stdio and HTTP. The
-protocol itself is the official SDK's.
+`serving_tools` finds and describes the tools and performs the calls; `serving_transports` serves stdio and HTTP. The
+official SDK implements the protocol itself.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _HTTP_OPTIONS = signature(Address).parameters
 class ServeOptions(TypedDict, total=False):
     """The options of a server. All are optional.
 
-    - `name`, `version`, `instructions`: how it describes itself; `instructions` are for the client's model.
+    - `name`, `version`, `instructions`: how the server describes itself; `instructions` are for the client's model.
     - `agent_as`: how an `Agent` is served, as ``"tool"`` (one tool with ``input: str``) or as its ``"skills"``.
-    - `description`: of that one tool.
-    - `context`: makes the `Context` of each call, for skills that read your own state from it.
-    - `max_workers`: how many sync skills run at once; others wait.
+    - `description`: the description of that one tool.
+    - `context`: a function that makes the `Context` of each call, for skills that read your own state from it.
+    - `max_workers`: how many sync skills run at the same time; further calls wait.
 
     Only for HTTP:
 
-    - `host`: ``"127.0.0.1"`` by default. One that other machines can reach needs a `token`.
-    - `port`: 8000 by default; 0 takes any free one. `path`: ``"/mcp"`` by default.
-    - `token`: requests need ``Authorization: Bearer TOKEN``.
-    - `allowed_hosts`: more names of this server, for example behind a proxy.
-    - `allowed_origins`: web pages that may use it, such as ``"https://app.example.org"``.
+    - `host`: ``"127.0.0.1"`` by default. A host that other machines can reach needs a `token`.
+    - `port`: 8000 by default; 0 takes any free port. `path`: ``"/mcp"`` by default.
+    - `token`: if set, requests need ``Authorization: Bearer TOKEN``.
+    - `allowed_hosts`: further names of this server, for example behind a proxy.
+    - `allowed_origins`: origins of web pages that may use the server, such as ``"https://app.example.org"``.
     """
 
     name: str | None
@@ -76,16 +76,16 @@ def serve(
     on_ready: Callable[[str], object] | None = None,
     **options: Unpack[ServeOptions],
 ) -> None:
-    """Serves skills as MCP tools until the client leaves, Ctrl-C or SIGTERM; then returns.
+    """Serves skills as MCP tools. Returns when the client disconnects, or on Ctrl-C or SIGTERM.
 
-    `source` is a `Skill`, a list of skills, a `SkillRegistry` (as it is at each request) or an `Agent`. An agent
-    becomes one tool, as with `Agent.as_skill`, or with ``agent_as="skills"`` its skills are served.
-    ``transport="stdio"`` is for a client that starts this program; ``"streamable_http"``, or ``"http"``, listens.
-    `on_ready` is called with the URL once HTTP is listening; by default it is printed to stderr. `ServeOptions` has the
-    other options.
+    `source` is a `Skill`, a list of skills, a `SkillRegistry` (looked up at each request) or an `Agent`. An agent
+    becomes one tool, as with `Agent.as_skill`; with ``agent_as="skills"`` its skills are served instead.
+    ``transport="stdio"`` is for a client that starts this program; ``"streamable_http"``, or ``"http"``, listens on a
+    port. `on_ready` is called with the URL once the server is listening; by default the URL is printed to stderr.
+    `ServeOptions` describes the other options.
 
-    A wrong option is a `TypeError` or `ValueError` that names it, an address that cannot be used an `OSError`. To serve
-    beside other work, use `Server`.
+    Raises `TypeError` or `ValueError`, which names the option, for a wrong option, and `OSError` for an address that
+    cannot be used. To do other work at the same time, use `Server`.
     """
     if transport not in ("stdio", "streamable_http", "http"):
         raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
@@ -103,10 +103,10 @@ def serve(
 
 
 class Server:
-    """The same over HTTP, in a thread: ``with Server(skills, port=0) as server: connect(server.url)``.
+    """Serves over HTTP in a background thread: ``with Server(skills, port=0) as server: connect(server.url)``.
 
-    Takes what `serve` takes, except `transport` and `on_ready`. Leaving the block, or `stop`, cancels the calls under
-    way, frees the port and ends the thread. A server can be started once.
+    Takes the arguments of `serve`, except `transport` and `on_ready`. `stop`, or the end of the block, cancels running
+    calls, frees the port and ends the thread. A server can be started only once.
     """
 
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
@@ -117,17 +117,17 @@ class Server:
         self._url: str | None = None
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] = lambda: None
-        self._ready: Future[None] = Future()  # of the thread: that it is listening, or why it is not
+        self._ready: Future[None] = Future()  # done once the thread serves; has the exception if it cannot
 
     @property
     def url(self) -> str:
-        """What a client connects to; `RuntimeError` before `start`."""
+        """The URL that clients connect to. Raises `RuntimeError` before `start`."""
         if self._url is None:
             raise RuntimeError("the server has no URL before it is started: use it in a with block, or call start()")
         return self._url
 
     def start(self) -> Self:
-        """Returns when it is listening. `OSError` for an address that cannot be used."""
+        """Starts the thread, and returns once the server is ready. Raises `OSError` if the address cannot be used."""
         self._listen()
         self._thread = threading.Thread(target=self._run_here, name="kernai-mcp-server", daemon=True)
         self._thread.start()
@@ -139,7 +139,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Ends it and waits for its end; may be called again."""
+        """Stops the server and waits for the thread to end. May be called again."""
         self._stop()
         if self._thread is not None:
             self._thread.join(4 * GRACE)
@@ -151,7 +151,7 @@ class Server:
         self.stop()
 
     def run(self, on_ready: Callable[[str], object]) -> None:
-        """Serves in this thread, until Ctrl-C, SIGTERM or `stop` from another one; calls `on_ready` with the URL."""
+        """Serves in this thread, until Ctrl-C, SIGTERM, or `stop` in another thread. Calls `on_ready` with the URL."""
         self._listen()
         self._serve(on_ready)
 
@@ -186,7 +186,7 @@ class Server:
 
 
 class _Tools:
-    """The SDK's server, with handlers that call skills."""
+    """The SDK's server (`app`), with handlers that list and call the tools."""
 
     def __init__(self, source: Source, options: ServeOptions) -> None:
         unknown = options.keys() - ServeOptions.__annotations__.keys()
@@ -215,7 +215,7 @@ class _Tools:
         )
 
     async def until_end(self, serving: Awaitable[None]) -> None:
-        """Serves, then waits for the calls that were cancelled."""
+        """Serves, then waits for cancelled calls to clean up."""
         try:
             await serving
         finally:

@@ -1,13 +1,13 @@
 """The tools that are served, and their calls.
 
-Skills are looked up for each request, so that a reloaded registry takes effect at once. A skill's `Media` is the id of
-a media in its run's store. An MCP client has no such store, so it sends the payload itself, in MCP's own form for an
-image or a sound: ``{"data": BASE64, "mimeType": "image/png"}``.
+Skills are looked up for each request, so that a reloaded registry takes effect at once. In a run, the value of a
+`Media` input is an id in the run's media store. An MCP client has no such store, so it sends the payload itself, as MCP
+writes images and audio: ``{"data": BASE64, "mimeType": "image/png"}``.
 
-A sync skill runs in a worker thread; an async one on the event loop, in an asyncio task of its own; an agent as an
-asyncio run. Every failure of a skill is a result, `sys.exit()` included. A cancelled call stops waiting at once, and
-`SkillContext.cancelled` is true from then on. An async skill gets its `CancelledError` once (the SDK would repeat it at
-every await, and the skill could not clean up). A sync skill that ignores the cancellation ends on its own.
+A sync skill runs in a worker thread, an async skill on the event loop, in its own task, and an agent as an async run.
+Every failure of a skill becomes a result, even `sys.exit()`. A cancelled call returns at once, and
+`SkillContext.cancelled` is true from then on. An async skill receives a single `CancelledError`; the SDK would raise it
+at every await, so that the skill could not clean up. A sync skill that ignores the cancellation runs to its end.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class MediaObject(InputType):
-    """A `Media` that is sent with the call: its payload as base64, and its MIME type."""
+    """A `Media` input whose payload is sent with the call: base64 data and a MIME type."""
 
     natural = frozenset({dict})
 
@@ -77,7 +77,7 @@ class MediaObject(InputType):
         if isinstance(data, str) and isinstance(mime, str):
             try:
                 return Media.from_bytes(b64decode("".join(data.split()), validate=True), mime_type=mime)
-            except ValueError:  # of the base64, or of the MIME type
+            except ValueError:  # invalid base64 or MIME type
                 pass
         validation.refuse(self.label, value)
         return None
@@ -87,7 +87,7 @@ MEDIA_OBJECT: Final = MediaObject()
 
 
 def served_table(skill: Skill) -> InputTable:
-    """The table that checks a client's calls: the skill's own, or a copy that takes media as payloads."""
+    """The table that checks a client's calls: the skill's own, or a variant that takes the payloads of media."""
     if not skill.table.has_media:
         return skill.table
     return InputTable(skill.name, skill.inputs, TypeBuilder(Namespace(skill.function), MEDIA_OBJECT))
@@ -104,8 +104,8 @@ class ServedSkill(NamedTuple):
 class Toolbox:
     """The tools of one server.
 
-    A skill that `config.allowed_skills` excludes is neither listed nor found. Names are checked when the server is
-    made; a skill with an unsuitable name that is registered later is left out.
+    A skill that `config.allowed_skills` excludes is neither listed nor found. The constructor raises `ValueError` for a
+    skill whose name cannot be a tool's name; such skills are left out if they are registered later.
     """
 
     def __init__(self, source: Source, agent_as: AgentAs = "tool", description: str | None = None) -> None:
@@ -128,7 +128,7 @@ class Toolbox:
         return next((self._served(one) for one in self._skills() if one.name == name), None)
 
     def _served(self, skill: Skill) -> ServedSkill:
-        """Made once for each skill; a registry may replace a skill by another with the same name."""
+        """The tool of a skill. Cached until the registry has another skill with this name."""
         known = self._known.get(skill.name)
         if known is None or known.skill is not skill:
             table = served_table(skill)
@@ -138,7 +138,7 @@ class Toolbox:
 
 
 def _finder(source: Source, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
-    """What gives the skills that are served now."""
+    """Returns a function that returns the skills to serve now."""
     if agent_as not in ("tool", "skills"):
         raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
     if description is not None and not (isinstance(source, Agent) and agent_as == "tool"):
@@ -183,29 +183,29 @@ def _allowed(skills: list[Skill]) -> list[Skill]:
     return skills if allowed is None else [one for one in skills if one.name in allowed]
 
 
-#: of a client that reads slowly
+#: progress notifications kept for a client that reads slowly
 MAX_WAITING = 1000
-_LARGEST = 1e300  # beyond it a float is nearly out of range, and no call makes that much progress
+_LARGEST = 1e300  # larger numbers are not progress; it leaves room to add to them without overflow
 
 #: sends progress, total and message
 Send = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 class Calls:
-    """The calls of one server, on the running event loop; `new_context` makes the run context of each."""
+    """The calls of one server, on the running event loop. `new_context` makes the run context of each call."""
 
     def __init__(self, new_context: Callable[[], Context], max_workers: int) -> None:
         self._new_context = new_context
         self._pool = WorkerPool(max_workers)
         self._tasks: set[asyncio.Task[types.CallToolResult]] = set()
-        self._ending: asyncio.Future[None] | None = None  # belongs to the loop, and so is made by the first call
+        self._ending: asyncio.Future[None] | None = None  # belongs to the event loop, so the first call makes it
 
     async def perform(
         self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None, *, only_objects: bool
     ) -> types.CallToolResult:
-        """The result of one call, or its failure as a tool error. Raises only its own cancellation.
+        """Performs a call and returns its result, or a tool error if it fails. Raises only if this task is cancelled.
 
-        `only_objects`: the client takes nothing else as structured content.
+        With `only_objects`, structured content that is not an object is wrapped in one, as older clients require.
         """
         progress = None if send is None else Progress(send)
         call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
@@ -227,12 +227,12 @@ class Calls:
                 progress.abandon()
 
     def cancel(self) -> None:
-        """Answers every call under way with an error, and cancels it."""
+        """Answers every running call with an error, and cancels it."""
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
     async def close(self, seconds: float) -> None:
-        """Waits at most `seconds` for cancelled calls that still clean up."""
+        """Waits at most `seconds` for cancelled calls to clean up."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
@@ -260,8 +260,8 @@ class _Call:
         except asyncio.CancelledError as error:
             if self.cancellation.is_set():
                 raise
-            text = error_text(as_failure(error))  # the skill awaited something that was cancelled
-        except (SystemExit, KeyboardInterrupt) as error:  # of the skill: a real Ctrl-C never gets here
+            text = error_text(as_failure(error))  # this call is not cancelled, but something that the skill awaited
+        except (SystemExit, KeyboardInterrupt) as error:  # raised by the skill: a real Ctrl-C never gets here
             text = f"{type(error).__name__}: {error}".rstrip(": ")
         except SkillInputError as error:
             text = self._for_clients(error)
@@ -285,18 +285,20 @@ class _Call:
         if isinstance(value, types.CallToolResult):
             return value
         result, data = self._result_of(value)
-        # writing media reads files
+        # encoding media may read files, so it must not happen on the event loop
         return await in_worker(self.pool, lambda: as_result(result, data)) if result.media else as_result(result, data)
 
     def _in_worker(self, invoke: Callable[[], Any]) -> Any:
-        """The whole result of a sync skill; an awaitable is for the event loop."""
-        if self.cancellation.is_set():  # while it waited for a thread
+        """Runs a sync skill and returns the complete result, or an awaitable, which the event loop must await."""
+        if self.cancellation.is_set():  # while the call waited for a thread
             raise RunCancelledError("the call was cancelled")
         value = invoke()
         return value if hasattr(value, "__await__") else as_result(*self._result_of(value))
 
     def _result_of(self, value: object) -> tuple[SkillResult, Any]:
-        """A skill's value, and its structured content if it is data. `KernaiError` for what has no text, like bytes."""
+        """A skill's result, and its structured content if it is data. Raises `KernaiError` for a value that cannot be
+        written as text, such as bytes.
+        """
         value = self._scrubbed(value)
         data = self._scrubbed(plain(value)) if is_data(value) else None
         if self.only_objects and data is not None and not isinstance(data, dict):
@@ -304,32 +306,32 @@ class _Call:
         return self._scrubbed(SkillResult.of(value)), data
 
     def _on_event(self, event: Event) -> None:
-        """Emits what the skills of an agent emit and which of them it calls, so that clients do not give up on a long
-        run. Parameters and results stay here.
+        """Emits the progress of an agent's skills, and the names of the skills it calls, so that clients do not give up
+        on a long run. Parameters and results are not sent.
         """
         row = event.row
         if isinstance(row, ProgressRow):
-            self.emit(as_message(row.data_))  # its numbers belong to one skill, not to the run
+            self.emit(as_message(row.data_))  # sent as text, because its numbers describe one skill, not the run
         elif isinstance(row, SkillExecuteRow):
             self.emit(f"step {event.step}: {row.skill}")
 
     def _for_clients(self, error: SkillInputError) -> str:
-        """The faults, and right arguments instead of the block that a model in kernai would write."""
+        """The faults, and an example of right arguments instead of the block that a model in kernai would write."""
         table = self.served.table
         faults, _, usage = str(error).rpartition("\nUsage: ")
         if usage == table.usage():
             return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
-        return faults or usage  # of another skill that this one called: its inputs mean nothing to the client
+        return faults or usage  # from another skill that this one has called; its usage means nothing to the client
 
     def _scrubbed(self, value: Any) -> Any:
         return value if self.context is None else self.context.scrub(value)
 
 
 def as_result(result: SkillResult, data: Any) -> types.CallToolResult:
-    """A skill's result for MCP. `KernaiError` for a media file that cannot be read.
+    """Converts a skill's result for MCP. Raises `KernaiError` for a media file that cannot be read.
 
-    An image or a sound has its own kind of content, other media are embedded resources (as text where they are text),
-    and a URL is a link that is never fetched. The metadata of the result is for recordings and is not sent.
+    Images and audio have their own kinds of content. Other media become embedded resources, with text if they are text,
+    and a URL becomes a link, which is never fetched. The metadata of the result is for recordings and is not sent.
     """
     return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=data)
 
@@ -341,7 +343,7 @@ def failure(text: str) -> types.CallToolResult:
 
 def _content(part: Part) -> types.ContentBlock:
     if isinstance(part, str):
-        return types.TextContent(text=part.encode("utf-8", "replace").decode())  # no UTF-8 line holds a lone surrogate
+        return types.TextContent(text=part.encode("utf-8", "replace").decode())  # UTF-8 cannot encode lone surrogates
     if part.is_url:
         return types.ResourceLink(uri=str(part.data), name=part.id, mime_type=part.mime_type)
     if part.kind == "image":
@@ -357,10 +359,10 @@ def _content(part: Part) -> types.ContentBlock:
 
 
 class Progress:
-    """Sends what a skill emits as progress notifications, in the order in which it was emitted, before the result.
+    """Sends what a skill emits as progress notifications, in order and before the result.
 
-    A client that reads slowly delays nothing else: beyond `MAX_WAITING` the oldest are dropped, because the newest says
-    how far the call is. Made on the running event loop.
+    A client that reads slowly does not delay the skill: beyond `MAX_WAITING` notifications the oldest are dropped,
+    because the newest says how far the call is. Must be made on the running event loop.
     """
 
     def __init__(self, send: Send) -> None:
@@ -372,19 +374,19 @@ class Progress:
         self._sending: asyncio.Task[None] | None = None
 
     def add(self, data: Any) -> None:
-        """From any thread; `data` is JSON-ready."""
-        with suppress(RuntimeError):  # the event loop is closed: the call has outlived its server
+        """Adds a notification; may be called from any thread. `data` must be JSON data."""
+        with suppress(RuntimeError):  # the event loop is closed, because the server has ended before the call
             self._loop.call_soon_threadsafe(self._append, data)
 
     async def finish(self) -> None:
         """Waits until everything added so far is sent."""
-        await asyncio.sleep(0)  # what a thread has just added is appended meanwhile
+        await asyncio.sleep(0)  # lets `_append` run for data that a thread has just added
         self._ended = True
         if self._sending is not None:
             await self._sending
 
     def abandon(self) -> None:
-        """Sends no more."""
+        """Stops sending."""
         self._ended = True
         if self._sending is not None:
             self._sending.cancel()
@@ -397,14 +399,15 @@ class Progress:
 
     async def _send_all(self) -> None:
         while self._waiting:
-            with suppress(Exception):  # the client is gone or refuses them: the call itself continues
+            with suppress(Exception):  # the client has left, or refuses notifications; the call continues
                 await self._send(*self._read(self._waiting.popleft()))
 
     def _read(self, data: Any) -> tuple[float, float | None, str | None]:
-        """Emitted data as progress, total and message.
+        """Converts emitted data to progress, total and message.
 
-        The specification wants a number that grows each time. A number, or ``{"progress": n, "total": m, "message":
-        text}``, is used as it is, or minimally more than the last if it is not larger. Anything else is a message.
+        The specification requires that the number increases each time. A number, or ``{"progress": n, "total": m,
+        "message": text}``, is used unchanged, or increased to just above the last number if it is not larger. Anything
+        else becomes a message.
         """
         fields = data if isinstance(data, Mapping) else {"progress": data}
         number, total, message = fields.get("progress"), fields.get("total"), fields.get("message")
@@ -417,7 +420,7 @@ class Progress:
 
 
 def as_message(data: Any) -> str:
-    """Emitted data as a text: its message, if it has one, or its JSON."""
+    """Emitted data as text: its message if it has one, or its JSON."""
     if isinstance(data, Mapping) and isinstance(data.get("message"), str):
         return str(data["message"])
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)

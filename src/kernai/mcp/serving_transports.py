@@ -1,6 +1,6 @@
-"""Serving over stdio or streamable HTTP until the client leaves, Ctrl-C, SIGTERM, or a call of `stop`.
+"""Serves over stdio or streamable HTTP until the client disconnects, Ctrl-C, SIGTERM, or `stop`.
 
-The first signal ends the server in order and without a traceback. A second one has its usual effect, so that a server
+The first signal ends the server cleanly and without a traceback. A second one has its usual effect, so that a server
 that does not end can be killed. A task that ignores its cancellation is abandoned after `GRACE` seconds.
 """
 
@@ -41,7 +41,7 @@ GRACE = 2.0
 
 
 def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs ``main(stop)`` on an event loop of its own; in the main thread signals set `stop`."""
+    """Runs ``main(stop)`` on a new event loop. In the main thread, the first SIGINT or SIGTERM sets `stop`."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     try:
@@ -56,19 +56,19 @@ def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 async def _cancel_rest() -> None:
-    """Unlike `asyncio.run`, which waits for ever."""
+    """Cancels all other tasks and waits for them at most `GRACE` seconds; `asyncio.run` might wait for ever."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     if left:
         _, stubborn = await asyncio.wait(left, timeout=GRACE)
         for task in stubborn:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - a warning would help nobody
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - hides a useless warning
 
 
 @contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
-    """In the main thread: the first SIGINT or SIGTERM sets `stop`."""
+    """In this block, the first SIGINT or SIGTERM sets `stop`. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,11 +86,11 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[N
         loop.call_soon_threadsafe(stop.set)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # None: set by something other than Python, and cannot be restored
+        # None means that the handler was not set by Python and cannot be restored
         before[number] = signal.getsignal(number) or signal.SIG_DFL
         try:
             loop.add_signal_handler(number, first)  # also wakes a loop that is about to wait
-        except NotImplementedError:  # on Windows, where the loop wakes up anyway
+        except NotImplementedError:  # on Windows, where signals wake the loop anyway
             signal.signal(number, first)
     try:
         yield
@@ -100,18 +100,18 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[N
 
 # ------------------------------------------------------------------------------------------------------------- stdio
 
-# The SDK's own reading and writing happens in threads that nothing can interrupt: Ctrl-C would wait for the client's
-# next line, and a client that reads nothing would keep the server alive. So the SDK gets an input and an output whose
-# threads are daemons, and which do not wait for them when they are cancelled.
+# The SDK reads and writes in threads that cannot be interrupted: Ctrl-C would wait for the client's next line, and a
+# client that does not read would keep the server alive. So the SDK gets an input and an output that use daemon threads
+# and do not wait for them when cancelled.
 #
-# Stdout belongs to the protocol, and one stray `print` would break it. So while serving, descriptor 1 and `sys.stdout`
-# are stderr and descriptor 0 is empty, for this process and its children.
+# Stdout carries the protocol, and a stray `print` would break it. So while serving, descriptor 1 and `sys.stdout` lead
+# to stderr and descriptor 0 is empty, for this process and its children.
 
 _claimed = threading.Lock()
 
 
 async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
-    """Serves the client behind stdin and stdout until it leaves or `stop` is set."""
+    """Serves the client on stdin and stdout until it disconnects or `stop` is set."""
     with _client() as (stdin, stdout), ExitStack() as files:
         woken, waker = map(files.enter_context, (FileIO(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)))
         pool = WorkerPool(2, keep=True)
@@ -130,13 +130,13 @@ async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
         await stop.wait()
         waker.close()  # ends the input
         await asyncio.wait([serving], timeout=GRACE)
-        serving.cancel()  # the client does not read the rest of the output
+        serving.cancel()  # in case the client does not read the rest of the output
         with suppress(asyncio.CancelledError):
             await serving
 
 
 class _Client:
-    """What the SDK takes for two `anyio.AsyncFile`: a client's input and output. Sets `ended` when it has left."""
+    """A client's input and output; the SDK uses it like an `anyio.AsyncFile`. Sets `ended` when the input ends."""
 
     def __init__(self, pool: WorkerPool, source: _Input, target: FileIO, ended: asyncio.Event) -> None:
         self._pool = pool
@@ -153,7 +153,7 @@ class _Client:
         await in_worker(self._pool, partial(self._write, memoryview(text.encode())))
 
     async def flush(self) -> None:
-        """Nothing is kept back."""
+        """Does nothing, because nothing is buffered."""
 
     def _write(self, left: memoryview) -> None:
         while left:
@@ -161,7 +161,7 @@ class _Client:
 
 
 class _Input(io.RawIOBase):
-    """What `source` has, and the end once `woken` is readable. Where descriptors cannot be polled it just reads."""
+    """The data of `source`, ending as soon as `woken` is readable. Without `poll`, it only reads `source`."""
 
     def __init__(self, source: FileIO, woken: FileIO) -> None:
         self._source = source
@@ -182,12 +182,12 @@ class _Input(io.RawIOBase):
 
 @contextmanager
 def _client() -> Iterator[tuple[FileIO, FileIO]]:
-    """Private copies of descriptors 0 and 1, which meanwhile lead nowhere and to stderr."""
+    """Yields private copies of descriptors 0 and 1. In the block, 0 itself is empty and 1 leads to stderr."""
     if not _claimed.acquire(blocking=False):
         raise KernaiError("stdin and stdout are serving an MCP client already; another server needs transport='http'")
     with ExitStack() as undo:
         undo.callback(_claimed.release)
-        # Python looked when it started: by now the number of a closed one may belong to another file
+        # these say whether the streams were open at the start; by now another file may have a closed one's number
         if sys.__stdin__ is None or sys.__stdout__ is None:
             raise KernaiError("transport='stdio' needs an open stdin and stdout; without them use 'http'")
         stdin = undo.enter_context(FileIO(_copy_of(0)))
@@ -197,15 +197,15 @@ def _client() -> Iterator[tuple[FileIO, FileIO]]:
         _lead(0, os.open(os.devnull, os.O_RDONLY))
         _lead(1, os.open(os.devnull, os.O_WRONLY) if sys.__stderr__ is None else os.dup(2))
         before = sys.stdout
-        undo.callback(_flush, before)  # while it still leads to stderr
+        undo.callback(_flush, before)  # runs while descriptor 1 still leads to stderr
         _flush(before)
         if sys.stderr is not None:
-            undo.enter_context(redirect_stdout(sys.stderr))  # shows at once what descriptor 1 would show when flushed
+            undo.enter_context(redirect_stdout(sys.stderr))  # shows output at once, not when `before` is flushed
         yield stdin, stdout
 
 
 def _copy_of(descriptor: int) -> int:
-    """A copy beyond the standard three, not inherited by children."""
+    """Duplicates a descriptor to a number above 2 that children do not inherit."""
     if sys.platform == "win32":
         return os.dup(descriptor)
     import fcntl
@@ -225,25 +225,25 @@ def _flush(stream: Any) -> None:
 
 # -------------------------------------------------------------------------------------------------------------- HTTP
 
-# The SDK checks `Host` and `Origin`, since a page in a browser can reach a server on the same machine under a name of
-# its own (DNS rebinding; MCP specification, "Transports", security warning). It also checks the token, ends idle
-# sessions and limits their number.
+# The SDK checks `Host` and `Origin`, because a page in a browser can reach a server on the same machine under the
+# page's own host name (DNS rebinding; MCP specification, "Transports", security warning). It also checks the token,
+# ends idle sessions and limits their number.
 
-#: bytes; media come as base64 within a request
+#: limit for a request in bytes; media are sent as base64 in it
 MAX_BODY = 16 * 1024 * 1024
-#: each takes about 40 kB. Most clients never end theirs; since 2026-07-28 there are none
+#: A session takes about 40 kB, and most clients never end theirs. Since revision 2026-07-28 there are no sessions.
 MAX_SESSIONS = 1000
-#: seconds without a request; an open stream is one
+#: seconds without a request before a session is ended; an open stream counts as a request
 MAX_IDLE = 30 * 60.0
 MAX_PORT = 65535
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+")  # RFC 6454, section 6.2
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d*)?")  # RFC 9110, section 7.2
-_TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can carry; RFC 6750, section 2.1, asks for less still
+_TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can contain; RFC 6750, section 2.1, allows even less
 
 
 class Address:
-    """Where a server listens and whom it admits. `TypeError` or `ValueError` names the option that is wrong."""
+    """Where a server listens, and which clients it accepts. Raises `TypeError` or `ValueError` for a wrong option."""
 
     def __init__(
         self,
@@ -280,14 +280,14 @@ class Address:
                 raise ValueError(f"allowed_origins must hold origins such as 'https://app.example.org', got {one!r}")
         names = [f"{one[1]}{port}" for one in found if one for port in ("", ":*")]
         self.security = TransportSecuritySettings(
-            # on every address names are unknown, and the token alone decides
+            # a server on all addresses does not know its names; there, only the token protects it
             enable_dns_rebinding_protection=bool(hosts) or self.host not in ("0.0.0.0", "[::]"),  # noqa: S104 - not bound
             allowed_hosts=names,
             allowed_origins=[*origins, *(f"{scheme}://{name}" for scheme in ("http", "https") for name in names)],
         )
 
     def listen(self) -> socket.socket:
-        """A socket that listens. `OSError` says which address cannot be used."""
+        """Returns a listening socket. Raises `OSError`, which names the address, if it cannot be used."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
             return socket.create_server((self.host.strip("[]"), self.port), family=family, backlog=128)
@@ -296,7 +296,7 @@ class Address:
             raise OSError(error.errno, f"cannot listen on {self.host}, port {self.port}: {reason}") from error
 
     def url(self, listener: socket.socket) -> str:
-        """What a client on this machine connects to."""
+        """The URL for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - shown, not bound
         return f"http://{host}:{listener.getsockname()[1]}{self.path}"
 
@@ -307,7 +307,7 @@ class _Verifier:
     def __init__(self, token: str) -> None:
         if not isinstance(token, str):
             raise TypeError(f"token must be text, got {type(token).__name__}")
-        if not _TOKEN.fullmatch(token):  # never shown
+        if not _TOKEN.fullmatch(token):  # the error must not show the token
             raise ValueError("token must be one or more printing ASCII characters without spaces")
         self._token = token
 
@@ -317,7 +317,7 @@ class _Verifier:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. Of names only ``localhost`` is known to be such."""
+    """Whether only this machine can reach the host. Of names, this is known only for ``localhost``."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -338,7 +338,7 @@ async def serve_http(
     on_ready: Callable[[], object],
     cancel_calls: Callable[[], object],
 ) -> None:
-    """Serves on a socket that listens already, until `stop` is set; then cancels the calls under way."""
+    """Serves on a listening socket until `stop` is set; then cancels the running calls."""
     auth = None if address.verifier is None else AuthSettings.model_validate(
         {"issuer_url": address.url(listener), "resource_server_url": None}
     )
@@ -355,7 +355,7 @@ async def serve_http(
         inner, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(GRACE),
     ))
-    # the SDK ends its sessions before uvicorn waits for their streams
+    # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
     async with app.session_manager.run():
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         serving.add_done_callback(lambda _: stop.set())
@@ -367,7 +367,7 @@ async def serve_http(
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `run_to_end`: uvicorn would raise them again at the end, with a traceback."""
+    """Leaves signals to `run_to_end`. On its own, uvicorn would raise them again at its end, with a traceback."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

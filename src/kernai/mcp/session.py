@@ -1,9 +1,9 @@
-"""Where the SDK's clients live: `Background`, one event loop in one thread for all of an adapter's clients, and
-`Session`, one client of a server in a single task, as the SDK's task groups require.
+"""`Background` runs the clients of an adapter on one event loop in one thread; `Session` is one client of a server.
 
-A client is opened, used and closed on this loop alone, whichever thread calls, even one with a running loop of its own
-(as in a notebook). Events of a call reach the thread that waits for it, and are emitted there. After `close`, also at
-the interpreter's exit, neither thread nor loop is left. Nobody may wait for it on its own thread (this is checked).
+A session runs in a single task, because the SDK's task groups require that. A client is opened, used and closed only on
+this loop, whichever thread calls, even if that thread runs its own loop (as in a notebook). Events of a call are passed
+to the thread that waits for the call, and emitted there. After `close`, also at the interpreter's exit, neither the
+thread nor the loop is left. Waiting for the loop in its own thread would deadlock, so it raises an error.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kernai.mcp.errors import McpClosedError, McpError
 from kernai.mcp.transports import TOO_DEEP, Health, hiding, refusals
 
 Answer = TypeVar("Answer")
-#: emits an event in the thread that waits
+#: emits an event
 Emit = Callable[[dict[str, Any]], object]
 
-#: how often a thread that waits checks whether its run has been cancelled
+#: seconds between two checks of a waiting thread whether its run has been cancelled
 POLL_SECONDS = 0.1
 _DONE = object()
 
 
 class Background:
-    """Starts its thread with the first call."""
+    """The event loop for an adapter's clients, in a thread that the first call starts."""
 
     def __init__(self) -> None:
         self._loop = BackgroundLoop("kernai-mcp")
@@ -50,9 +50,9 @@ class Background:
         self, work: Callable[[Emit], Coroutine[Any, Any, Answer]], emit: Emit = lambda _: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """Performs `work` on the loop and waits for it; `emit` gets its events, in the caller's thread.
+        """Performs `work` on the loop and waits for it. `emit` is called with its events, in the caller's thread.
 
-        An interrupt of the caller or a cancelled run cancels the work. `McpClosedError` after `close`.
+        Ctrl-C in the caller, or the cancellation of its run, cancels the work. Raises `McpClosedError` after `close`.
         """
         self.check()
         if self._loop.serves_here():
@@ -82,18 +82,18 @@ class Background:
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this process was forked from the one that made it, and so cannot use it."""
+        """Whether it belongs to the parent process. A forked child cannot use it."""
         return os.getpid() != self._process
 
     def check(self) -> None:
-        """`McpClosedError` if nothing can be run any more."""
+        """Raises `McpClosedError` if no more work can be run."""
         if self._loop.closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         if self.is_of_parent:
             raise McpClosedError("the MCP adapter belongs to the parent process; build a new one after forking")
 
     def close(self, last: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
-        """Runs `last` on the loop, then ends loop and thread; waits for at most about `seconds`."""
+        """Runs `last` on the loop, then ends the loop and its thread. Waits at most about `seconds`."""
         if not self.is_of_parent:
             self._loop.close(seconds, last)
 
@@ -108,17 +108,17 @@ def _next(inbox: SimpleQueue[Any]) -> Any:
 #: makes the SDK's client of a session
 MakeClient = Callable[["Session"], Client]
 
-#: What streamable HTTP answers when it does not know a session any more: 404 by its specification (2025-11-25, basic,
-#: transports, "Session Management"), 400 by the reference servers. Neither has executed anything.
+#: The HTTP statuses for a session that the server does not know any more: 404 in the specification (2025-11-25, basic,
+#: transports, "Session Management"), 400 from the reference servers. In both cases the request was not executed.
 UNKNOWN_SESSION = (400, 404)
-#: what a server may offer, as the protocol calls it
+#: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
 _LOG = logging.getLogger("kernai.mcp")
 _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
 
 
 class Session:
-    """One client, opened at once. `on_tools_changed` is called when its tools are no longer those that it listed."""
+    """One client, which starts to open at once. `on_tools_changed` is called when the server reports changed tools."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class Session:
         self._closing = asyncio.Event()
         self.health = Health(self._closing.set, redactor)
         self.client: Client | None = None
-        #: how the server describes itself; other threads read it, and they must not touch the client
+        #: how the server describes itself; for other threads, which must not use the client
         self.about: dict[str, Any] = {}
-        #: the revision of the protocol that was agreed on
+        #: the revision of the protocol that was negotiated
         self.revision = ""
         self.failure: BaseException | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -145,7 +145,7 @@ class Session:
 
     @property
     def is_alive(self) -> bool:
-        """Opening or open."""
+        """Whether it is opening or open."""
         return not self._closing.is_set()
 
     @property
@@ -155,7 +155,7 @@ class Session:
     def end(self) -> None:
         self._closing.set()
         if self.client is None:
-            self._scope.cancel()  # still opening, so nobody looks at the event
+            self._scope.cancel()  # while it is opening, nothing waits for the event
 
     async def _run(self, make_client: MakeClient) -> None:
         refusals.set(self.health.statuses)
@@ -163,14 +163,14 @@ class Session:
         try:
             with self._scope:
                 async with make_client(self) as client, self._following(client):
-                    # the SDK would validate on the event loop, without bounds; `dispatch` does it
+                    # the SDK would validate on the event loop and without limits; `dispatch` does it instead
                     client.session.validate_tool_result = _accept  # type: ignore[method-assign, assignment]
-                    self.health.statuses.clear()  # finding out which revision a server speaks may meet refusals
+                    self.health.statuses.clear()  # negotiating the revision may have caused some
                     self.about, self.revision = _introduction(client), client.protocol_version
                     self.client = client
                     self.opened.set_result(None)
                     await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 - explains why it ended
+        except Exception as error:  # noqa: BLE001 - kept as the reason why the session ended
             self.failure = error
         finally:
             self.health.end()
@@ -179,14 +179,14 @@ class Session:
 
     @asynccontextmanager
     async def _following(self, client: Client) -> AsyncGenerator[None]:
-        """Since 2026-07-28 a server reports changed tools only to clients that ask for it."""
+        """In this block, listens for changed tools. Since revision 2026-07-28, servers report them only on request."""
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             yield
             return
 
         async def follow() -> None:
-            with suppress(Exception):  # changes are found anyway when the tools are listed again
+            with suppress(Exception):  # changes will also be found when the tools are listed again
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:
                         self._on_tools_changed()
@@ -201,14 +201,17 @@ class Session:
         return self.health.ended or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
 
     def is_forgotten(self, error: Exception, statuses: list[int]) -> bool:
-        """Whether a restarted server does not know this session any more. Since 2026-07-28 there are no sessions."""
+        """Whether the error means that a restarted server does not know this session any more.
+
+        Since revision 2026-07-28 there are no such sessions.
+        """
         if self._config.transport != "streamable_http" or not isinstance(error, MCPError) or not statuses:
             return False
         return self.revision not in MODERN_PROTOCOL_VERSIONS and statuses[-1] in UNKNOWN_SESSION
 
     @contextmanager
     def logging_to(self, emit: Emit) -> Iterator[None]:
-        """Emits what the server logs meanwhile; a log notification does not say which call it belongs to."""
+        """Emits all log messages of the server during the block, since they do not say which call they belong to."""
         self._listeners.append(emit)
         try:
             yield
@@ -231,7 +234,7 @@ class Session:
 
 
 async def _accept(*_: object) -> None:
-    """Any result of a tool."""
+    """Accepts any result of a tool."""
 
 
 def _introduction(client: Client) -> dict[str, Any]:
@@ -245,24 +248,24 @@ def _introduction(client: Client) -> dict[str, Any]:
 
 
 def retrieve(future: asyncio.Future[None]) -> None:
-    """Keeps asyncio from warning about an error that nobody waited for; the session has it too."""
+    """Marks an exception as retrieved, so that asyncio does not warn about it; the session has it, too."""
     if not future.cancelled():
         future.exception()
 
 
 def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
-    """What went wrong, without secrets. The SDK wraps errors in groups, and some errors have no text."""
+    """The reason for a failure, without secrets. The SDK wraps errors in groups, and some errors have no text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"{error.filename!r} is not found"
-    faults_of = getattr(error, "errors", None)  # pydantic's; its text would quote what was read, cut in the middle
+    faults_of = getattr(error, "errors", None)  # pydantic's; its text would quote the data, perhaps half a secret
     if callable(faults_of):
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
     text = str(error).strip()
-    # the SDK quotes it too, in the text of an error of its own
+    # the SDK also quotes the data, in the text of its own error
     reason = TOO_DEEP if "recursion limit" in text else "it does not follow the protocol"
     text = hide(_QUOTED.sub(rf"\1: {reason}", text)) or type(error).__name__
-    # the first line of a library's own errors: the rest is advice for programmers
+    # of other errors only the first line, because the rest is advice for programmers
     return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

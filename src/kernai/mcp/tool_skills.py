@@ -1,7 +1,7 @@
 """Tools of a server as skills: listed, validated and called like any other skill.
 
-A tool's JSON schema is untrusted. It is written out, with its references resolved, as one tree of bounded size, for
-listings, samples and grammars. Arguments are checked against the schema as the server sent it.
+A tool's JSON schema is untrusted. For listings, samples and grammars, its references are resolved and it is written out
+as one tree of limited size. Arguments are checked against the original schema.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.values.media import MediaStore
 
-#: of a schema that is written out
+#: limit for the parts of a schema that is written out
 MAX_PARTS = 5000
 _PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,), "boolean": (bool,)}
 _SEVERAL = ("anyOf", "oneOf")
 
 
 class UnfitSchemaError(ValueError):
-    """Why a schema cannot be a skill's inputs."""
+    """A schema that cannot describe a skill's inputs. The text says why."""
 
 
 class SchemaType(InputType):
-    """One property of a tool's schema, written out."""
+    """The type of one input: a property of a tool's schema, written out."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -53,7 +53,7 @@ class SchemaType(InputType):
 
 
 class SchemaTable(InputTable):
-    """Checks a call with the tool's own schema. What was left out is left out: defaults are the server's."""
+    """Checks a call with the tool's own schema. Does not fill in defaults, because the server does that."""
 
     def __init__(self, skill_name: str, schema: Mapping[str, Any], trusted: Collection[str]) -> None:
         self._own = schema
@@ -72,7 +72,7 @@ class SchemaTable(InputTable):
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
         if isinstance(params, ReadParams) and params.refused:
-            return super().bind(params, media_store, repair=repair)  # which says why
+            return super().bind(params, media_store, repair=repair)  # raises the error that says why
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
         for one in self._fields if repair is True else ():
             value = given.get(one.name)
@@ -91,14 +91,14 @@ class SchemaTable(InputTable):
             yield line[: len(line) - len(line.lstrip())] + plain_line(line)
 
     def sample(self) -> dict[str, object]:
-        """Also what the first of several ways to call it requires."""
+        """If there are several ways to call the tool, the sample also has what the first one requires."""
         ways = self._written_out.get("anyOf") or [{}]
         needed = [one for one in self._fields if not one.required and one.name in ways[0].get("required", ())]
         return {**super().sample(), **{one.name: sample_of(one.type.schema) for one in needed}}
 
 
 def written_out(schema: Mapping[str, Any]) -> Schema:
-    """A schema of arguments with all references resolved; `UnfitSchemaError` where it lists no arguments."""
+    """Resolves all references in a schema of arguments. Raises `UnfitSchemaError` if it cannot be a skill's."""
     if not is_schema(schema):
         raise UnfitSchemaError("it is not a valid JSON schema")
     try:
@@ -114,7 +114,7 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
         raise UnfitSchemaError("it does not list its arguments as properties")
     listed = made.get("properties", {})
     unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
-    if unlisted:  # required anyway, so there must be an input for it
+    if unlisted:  # required but not described; each needs an input, too
         made["properties"] = listed = {**listed, **unlisted}
     for name in listed:
         if plain_line(name) != name or not name or "<" in name:
@@ -123,14 +123,14 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
 
 
 def plain_line(text: str) -> str:
-    """A foreign text as part of a listing: in one line, and no tag in it."""
+    """An untrusted text for a listing, on one line and with its tags neutralised."""
     return neutralize(" ".join(text.split()))
 
 
 def _inputs(schema: Schema) -> Iterator[tuple[str, Input]]:
     required = schema.get("required", ())
     for name, one in schema.get("properties", {}).items():
-        # as `missing` has it: many servers call required what has a default
+        # as in `missing`: many servers list inputs as required although they have a default
         default = one.get("default", REQUIRED if name in required else NO_VALUE)
         yield name, Input(SchemaType(one), default, plain_line(str(one.get("description", ""))))
 
@@ -143,7 +143,7 @@ def _is_closed(schema: Schema) -> bool:
 
 
 class _Writer:
-    """Writes a schema out. A reference to what contains it ends there: such a value is checked, not described."""
+    """Writes a schema out. A recursive reference is not followed: its value is checked, but not described."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -153,7 +153,7 @@ class _Writer:
         self._left -= 1
         if self._left < 0:
             raise UnfitSchemaError(f"with its references written out it has more than {MAX_PARTS} parts")
-        if not isinstance(schema, Mapping):  # True is any value; False none, which the check reports
+        if not isinstance(schema, Mapping):  # True accepts any value, False none; the check reports that
             return {}
         if "$ref" in schema:
             return self._referred(schema, inside)
@@ -172,7 +172,7 @@ class _Writer:
         return made
 
     def _write_parts(self, made: Schema, inside: tuple[str, ...]) -> None:
-        """The parts of arrays and objects, in place."""
+        """Writes out the parts of arrays and objects, in place."""
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
         for key in ("items", "additionalProperties"):
@@ -205,7 +205,7 @@ class _Writer:
 
 
 def _merged(one: Schema, other: Schema) -> Schema:
-    """What holds for a value that both describe, as far as a listing shows it."""
+    """Combines two schemas that both apply to a value, as far as listings need it."""
     merge: Mapping[str, Callable[[Any, Any], Any]] = {
         "properties": lambda a, b: {**a, **b}, "required": lambda a, b: [*a, *(name for name in b if name not in a)],
     }
@@ -213,12 +213,12 @@ def _merged(one: Schema, other: Schema) -> Schema:
     return {**one, **other, **both}
 
 
-#: calls the tool of that name
+#: calls a tool by its name
 Perform = Callable[[str, Mapping[str, Any], SkillContext[Any]], Returned]
 
 
 class ToolSkill(Skill):
-    """A skill that asks a server. Its inputs, and what is checked, are those of the tool's schema."""
+    """A skill that calls a server's tool. Its inputs and their checks come from the tool's schema."""
 
     is_foreign = True
 
@@ -243,7 +243,7 @@ class ToolSkill(Skill):
 def tool_skill(
     server: str, tool: Tool, perform: Perform, prefix: str, trusted: Collection[str], *, acts: bool
 ) -> ToolSkill:
-    """The skill of a tool; `McpConfigError` where none can be made of it."""
+    """Makes a skill from a tool. Raises `McpConfigError` if that is not possible."""
     name = prefix + tool.name
     try:
         if plain_line(name) != name:

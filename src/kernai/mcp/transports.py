@@ -1,4 +1,4 @@
-"""How a server is reached: the SDK's transports, and what is noticed on the way for better error messages."""
+"""The SDK's transports to servers, watched for details that make error messages better."""
 
 from __future__ import annotations
 
@@ -29,36 +29,40 @@ from kernai.mcp.errors import McpError
 if TYPE_CHECKING:
     from typing import Self
 
-#: of a server's standard error: bytes that are kept, up to the first, and then the second; no secret is as long
+#: bytes that are kept of a server's standard error: beyond the first limit, they are cut to the second, which is longer
+#: than any secret
 MAX_STDERR, LEAST_STDERR = 65536, 16384
-#: characters and lines of it that an error shows
+#: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
 NOISE_CHARACTERS = 120
 TOO_DEEP = "it nests too deeply"
-#: each call has its own timeout; a stream that is silent for long is not broken
+#: seconds; a stream may be silent for long, and each call has its own timeout
 _NEVER = 7 * 24 * 3600.0
 _GUARD = Path(__file__).with_name("guard.py")
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _ID = re.compile(r'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
 
-#: The HTTP statuses that answered a task and were no success. The SDK's transport hands the context of a request on to
-#: the task that sends it.
+#: HTTP error statuses that a task's requests got. The SDK's transport passes a request's context on to the task that
+#: sends it.
 refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
-#: hides the secrets of the server that a task talks to in what is logged there
+#: hides secrets of the server in log messages of the tasks that talk to it
 hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=None)
 
 
 class Health:
-    """What is known about a server. `on_end` is called when nothing more will come from it. On the event loop."""
+    """What is known about a server's state. For the event loop only.
+
+    `on_end` is called when nothing more will be received from the server.
+    """
 
     def __init__(self, on_end: Callable[[], object], redactor: Redactor) -> None:
         self._on_end = on_end
         self.redactor = redactor
-        #: nothing more will come from the server, and what is sent now is not executed
+        #: whether nothing more will be received; requests sent from now on are not executed
         self.ended = False
-        #: the first output that was no message
+        #: the first output that was not a message
         self.noise: str | None = None
-        #: the HTTP statuses while it was opened that were no success
+        #: HTTP error statuses received while the connection was opened
         self.statuses: list[int] = []
         self.stderr = StderrTail(redactor.text)
 
@@ -70,12 +74,12 @@ class Health:
         self.noise = self.noise or self.redactor.text(text)[:NOISE_CHARACTERS]
 
     def noise_lines(self) -> list[str]:
-        """That it sent something unreadable, if it did: that may have been the missing answer."""
+        """A line about the first unreadable output, if any: it may have been the answer that is missing."""
         said = "it printed something other than a JSON-RPC message to standard output"
         return [f"{said}: {self.noise!r}"] if self.noise else []
 
     def details(self) -> list[str]:
-        """What helps to understand a failure. Untrusted: it contains text of the server."""
+        """Details that help to understand a failure. Untrusted, because they contain the server's text."""
         found = [f"it answered with HTTP status {self.statuses[-1]}"] if self.statuses else []
         found += self.noise_lines()
         lines = self.stderr.lines()
@@ -84,15 +88,16 @@ class Health:
 
 @asynccontextmanager
 async def watched(transport: Any, health: Health) -> AsyncGenerator[Any]:
-    """A transport whose incoming messages are watched."""
+    """Wraps a transport so that `health` learns about its incoming messages."""
     async with transport as (incoming, outgoing):
         yield _Watched(incoming, health), outgoing
 
 
 class _Watched:
-    """Incoming messages: notices their end, and those that nobody can read.
+    """A stream of incoming messages that reports its end, and unreadable messages, to `health`.
 
-    The SDK drops a reply that it cannot parse, so its caller would wait until the timeout. An error takes its place.
+    The SDK drops a response that it cannot parse, and its caller would wait for the timeout. It is replaced by an
+    error response.
     """
 
     def __init__(self, stream: Any, health: Health) -> None:
@@ -116,7 +121,7 @@ class _Watched:
         return await self._watched(self._stream.receive())
 
     def __getattr__(self, name: str) -> Any:
-        """What the SDK finds at a stream besides, such as `last_context`."""
+        """Other attributes that the SDK needs, such as `last_context`."""
         return getattr(self._stream, name)
 
     async def _watched(self, coming: Awaitable[Any]) -> Any:
@@ -128,8 +133,8 @@ class _Watched:
         if not isinstance(item, Exception):
             return item
         text = type(item).__name__
-        with suppress(Exception):  # pydantic keeps what it refused beside its message
-            text = str(item.errors()[0]["input"])  # type: ignore[attr-defined]  # if it has it
+        with suppress(Exception):  # pydantic's errors have the refused input
+            text = str(item.errors()[0]["input"])  # type: ignore[attr-defined]  # suppressed if there is none
         self._health.unreadable(text)
         answered = _answered_id(text)
         if answered is None:
@@ -140,11 +145,11 @@ class _Watched:
 
 
 def _answered_id(text: str) -> str | int | None:
-    """The id of the request that a text answers, which no parser could read: the key "id" of the outermost object."""
+    """Finds the id of the request that an unparsable response answers: the key "id" of the outermost object."""
     depth, found = 0, None
     for token in _JSON_TOKEN.finditer(text) if text.lstrip().startswith("{") else ():
         if depth == 1 and token[0] == '"method"':
-            return None  # a request, or a notification
+            return None  # it is a request or a notification
         if depth == 1 and token[0] == '"id"' and (value := _ID.match(text, token.end())):
             found = value[1]
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
@@ -152,7 +157,7 @@ def _answered_id(text: str) -> str | int | None:
 
 
 class StderrTail:
-    """A server's standard error: read as it comes, so that the server never blocks on it; the last lines are kept."""
+    """Reads a server's standard error as it is written, so that the server never blocks, and keeps the last lines."""
 
     def __init__(self, hide: Callable[[str], str]) -> None:
         self._hide = hide
@@ -160,8 +165,8 @@ class StderrTail:
         self._read_end: int | None = None
 
     def open(self) -> TextIO:
-        """The file for the process; close it once the process has its own copy."""
-        if sys.platform == "win32":  # its event loop cannot wait for such a pipe
+        """Returns the file to pass to the process. Close it once the process has its own copy."""
+        if sys.platform == "win32":  # the event loop there cannot wait for a pipe
             return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - closed by the caller
         self._read_end, write_end = os.pipe()
         os.set_blocking(self._read_end, False)
@@ -198,7 +203,7 @@ class StderrTail:
 
 
 def transport_of(config: ServerConfig, health: Health, auth: httpx2.Auth | None) -> Any:
-    """The server's transport. Entering it raises `McpError` for an unknown command, or what the SDK raises."""
+    """Returns a transport. Entering it raises `McpError` for an unknown command, or the SDK's own errors."""
     if config.transport == "stdio":
         return watched(_stdio(config, health.stderr), health)
     over_http = _sse if config.transport == "sse" else _streamable_http
@@ -210,15 +215,15 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
     assert config.command is not None
     _check_command(config, config.command)
     command = [config.command, *config.args]
-    # elsewhere (Windows) the SDK itself ties processes together
+    # on Windows, the SDK itself makes sure that the server's processes end
     if os.name == "posix" and sys.executable and not getattr(sys, "frozen", False) and _GUARD.is_file():
         command = [sys.executable, "-I", "-S", str(_GUARD), *command]
     parameters = StdioServerParameters(
         command=command[0],
         args=command[1:],
-        env=dict(config.env),  # over the SDK's small default environment, never ours whole
+        env=dict(config.env),  # added to the SDK's small default environment; never our whole environment
         cwd=config.cwd,
-        encoding_error_handler="replace",  # bytes that are no UTF-8 spoil one line, not the connection
+        encoding_error_handler="replace",  # invalid UTF-8 spoils one line, not the connection
     )
     errors = stderr.open()
     try:
@@ -232,7 +237,7 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
 
 
 def _check_command(config: ServerConfig, command: str) -> None:
-    """The guard could only say it on the server's standard error, in more words."""
+    """Raises `McpError` if the command cannot be started. The guard could only write that to standard error."""
     if config.cwd is not None and not Path(config.cwd).is_dir():
         raise McpError(f"its cwd is not a folder: {config.cwd!r}")
     path = (get_default_environment() | dict(config.env)).get("PATH")
@@ -258,7 +263,7 @@ async def _sse(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any)
         ) as streams:
             begun = True
             yield streams
-    except* RuntimeError as errors:  # the SDK's reader of the stream ended without having "started"
+    except* RuntimeError as errors:  # raised by the SDK if its reader ends without having called "started"
         if begun:
             raise
         reason = "its stream ended before it gave the address for messages; is this an MCP server over SSE?"
@@ -283,7 +288,7 @@ def _http_client(
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
     async def on_request(request: httpx2.Request) -> None:
-        """A token that `auth` got is as secret as one of the configuration."""
+        """Adds the token from `auth` to the redactor: it is as secret as one in the configuration."""
         token = request.headers.get("Authorization", "").partition(" ")[2]
         if len(token) >= SHORTEST_SECRET:
             redactor.add(token, "[header Authorization]")
@@ -298,10 +303,10 @@ def _http_client(
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """The SDK and httpx2 log addresses and what they could not read."""
+    """A log filter that hides secrets: the SDK and httpx2 log addresses, and data that they cannot read."""
     hide = hiding.get()
     if hide is not None:
-        # the traceback of a parser quotes what it read, cut in the middle, where no secret is recognised
+        # a parser's traceback quotes the data, cut in the middle, so that secrets in it would not be recognised
         cause = f" ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else ""
         record.msg, record.args, record.exc_info = f"{hide(record.getMessage())}{cause}", (), None
     return True
