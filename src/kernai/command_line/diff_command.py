@@ -110,9 +110,9 @@ _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms", "definition"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
 _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # [^(] keeps it linear if the text repeats " (request id"
 #: events that only record a resume, not something that the run did
-_MARKS = frozenset({events.RunResumedRow.type, events.ModelRestartedRow.type})
+_RESUME_EVENTS = frozenset({events.RunResumedRow.type, events.ModelRestartedRow.type})
 #: events that may come between `run_resumed` and the next step of the run
-_BESIDE = _MARKS | {events.ApprovalGivenRow.type, events.InFlightRow.type}
+_AFTER_RESUME = _RESUME_EVENTS | {events.ApprovalGivenRow.type, events.InFlightRow.type}
 #: events of calls and tasks, which may run in parallel and so appear in any order: "call" or "task" by event type
 _PARALLEL = {
     kind.type: name
@@ -153,7 +153,8 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
         place = Place(numbers[run_id], scope)
         if event["event"] == events.MessagesSentRow.type and isinstance(data, list):
             data, sent[place] = _new_messages(sent.get(place, []), data), data
-        found.setdefault(place, []).append({"event": event["event"], "step": event.get("step"), "data": _steady(data)})
+        entry = {"event": event["event"], "step": event.get("step"), "data": _comparable(data)}
+        found.setdefault(place, []).append(entry)
     return {place: _in_order(entries) for place, entries in found.items()}
 
 
@@ -174,7 +175,7 @@ def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
             dropped = data.get("dropped")
             if data.get("from_seq") == len(places) and isinstance(dropped, list):
                 left_out.update(places[seq] for seq in dropped if isinstance(seq, int) and 0 <= seq < len(places))
-        marks = _MARKS if kind == events.RunResumedRow.type else marks if kind in _BESIDE else frozenset()
+        marks = _RESUME_EVENTS if kind == events.RunResumedRow.type else marks if kind in _AFTER_RESUME else frozenset()
         if kind in marks:
             left_out.add(at)
         places.append(at)
@@ -188,7 +189,7 @@ def _new_messages(before: list[Any], now: list[Any]) -> list[Any]:
     return [*(now[:1] if now[:1] != before[:1] else []), *now[len(before):]]
 
 
-def _steady(data: Any) -> Any:
+def _comparable(data: Any) -> Any:
     """Removes fields that always differ between two runs."""
     if not isinstance(data, Mapping):
         return data
@@ -350,9 +351,9 @@ def _anchors(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]
 # ------------------------------------------------------------------------------------------------------------- text
 
 #: longer lines are cut to this many characters, followed by their full length
-_MOST = 2000
+_LONGEST = 2000
 #: lines shown on either side of a change
-_NEAR = 4
+_CONTEXT_LINES = 4
 
 
 def difference_lines(difference: Difference) -> list[str]:
@@ -367,14 +368,14 @@ def difference_lines(difference: Difference) -> list[str]:
         else:
             lines += [f"-{line}" for line in ours[each.a : each.a_end]]
             lines += [f"+{line}" for line in theirs[each.b : each.b_end]]
-    return [line if len(line) <= _MOST else f"{line[:_MOST]}... ({len(line):,} characters)" for line in lines]
+    return [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}... ({len(line):,} characters)" for line in lines]
 
 
 def _folded(lines: list[str]) -> list[str]:
-    left_out = len(lines) - 2 * _NEAR
+    left_out = len(lines) - 2 * _CONTEXT_LINES
     if left_out <= 1:
         return lines
-    return [*lines[:_NEAR], f"   ... ({left_out:,} lines that are the same)", *lines[-_NEAR:]]
+    return [*lines[:_CONTEXT_LINES], f"   ... ({left_out:,} lines that are the same)", *lines[-_CONTEXT_LINES:]]
 
 
 def _title(entry: Entry) -> str:

@@ -167,7 +167,7 @@ class TurnView(Narrator):
 
 
 #: events that may follow the text of a response before it is known whether that text is the answer
-_UNDECIDED = (
+_BEFORE_VERDICT = (
     events.BlockEndRow, events.LlmResponseRow, events.BlocksParsedRow, events.PlanRow, events.JsonRow,
     events.PlanRejectedRow, events.ForgedBlockRow, events.BlockIncompleteRow, events.FinalRow, events.DialectCallRow,
     events.ModelWaitingRow,
@@ -185,21 +185,21 @@ class PipedTurn(Narrator):
     def _show(self, row: events.Row) -> None:
         match row:
             case events.TextChunkRow():
-                self._hear(row.text, final=False)
+                self._collect(row.text, final=False)
             case events.BlockStartRow():
                 self._block = row.type_
                 self._paragraphs.append((self._block == "final", ""))
             case events.BlockContentRow():
                 if self._block == "final":
-                    self._hear(row.text, final=True)
+                    self._collect(row.text, final=True)
             case events.ModelRestartedRow():
                 self._paragraphs.clear()
             case events.ResultRow(stop_reason=StopReason.FINAL):
                 self._answer(str(row.text).strip(_WHITE_SPACE))
-            case _ if not isinstance(row, _UNDECIDED):
-                self._say_aside()
+            case _ if not isinstance(row, _BEFORE_VERDICT):
+                self._note_prose()
 
-    def _hear(self, text: str, *, final: bool) -> None:
+    def _collect(self, text: str, *, final: bool) -> None:
         if not self._paragraphs or self._paragraphs[-1][0] != final:
             self._paragraphs.append((final, ""))
         self._paragraphs[-1] = (final, self._paragraphs[-1][1] + text)
@@ -208,13 +208,13 @@ class PipedTurn(Narrator):
         """Writes the answer to stdout. If it was a final block, the other paragraphs go to stderr."""
         first = next((at for at, (final, _) in enumerate(self._paragraphs) if final), None)
         del self._paragraphs[slice(None) if first is None else slice(first, first + 1)]
-        self._say_aside()
+        self._note_prose()
         self.said = answer
         if answer:
             self._out.write(answer + "\n")
             self._out.flush()
 
-    def _say_aside(self) -> None:
+    def _note_prose(self) -> None:
         for _, paragraph in self._paragraphs:
             if (text := paragraph.strip(_WHITE_SPACE)) and not self._quiet:
                 output.note(text)

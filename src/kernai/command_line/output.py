@@ -234,12 +234,12 @@ def interruptible() -> Iterator[None]:
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    main, over = threading.get_ident(), threading.Event()
+    main, ended = threading.get_ident(), threading.Event()
 
     def watch() -> None:
-        while not over.is_set():
+        while not ended.is_set():
             came = set(os.read(reading, 4096))
-            if came - {signal.SIGURG} and not over.wait(_PATIENCE):
+            if came - {signal.SIGURG} and not ended.wait(_PATIENCE):
                 signal.pthread_kill(main, signal.SIGURG)
 
     watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
@@ -249,7 +249,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         signal.set_wakeup_fd(before)
         signal.signal(signal.SIGURG, handler)
         os.write(writing, b"\0")

@@ -69,7 +69,7 @@ def sources(words: Iterable[str]) -> list[Source]:
 
 
 def source(words: Sequence[str]) -> Source:
-    """The one recording or run that these words name."""
+    """The recording or run that these words name. Raises `CommandError` if they name several."""
     found, *more = sources(words)
     if more:
         found.events()  # raises the more precise error if the recording does not exist

@@ -181,7 +181,7 @@ def _work(options: Namespace) -> int:
         raise CommandError("workers need a PostgreSQL store", "name one as --store postgresql://...")
     found = agents_in(options.agents)
     with stores.open_postgres(options.store) as store:
-        from kernai.postgres import Workers  # an extra
+        from kernai.postgres import Workers  # needs the extra kernai[postgres]
 
         workers = Workers(
             store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace,

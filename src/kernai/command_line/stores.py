@@ -40,7 +40,7 @@ def is_address(path: str) -> bool:
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
     """Opens the `PostgresStore` at an address. Raises `CommandError` if that fails."""
     try:
-        from kernai.postgres import PostgresStore  # an extra
+        from kernai.postgres import PostgresStore  # needs the extra kernai[postgres]
     except ImportError as error:
         raise CommandError("PostgreSQL needs the extra kernai[postgres]", "pip install 'kernai[postgres]'") from error
     try:

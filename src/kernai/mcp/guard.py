@@ -62,7 +62,7 @@ def _become(command: list[str]) -> None:
 
 
 def _wait(child: int, wake: int, parent: int) -> int:
-    """Waits for the child and returns its exit status. Gives up on SIGTERM, or `GRACE_SECONDS` after the input ended."""
+    """Waits for the child and returns its exit status. Gives up on SIGTERM, or `GRACE_SECONDS` after its input ends."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     poll.register(0, 0)  # for no events but the hang-up, which is always reported

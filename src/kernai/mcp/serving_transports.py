@@ -194,8 +194,8 @@ def _client() -> Iterator[tuple[FileIO, FileIO]]:
         undo.callback(os.dup2, stdin.fileno(), 0)
         stdout = undo.enter_context(FileIO(_copy_of(1), "w"))
         undo.callback(os.dup2, stdout.fileno(), 1)
-        _lead(0, os.open(os.devnull, os.O_RDONLY))
-        _lead(1, os.open(os.devnull, os.O_WRONLY) if sys.__stderr__ is None else os.dup(2))
+        _redirect(0, os.open(os.devnull, os.O_RDONLY))
+        _redirect(1, os.open(os.devnull, os.O_WRONLY) if sys.__stderr__ is None else os.dup(2))
         before = sys.stdout
         undo.callback(_flush, before)  # runs while descriptor 1 still leads to stderr
         _flush(before)
@@ -213,7 +213,7 @@ def _copy_of(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
-def _lead(descriptor: int, opened: int) -> None:
+def _redirect(descriptor: int, opened: int) -> None:
     os.dup2(opened, descriptor)
     os.close(opened)
 

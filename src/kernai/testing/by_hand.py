@@ -36,12 +36,12 @@ Order = Callable[[Sequence[Any]], Any]
 
 
 def first_spawned(keys: Sequence[Any]) -> Any:
-    """Spawned work ends in its own order."""
+    """An `order`: spawned work ends in the order in which it was spawned."""
     return keys[0]
 
 
 def last_spawned(keys: Sequence[Any]) -> Any:
-    """Spawned work ends in reverse order."""
+    """An `order`: the work that was spawned last ends first."""
     return keys[-1]
 
 

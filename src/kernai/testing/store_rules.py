@@ -39,7 +39,7 @@ HARD_DATA: Any = {
 }
 
 BAD_IDS = ("", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "a\0", "a" * 129, "\ud800", "../a", "a:b")
-#: ids of different runs
+#: similar ids, which must stay different runs
 ALIKE_IDS = ("a", "A", "a.", "a-", "a_", "aa", "a.0", "-a", "_", "0", "00", "a" * 128)
 
 RESULTS = (("final", "final"), ("interrupt", "waiting"), ("error", "error"), ("max_steps", "max_steps"))

@@ -37,9 +37,10 @@ _HTTP_PORT = 80
 
 
 class FollowServer:
-    """Serves the file of JSON lines at `path`, which need not exist yet. `url` is the page's address.
+    """Serves the file of JSON lines at `path`, which need not exist yet. A context manager.
 
-    `port` 0 uses any free port; `OSError` if a port is in use. `serve` runs until `close` or Ctrl-C. A context manager.
+    `url` is the page's address. `port` 0 uses any free port; if the port is in use, the constructor raises `OSError`.
+    `serve` runs until `close` or Ctrl-C.
     """
 
     def __init__(
