@@ -1,4 +1,4 @@
-"""What holds for every test: no network beyond this machine, nothing global left behind."""
+"""Rules for every test: no network beyond this machine, and no global state left behind."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hypothesis import settings
 
 import kernai
 
-# Deadlines measure the machine, not the code. The examples are the same every day, so that a red test is the fault of a
-# change. `--hypothesis-profile thorough` tries many more, and others each time: for changes to what such a test covers,
-# and before a release. A failing case prints the line that reproduces it.
+# Deadlines measure the machine, not the code. The examples are the same in every run, so a failure is due to a change.
+# `--hypothesis-profile thorough` tries many more, and different ones each time: use it before a release, and when you
+# change code that a property test covers. A failing case prints the line that reproduces it.
 settings.register_profile("daily", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("daily")
 
-# A shell's background jobs ignore Ctrl-C, and `nohup` a hangup; the processes that tests start would inherit that.
+# Background jobs of a shell ignore Ctrl-C, and `nohup` ignores hangups. Processes that tests start would inherit that.
 for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
     if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is signal.SIG_IGN:
         signal.signal(getattr(signal, _name), _handler)
 
-# `dev.py installed` tests a wheel: what it imports must not be the source tree that lies beside it.
+# `dev.py installed` tests a wheel, which must not import the source tree beside it.
 if (_tested := os.environ.get("KERNAI_TESTED_FROM")) and not str(kernai.__file__).startswith(_tested):
     raise RuntimeError(f"kernai comes from {kernai.__file__}, not from the wheel in {_tested}")
 
@@ -36,10 +36,10 @@ PATIENCE = 20  # seconds
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
 
 
-# Not an audit hook: that would run at every `sys.settrace` too, and CPython refuses to trace a thread that starts
-# while another one is in there, so that under coverage a worker dies before its first line.
+# Not an audit hook, because that also runs at every `sys.settrace`. CPython refuses to trace a thread that starts
+# while another thread is inside the hook, so under coverage a worker would die before its first line.
 def _guarded(reach: Callable[..., Any], address_at: int) -> Callable[..., Any]:
-    """The same function, for this machine only: a test that goes beyond it passes or fails by accident."""
+    """Wrap a socket function so that it only reaches this machine: a test that needs a network is not reliable."""
 
     @functools.wraps(reach)
     def guarded(*arguments: Any, **named: Any) -> Any:
@@ -59,7 +59,7 @@ socket.getaddrinfo = _guarded(socket.getaddrinfo, 0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks two whole folders. Other tests carry their marks themselves, or get one from the fixture of a browser."""
+    """Mark the tests of two folders. Other tests are marked where they are written, or by the browser fixture."""
     for item in items:
         if item.path.parent.name in ("mcp", "mcp_serving"):
             item.add_marker("mcp")
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """The modules and tests of this process live until its end: garbage collection need not look through them."""
+    """Collect without garbage collection, then freeze: the modules and tests live until the process ends."""
     gc.disable()
     try:
         return (yield)
@@ -78,7 +78,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.fixture(autouse=True)
 def _isolated() -> Iterator[None]:
-    """Give each test default configuration and empty registries, and put back what was there."""
+    """Give each test default configuration and empty registries, and restore the previous ones afterwards."""
     with kernai.isolated():
         kernai.reset()
         yield
@@ -86,11 +86,11 @@ def _isolated() -> Iterator[None]:
 
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
-    """Fails a test whose runs leave a thread behind: ``pytestmark = pytest.mark.usefixtures("no_thread_is_left")``."""
+    """Fail a test whose runs leave a thread behind: ``pytestmark = pytest.mark.usefixtures("no_thread_is_left")``."""
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        if thread.name == "kernai-leases":  # the process's, for all its runs
+        if thread.name == "kernai-leases":  # one for the whole process, shared by all runs
             continue
         thread.join(PATIENCE)
         assert not thread.is_alive(), f"{thread.name} outlived its run"

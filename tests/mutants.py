@@ -1,7 +1,7 @@
 """Mutation testing: change one place in `src` at a time, and run the tests that cover it.
 
-    python3 dev.py mutants --sample 300 --seed 7            a sample over everything
-    python3 dev.py mutants --sample 50 kernai/loop          of one package or module
+    python3 dev.py mutants --sample 300 --seed 7            a sample of all mutants
+    python3 dev.py mutants --sample 50 kernai/loop          a sample of one package or module
 
 Works on copies of the tree. The first run measures which test covers which line (minutes); that is kept under
 `.cache/mutants` until a file of `src` or `tests` changes. Each mutant runs in a fork of this process, in which pytest
@@ -43,9 +43,9 @@ PYTEST = [
     "-o", "faulthandler_timeout=900",  # coverage on a busy machine is slow
 ]
 FIRST = 30  # tests that run before all the others of a mutant
-FIRST_FILES = 3  # of which they are: loading a file takes longer than most of its tests
+FIRST_FILES = 3  # files these come from: loading a file takes longer than most of its tests
 BUDGET = 90.0  # seconds of tests for one mutant, by their measured durations
-SLACK = 30.0  # seconds on top of three times the measured durations, before a mutant counts as hanging
+SLACK = 30.0  # a mutant hangs if its tests take this many seconds more than three times their measured durations
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -94,7 +94,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
 
 def _mutable(node: ast.AST, statement: int) -> Iterator[tuple[Any, int]]:
-    """Nodes in which a change means something: neither annotations, nor f-strings, nor what no program runs."""
+    """Yield the nodes worth mutating: no annotations, no f-strings, no code that no program runs."""
     for field, child in ast.iter_fields(node):
         if field in {"annotation", "returns", "decorator_list", "bases", "type_comment"}:
             continue
@@ -153,7 +153,7 @@ def _with(node: ast.AST, **changed: Any) -> str:
 
 
 class Durations:
-    """A pytest plugin that keeps how long each test took, without those that failed."""
+    """A pytest plugin that measures how long each test takes and notes which tests failed."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -166,13 +166,13 @@ class Durations:
 
 
 def copied(to: Path) -> Path:
-    """The tree without what tools made."""
+    """Copy the tree, without files that tools generated."""
     ignored = shutil.ignore_patterns(".git", ".venv*", ".cache", ".*_cache", ".hypothesis", "dist", "site", "logs", "*.db")
     return Path(shutil.copytree(ROOT, to, ignore=ignored))
 
 
 def measured(workers: int) -> tuple[Path, dict[str, float]]:
-    """The coverage of each test and how long each takes, in seconds; measured where a file has changed since."""
+    """Return the coverage data file and each test's duration in seconds; measure again if a file has changed."""
     files = sorted(path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py"))
     digest = hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in files)).hexdigest()[:16]
     kept, data = CACHE / digest / "seconds.json", CACHE / digest / "coverage"
@@ -190,7 +190,7 @@ def measured(workers: int) -> tuple[Path, dict[str, float]]:
 
 
 def _forked(tree: Path, options: Sequence[str], kept: Path | None = None, extra: dict[str, str] | None = None) -> int:
-    """A process that runs pytest in a tree; its exit status is 0 where every test passed."""
+    """Fork a process that runs pytest in a tree, and return its id. It exits with 0 if every test passed."""
     child = os.fork()
     if child:
         return child
@@ -211,7 +211,7 @@ def _forked(tree: Path, options: Sequence[str], kept: Path | None = None, extra:
 
 
 def _wait(child: int, patience: float | None) -> int:
-    """The exit status of a process; -1 where it took longer than `patience` seconds and was killed."""
+    """Return the exit status of a process, or -1 if it took longer than `patience` seconds and was killed."""
     until = time.monotonic() + patience if patience is not None else None
     while until is None or time.monotonic() < until:
         done, status = os.waitpid(child, 0 if until is None else os.WNOHANG)
@@ -225,7 +225,7 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Which tests cover a mutant: the quickest of the files that have most of them, then the others, quickest first."""
+    """Chooses the tests that cover a mutant: first those in the files with the most of them, the quickest first."""
 
     def __init__(self, data: Path, seconds: dict[str, float]) -> None:
         from coverage import CoverageData
@@ -239,7 +239,7 @@ class Chooser:
             return []
         contexts = self._data.contexts_by_lineno(self._files[mutant.path])
         here = contexts.get(mutant.line) or contexts.get(mutant.statement) or []
-        if set(here) == {""}:  # at import only
+        if set(here) == {""}:  # the line runs only at import, so any test of the file may notice
             here = {one for every in contexts.values() for one in every}  # type: ignore[assignment]
         names = sorted({one.rpartition("|")[0] for one in here} & set(self._seconds), key=self._seconds.__getitem__)
         total, chosen = 0.0, []
@@ -253,7 +253,7 @@ class Chooser:
         return [*first, *(name for name in chosen if name not in first)]
 
 
-_tree: Path  # of a worker
+_tree: Path  # this worker's copy of the source tree
 _LATER = time.time()
 
 
@@ -263,14 +263,15 @@ def _prepare(folder: str) -> None:
 
 
 def verdict(job: tuple[int, Mutant, list[str], float]) -> tuple[Mutant, str]:
-    """What became of one mutant: "killed", "survived" or "not covered"."""
+    """Test one mutant and return its outcome: "killed", "survived" or "not covered"."""
     number, mutant, tests, seconds = job
     if not tests:
         return mutant, "not covered"
     path = _tree / mutant.path
     original, times = path.read_bytes(), path.stat()
     path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
-    os.utime(path, (_LATER + number, _LATER + number))  # bytecode is known by whole seconds and size alone
+    # Python recognizes cached bytecode by the source's size and its time in whole seconds
+    os.utime(path, (_LATER + number, _LATER + number))
     try:
         for part in (tests[:FIRST], tests[FIRST:]):
             if part and _wait(_forked(_tree, ["-x", *part]), SLACK + 3 * seconds) != 0:

@@ -1,6 +1,6 @@
-"""Runs a program's file inside this process, at a tenth of the cost of a new one: enough for its output and exit status.
+"""Run a program inside the test process, ten times cheaper than a new one. It shows the output and exit status.
 
-Interpreter options, signals, terminals, a real standard output, and what is left after the end need a real process.
+Tests of interpreter options, signals, terminals, a real standard output or leftovers at exit need a real process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unittest import mock
 
 
 def ran_here(program: Path, *arguments: str | Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
-    """What ``python PROGRAM ARGUMENT...`` would print and return; `environment` is the whole environment."""
+    """Return what ``python PROGRAM ARGUMENT...`` would print, and its status. Nothing is added to `environment`."""
     command = [str(program), *map(str, arguments)]
     printed, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n", write_through=True) for _ in range(2))
     with (
@@ -31,7 +31,7 @@ def ran_here(program: Path, *arguments: str | Path, environment: Mapping[str, st
             runpy.run_path(str(program), run_name="__main__")
             status = 0
         except SystemExit as ended:
-            if isinstance(ended.code, str):  # as the interpreter does it
+            if isinstance(ended.code, str):  # the interpreter prints it too
                 print(ended.code, file=errors)
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     printed.seek(0)

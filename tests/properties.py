@@ -1,4 +1,4 @@
-"""How often a property is tried, with what data, and how the cost of a text grows with it."""
+"""Helpers of property tests: JSON data, the number of examples, and a check that work takes linear time."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 def json_data(
     scalars: st.SearchStrategy[Any] = SCALARS, keys: st.SearchStrategy[str] = st.text()  # noqa: B008 - never changed
 ) -> st.SearchStrategy[Any]:
-    """Any JSON data, or with these scalars and keys."""
+    """Any JSON data; `scalars` and `keys` restrict the values and keys in it."""
     return st.recursive(
         scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
     )
 
 
 def examples(times: int) -> settings:
-    """So many times what the profile says: for inputs of which few are of the kind that matters."""
+    """Run `times` as many examples as the profile says, when only few inputs are of the interesting kind."""
     return settings(max_examples=times * settings().max_examples)
 
 
 SMALL, TIMES = 5_000, 8
-#: so that a busy moment of the machine fails no test
+#: attempts, so that a test does not fail because the machine is briefly busy
 TRIES = 5
 
 
 def assert_linear(work: Callable[[int], object]) -> None:
-    """Eight times the text may cost eight times as much, and some; what grows with the square costs 64 times as much.
+    """Fail if eight times the text costs much more than eight times as much. Quadratic work would cost 64 times as much.
 
-    It counts this thread's processor time, which the rest of the machine's load does not change.
+    The cost is this thread's processor time, which other load on the machine does not change.
     """
     tried: list[tuple[float, float]] = []
     while len(tried) < TRIES:

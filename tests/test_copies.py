@@ -1,4 +1,4 @@
-"""Copies of what is public: values support `copy`, `deepcopy`, `pickle` and `copy.replace`, other objects say why not."""
+"""Copies of public objects: values support `copy`, `deepcopy`, `pickle` and `copy.replace`; others say why not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def handle(block: Block, ctx: Any) -> str:
     return "handled"
 
 
-#: each value, and a field of it with another value
+#: each value, with one of its fields and another value for that field
 VALUES: list[tuple[Any, dict[str, Any]]] = [
     (Block("command", "look", "{}"), {"content": "x"}),
     (Event("skill_result", {"call_id": "0.0", "skill": "s", "result": "x", "duration_ms": 0}, 1, 0, None, "", "r"), {"step": 2}),
@@ -89,23 +89,23 @@ def test_a_copied_value_is_equal(value: Any, copied: Callable[[Any], Any]) -> No
 
 
 def replaced(value: Any, /, **changes: Any) -> Any:
-    """What `copy.replace` does, which came with Python 3.13."""
+    """Do what `copy.replace` does, which is new in Python 3.13."""
     if hasattr(value, "__replace__"):
         return value.__replace__(**changes)
-    from dataclasses import replace  # of which a dataclass has its `__replace__` there
+    from dataclasses import replace  # on Python 3.13, a dataclass's `__replace__`
 
     return replace(value, **changes)
 
 
 @pytest.mark.parametrize("value, change", VALUES, ids=lambda one: type(one).__name__)
-def test_a_value_is_replaced_field_by_field(value: Any, change: dict[str, Any]) -> None:
+def test_replacing_a_field_of_a_value_returns_a_changed_copy(value: Any, change: dict[str, Any]) -> None:
     made = replaced(value, **change)
     assert made != value
     assert {name: getattr(made, name) for name in change} == change
     assert replaced(value) == value
 
 
-def test_an_agent_is_replaced_as_its_method_does() -> None:
+def test_copy_replace_of_an_agent_does_what_its_replace_method_does() -> None:
     agent = Agent(instructions="x", max_steps=3)
     assert replaced(agent, max_steps=4).max_steps == 4
     with pytest.raises(TypeError, match="no option 'max_stps'"):
@@ -113,7 +113,7 @@ def test_an_agent_is_replaced_as_its_method_does() -> None:
 
 
 @EACH_WAY
-def test_what_holds_a_lock_a_connection_or_a_run_says_so(copied: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_an_object_that_holds_a_lock_connection_or_run_says_why_it_cannot_be_copied(copied: Callable[[Any], Any], tmp_path: Path) -> None:
     store, sink = SqliteStore(tmp_path / "runs.db"), JsonlSink(tmp_path / "a.jsonl")
     provider, _ = resolve("openai/gpt-4o", api_key="k")
     skill = Skill("s", execute=lambda: "x", inputs={})

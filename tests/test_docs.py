@@ -1,14 +1,14 @@
-"""README.md and docs/ are run: what a reader copies works.
+"""Run the code of README.md and docs/, so that what a reader copies works.
 
 The `python` blocks of one file run in order, in one module, in an empty working directory. `pycon` blocks are checked
 as doctests in the same module. A block is left out only with a reason, in a comment in front of it:
 
     <!-- test: skip needs a local Ollama -->
 
-A block with another library's code is run where that is installed: `<!-- test: needs langgraph -->`. The guides for users
-of other libraries say which versions they were run with.
+A block that uses another library is run if the library is installed: `<!-- test: needs langgraph -->`. The guides for
+users of other libraries say which versions they were run with.
 
-Of `bash` blocks only the commands of `dev.py` and the scripts that they name are looked up.
+`bash` blocks are not run; the `dev.py` commands and scripts that they name must exist.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})[ ]*(?P<language>[^\s`]*)")
 SKIP = re.compile(r"^\s*<!--\s*test:\s*skip\b\s*(?P<reason>.*?)\s*-->\s*$")
 NEEDS = re.compile(r"^\s*<!--\s*test:\s*needs\s+(?P<module>\w+)\s*-->\s*$")
-DISGUISED_PYTHON = {"py", "python3", "py3", "Python", "pycon3", "pyi"}  # would look right and never run
+DISGUISED_PYTHON = {"py", "python3", "py3", "Python", "pycon3", "pyi"}  # these would look right but never run
 DEV_COMMAND = re.compile(r"\bdev\.py +([\w-]+)")
 SCRIPT = re.compile(r"\bpython3? +([\w./-]+\.py)\b")
 
 
-#: pages whose code leaves files: what somebody has copied is run again, beside them
+#: pages whose code leaves files: it must also run a second time, when those files exist
 RUN_TWICE = {
     "README.md", "tutorial.md", "durable.md", "skills.md", "recording.md", "chats.md", "sqlite.md",
     "from-openai-agents.md", "from-pydantic-ai.md",
@@ -70,7 +70,7 @@ class CodeBlock:
 
 
 def code_blocks(page: Path) -> Iterator[CodeBlock]:
-    """The fenced blocks of a page, in order; a block that never ends is an error."""
+    """Yield the fenced blocks of a page, in order; a block that is never closed is an error."""
     lines = page.read_text(encoding="utf-8").splitlines()
     last_text, number = "", 0
     while number < len(lines):
@@ -90,7 +90,7 @@ def code_blocks(page: Path) -> Iterator[CodeBlock]:
 
 
 def skip_reason(comment: str) -> str | None:
-    """Why the block after this comment is left out, or None if it is run."""
+    """Return why the block after this comment is skipped, or None if it is run."""
     skip, needs = SKIP.match(comment), NEEDS.match(comment)
     if needs:
         return None if importlib.util.find_spec(needs["module"]) else f"needs {needs['module']}"
@@ -98,7 +98,7 @@ def skip_reason(comment: str) -> str | None:
 
 
 def block_with(word: str, page: Path) -> str:
-    """The first Python of a page that contains this."""
+    """Return the first Python block of a page that contains `word`."""
     return next(block.code for block in code_blocks(page) if block.language == "python" and word in block.code)
 
 
@@ -109,7 +109,7 @@ def run_python(block: CodeBlock, module: types.ModuleType) -> None:
 
 
 def run_session(block: CodeBlock, module: types.ModuleType) -> None:
-    """Check an interpreter session; what it defines is there for the blocks after it."""
+    """Check an interpreter session; later blocks can use the names it defines."""
     session = doctest.DocTestParser().get_doctest(
         block.code, module.__dict__, block.place, str(block.page), block.line - 1
     )
@@ -121,9 +121,9 @@ def run_session(block: CodeBlock, module: types.ModuleType) -> None:
 
 
 def run_page(page: Path) -> None:
-    """Run every block of a page, in order; a failure says which file and line."""
+    """Run every block of a page, in order; a failure names the file and line."""
     module = types.ModuleType("page_under_test")
-    sys.modules[module.__name__] = module  # dataclasses and type hints look their module up
+    sys.modules[module.__name__] = module  # dataclasses and type hints look up their module here
     try:
         for block in code_blocks(page):
             assert block.language not in DISGUISED_PYTHON, f"{block.place}: call this block `python`"
@@ -179,7 +179,7 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
         assert unknown | missing == set(), f"{block.place}: names what does not exist"
 
 
-def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
+def test_the_readme_shows_how_to_run_the_demo_and_the_tests() -> None:
     commands = [block.code for block in code_blocks(ROOT / "README.md") if block.language == "bash"]
     assert {"demo", "test"} <= set(DEV_COMMAND.findall("\n".join(commands)))
 
@@ -195,8 +195,8 @@ ANSWER = [
 ]
 
 
-def asked_by_the_tour(server: WireServer, input: Any, **options: Any) -> Result:
-    """The result of an agent with the provider that the page has, but for the server's address."""
+def run_with_the_tours_provider(server: WireServer, input: Any, **options: Any) -> Result:
+    """Run an agent with the provider from the page, pointed at a local server, and return its result."""
     assert ADDRESS in CODE_OF_THE_TOUR
     names: dict[str, Any] = {}
     exec(CODE_OF_THE_TOUR.replace(ADDRESS, repr(server.url)), names)
@@ -212,11 +212,11 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-def test_the_provider_of_the_tour_streams_an_answer() -> None:
+def test_the_provider_written_in_the_tour_streams_an_answer() -> None:
     events: list[Event] = []
     image = Media.from_bytes(b"image", mime_type="image/png")
     with WireServer([lines_of_json(200, ANSWER)]) as server:
-        result = asked_by_the_tour(server, ["How many? ", image], on_event=events.append)
+        result = run_with_the_tours_provider(server, ["How many? ", image], on_event=events.append)
     assert result.text == "12 lamps"
     assert result.usage.prompt_tokens == 31
     assert [event.data for event in events if event.type == "block_content"] == ["12 ", "lamps"]
@@ -240,11 +240,11 @@ def test_the_provider_of_the_tour_streams_an_answer() -> None:
     ],
     ids=["cut off", "empty", "an error in the stream", "nonsense", "a status"],
 )
-def test_the_provider_of_the_tour_never_takes_a_failure_for_an_answer(
+def test_the_provider_written_in_the_tour_never_takes_a_failure_for_an_answer(
     status: int, lines: list[Any], complaint: str
 ) -> None:
     with WireServer([lines_of_json(status, lines)]) as server:
-        result = asked_by_the_tour(server, "How many?")
+        result = run_with_the_tours_provider(server, "How many?")
     assert result.stop_reason == "error"
     assert isinstance(result.error, ProviderError)
     assert complaint in str(result.error)
@@ -252,14 +252,14 @@ def test_the_provider_of_the_tour_never_takes_a_failure_for_an_answer(
         result.error.__cause__.close()  # it holds the response
 
 
-def test_the_provider_of_the_tour_is_as_short_as_it_claims_to_be() -> None:
+def test_the_provider_written_in_the_tour_is_as_short_as_the_page_says() -> None:
     assert len(CODE_OF_THE_TOUR[CODE_OF_THE_TOUR.index("class Ollama"):].splitlines()) <= 20
 
 
 # --------------------------------------------------------------------------------------- README's first screen
 
 
-def test_the_example_of_readme_runs_with_a_vendor_and_pays_once_somebody_agrees(
+def test_the_readme_example_runs_with_a_vendor_and_pays_once_somebody_approves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = block_with("find_order", ROOT / "README.md")
@@ -293,7 +293,7 @@ PATIENCE = 20.0
 
 
 class Endless(Provider):
-    """Writes an answer for as long as anybody listens."""
+    """Streams an answer that ends only when the run is cancelled."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -324,7 +324,7 @@ def served(app: Any) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_pieces_come_while_the_model_writes_and_a_browser_that_leaves_ends_the_run() -> None:
+def test_the_web_guide_streams_while_the_model_writes_and_a_closed_connection_ends_the_run() -> None:
     names: dict[str, Any] = {}
     exec(block_with("/ask", ROOT / "docs" / "guides" / "web.md"), names)
     provider = Endless()

@@ -1,4 +1,4 @@
-"""The tree of exceptions is as its module draws it, and each one carries what it promises."""
+"""The exception classes match the tree in their module's docstring and carry the attributes they promise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINE = re.compile(r"^(?P<branch>[ │├└─]*)(?P<name>[A-Z]\w+Error)\b", re.
 
 
 def drawn_parents() -> dict[str, str]:
-    """Each class of the drawing with the class it hangs on."""
+    """Return each class in the docstring's tree with its parent."""
     above: list[tuple[int, str]] = []
     parents = {}
     for found in LINE.finditer(errors.__doc__ or ""):
@@ -36,7 +36,7 @@ def drawn_parents() -> dict[str, str]:
     return parents
 
 
-def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
+def test_the_tree_in_the_docstring_matches_the_classes() -> None:
     defined = {
         name: one.__mro__[1].__name__
         for name, one in vars(errors).items()
@@ -51,12 +51,12 @@ def test_every_error_is_exported_and_documented() -> None:
         assert (getattr(kernai, name).__doc__ or "").strip()
 
 
-def test_an_error_outside_of_a_run_has_no_result() -> None:
+def test_an_error_raised_outside_a_run_has_no_result() -> None:
     for name in drawn_parents():
         assert getattr(kernai, name)("why").result is None
 
 
-def test_a_provider_error_says_what_is_known_and_nothing_else() -> None:
+def test_a_provider_error_says_only_what_is_known() -> None:
     bare = ProviderError("down")
     assert (bare.status, bare.code, bare.retryable, bare.retry_after, bare.vendor) == (None, None, False, None, None)
     full = ProviderError("slow", status=429, code="rate", retryable=True, retry_after=1.5, vendor="acme")
@@ -64,7 +64,7 @@ def test_a_provider_error_says_what_is_known_and_nothing_else() -> None:
     assert str(full) == "slow"
 
 
-def test_a_skill_input_error_lists_every_fault_with_its_path() -> None:
+def test_a_skill_input_error_lists_every_invalid_input_with_its_path() -> None:
     @kernai.skill(register=False)
     def book(seats: list[int], name: str) -> str:
         return f"{seats} {name}"
@@ -83,7 +83,7 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize("provider, limits, error, reason", ENDINGS, ids=[reason for *_, reason in ENDINGS])
-def test_what_ends_a_run_is_raised_by_run_and_returned_by_execute(
+def test_a_failure_that_ends_a_run_is_raised_by_run_and_returned_by_execute(
     provider: MockProvider, limits: Limits, error: type[KernaiError], reason: str
 ) -> None:
     agent = Agent(instructions="", provider=provider, skills=[], max_steps=2)

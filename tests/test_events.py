@@ -1,4 +1,4 @@
-"""The table of kinds: what is derived from it, how rows are read, and that no observer can change one."""
+"""Kinds of events: the docs made from them, how their data is read, and that no observer can change an event."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ from kernai.recording.recorder import expand
 from tests.ways import WAYS, Way, by_aexecute, by_execute
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-#: for each of 43 kinds
+#: few examples, because each of 43 kinds is tried
 FEW = settings(max_examples=max(5, settings().max_examples // 20))
 
 
 # ------------------------------------------------------------------------------------------ docs/recording.md
 
 
-def test_the_table_in_the_docs_is_what_its_generator_gives() -> None:
+def test_the_table_in_the_docs_is_up_to_date() -> None:
     page = docs_tables.PAGE.read_text(encoding="utf-8")
     assert docs_tables.with_table(page) == page, "run `python3 dev.py tables`"
     assert [line for line in page.splitlines() if line.startswith("| `run_start` |")]
 
 
 @EVERY_KIND
-def test_a_kind_is_documented_by_a_text_and_an_example_that_fits(kind: type[Row]) -> None:
+def test_every_kind_of_event_is_documented_with_a_sentence_and_a_valid_example(kind: type[Row]) -> None:
     text, example = docs_tables.documented(kind)
     data = json.loads(example)
     assert text.endswith(".")
@@ -68,15 +68,15 @@ def test_a_kind_is_documented_by_a_text_and_an_example_that_fits(kind: type[Row]
 
 # ------------------------------------------------------------------------------------- no other list of kinds
 
-#: kinds whose names are words of other things too: block types, options, keys
+#: kinds whose names also mean other things: block types, options, keys
 WORDS = {"final", "plan", "json", "result", "progress", "in_flight"}
-#: the parser of streams has events of its own by these names
+#: the stream parser has its own events with these names
 OF_THE_PARSER = {"blocks/stream_parser.py", "loop/model_stream.py", "viewer/records.py"}
-#: a format that stays as it is
+#: an old format, which never changes
 FROZEN = {"durable/format_1.py"}
 
 
-def test_no_module_names_a_kind_by_a_string_of_its_own() -> None:
+def test_no_module_writes_a_kinds_name_as_a_string() -> None:
     folder = Path(kernai.__file__).parent
     named = {}
     for path in folder.rglob("*.py"):
@@ -95,13 +95,13 @@ JSON = st.recursive(
     max_leaves=4,
 )
 OBJECTS = st.dictionaries(st.text(max_size=9), JSON, max_size=3)
-#: values for each word that the annotations of the rows use
+#: values for each type named in the rows' annotations
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "Any": JSON, "None": st.none(), "str": st.text(max_size=9), "int": st.integers(), "bool": st.booleans(),
     "float": st.floats(allow_nan=False, allow_infinity=False), "Mapping[str, Any]": OBJECTS,
     "Sequence[Any]": st.lists(JSON, max_size=3), "Decided": st.booleans() | st.text(max_size=9) | OBJECTS,
 }
-#: which Python types they mean
+#: the Python types of those values after JSON
 MEANT: dict[str, tuple[type, ...]] = {
     "None": (type(None),), "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int),
     "Mapping[str, Any]": (dict,), "Sequence[Any]": (list,), "Decided": (bool, str, dict),
@@ -109,7 +109,7 @@ MEANT: dict[str, tuple[type, ...]] = {
 
 
 def fields_of(kind: type[Row]) -> dict[str, tuple[list[str], bool]]:
-    """By the names in its data, the words of each field's annotation, and whether it is always there."""
+    """Return each field's types, as annotated, and whether the field is required, by the field's name in JSON."""
     parameters = inspect.signature(kind).parameters.values()
     return {
         one.name.rstrip("_"): (one.annotation.split(" | "), one.default is one.empty)
@@ -134,7 +134,7 @@ def is_object(kind: type[Row]) -> bool:
 
 
 def vandalise(value: Any) -> None:
-    """Changes all that can be changed."""
+    """Change everything in a value that can be changed."""
     if isinstance(value, dict):
         for one in list(value.values()):
             vandalise(one)
@@ -153,7 +153,7 @@ def vandalise(value: Any) -> None:
 @EVERY_KIND
 @FEW
 @given(st.data())
-def test_no_reader_can_change_an_event(kind: type[Row], data: st.DataObject) -> None:
+def test_code_that_reads_an_event_cannot_change_it(kind: type[Row], data: st.DataObject) -> None:
     row = kind.read(data.draw(data_of(kind)))
     row.place, row.at = (0, 0, None, "", "r", None), 0.0
     one, other = Event.of(row), Event.of(row)
@@ -166,11 +166,11 @@ def test_no_reader_can_change_an_event(kind: type[Row], data: st.DataObject) -> 
 
 
 class Numbers(list[Any]):
-    """A list of another class."""
+    """A subclass of list."""
 
 
 @pytest.mark.parametrize("given_data", [[1], (1, [2]), Numbers([1]), {"a": Numbers([1])}, ChainMap({"a": [1]})])
-def test_what_a_skill_reports_can_be_changed_neither_by_it_nor_by_a_reader(given_data: Any) -> None:
+def test_neither_the_skill_nor_a_reader_can_change_progress_once_it_is_reported(given_data: Any) -> None:
     row = ProgressRow("0.0", given_data)
     row.place, row.at = (0, 0, None, "", "r", None), 0.0
     row.seal()
@@ -183,7 +183,7 @@ def test_what_a_skill_reports_can_be_changed_neither_by_it_nor_by_a_reader(given
 @EVERY_KIND
 @FEW
 @given(st.data())
-def test_an_event_of_any_kind_comes_back_from_json_as_it_was(kind: type[Row], data: st.DataObject) -> None:
+def test_an_event_of_any_kind_survives_a_round_trip_through_json(kind: type[Row], data: st.DataObject) -> None:
     event = Event(kind.type, data.draw(data_of(kind)), 1, 2, "a", "2.a", "r", 0.25)
     back = Event.from_dict(json.loads(json.dumps(event.to_dict())))
     assert back == event
@@ -193,7 +193,7 @@ def test_an_event_of_any_kind_comes_back_from_json_as_it_was(kind: type[Row], da
 @EVERY_KIND
 @FEW
 @given(st.data())
-def test_a_field_of_a_wrong_type_is_refused_by_its_name(kind: type[Row], data: st.DataObject) -> None:
+def test_a_field_of_the_wrong_type_is_an_error_that_names_the_field(kind: type[Row], data: st.DataObject) -> None:
     right = data.draw(data_of(kind))
     wrong_values = ["x", 7, True, 1.5, [], {}, None, b"bytes"]
     if not is_object(kind):
@@ -218,7 +218,7 @@ def test_a_field_of_a_wrong_type_is_refused_by_its_name(kind: type[Row], data: s
 @EVERY_KIND
 @FEW
 @given(st.data())
-def test_data_that_does_not_fit_its_kind_is_shown_as_it_is(kind: type[Row], data: st.DataObject) -> None:
+def test_data_that_does_not_fit_its_kind_is_kept_unchanged(kind: type[Row], data: st.DataObject) -> None:
     odd = data.draw(JSON)
     event = Event(kind.type, odd, timestamp=0.0)
     assert event.type == event.to_dict()["event"] == kind.type
@@ -262,7 +262,7 @@ TURNS = [
 
 
 def busy_agent() -> Agent[Any]:
-    """An agent in whose run most kinds of events happen."""
+    """An agent whose run emits most kinds of events."""
     turns = iter(TURNS)
 
     def answer(messages: Any, _: Any) -> str:
@@ -277,7 +277,7 @@ def busy_agent() -> Agent[Any]:
 
 
 class Vandal:
-    """Notes what an event says, then changes all of it that can be changed."""
+    """A sink that notes an event, then changes everything in it that can be changed."""
 
     def __init__(self) -> None:
         self.noted: list[str] = []
@@ -289,7 +289,7 @@ class Vandal:
 
 
 def consuming(agent: Agent[Any], on_event: Callable[[Event], object], **options: Any) -> Result:
-    """A stream whose consumer does what a callback does elsewhere."""
+    """Run a stream and call `on_event` for each event it yields."""
     with stream(agent, "go", **options) as events:
         for event in events:
             on_event(event)
@@ -307,7 +307,7 @@ def consuming_async(agent: Agent[Any], on_event: Callable[[Event], object], **op
 
 
 @pytest.mark.parametrize("way", [by_execute, by_aexecute, consuming, consuming_async])
-def test_what_an_observer_does_to_an_event_nobody_else_sees(way: Way, tmp_path: Path) -> None:
+def test_an_observer_that_changes_an_event_does_not_affect_the_others(way: Way, tmp_path: Path) -> None:
     sinks, kept, watching, store = (Vandal(), Vandal()), MemorySink(), Vandal(), MemoryStore()
     with JsonlSink(tmp_path / "run.jsonl") as file:
         recorder = Recorder(CompositeSink(sinks[0], kept, file, sinks[1]))
@@ -324,7 +324,7 @@ def test_what_an_observer_does_to_an_event_nobody_else_sees(way: Way, tmp_path: 
 
 
 @WAYS
-def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response_its_own(way: Way) -> None:
+def test_each_response_keeps_its_own_metadata_when_a_provider_reuses_one_dict(way: Way) -> None:
     shared: dict[str, Any] = {}
 
     class Reusing(MockProvider):
@@ -346,7 +346,7 @@ def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response
     assert [event.data["metadata"] for event in seen] == expected
 
 
-def test_a_provider_that_reuses_its_reasoning_leaves_each_message_its_own() -> None:
+def test_each_message_keeps_its_own_reasoning_when_a_provider_reuses_one_list() -> None:
     shared: dict[str, Any] = {"reasoning_items": [{"type": "thought", "numbers": []}]}
 
     class Reusing(MockProvider):
@@ -362,7 +362,7 @@ def test_a_provider_that_reuses_its_reasoning_leaves_each_message_its_own() -> N
 
 
 class Unbound(Skill):
-    """A skill whose arguments are the parameters themselves."""
+    """A skill that passes the model's parameters on without copying them."""
 
     def bind(self, params: Mapping[str, object], *_: Any, **__: Any) -> dict[str, object]:
         return dict(params)
@@ -370,8 +370,8 @@ class Unbound(Skill):
 
 @WAYS
 @pytest.mark.parametrize("listens", [False, True])
-def test_what_the_host_changes_or_reuses_later_does_not_change_the_record(way: Way, listens: bool) -> None:
-    """The arguments of a call, the metadata of its result, its progress, and the metadata of the run."""
+def test_objects_that_the_host_changes_or_reuses_later_do_not_change_the_recording(way: Way, listens: bool) -> None:
+    """Covers a call's arguments, its result's metadata, its progress and the run's metadata."""
 
     def recorded(*, changes: bool) -> list[tuple[str, Any]]:
         reused: dict[str, Any] = {"numbers": []}
@@ -406,7 +406,7 @@ def vandalise_data(event: Event) -> None:
 
 
 class Liar(Mapping[str, Any]):
-    """A mapping that cannot be read."""
+    """A mapping that raises when it is read."""
 
     def __getitem__(self, key: str) -> Any:
         raise RuntimeError("not today")
@@ -422,7 +422,7 @@ class Liar(Mapping[str, Any]):
 
 
 class Hashable(Liar):
-    """A mapping that may be in a set."""
+    """A mapping that can be a member of a set."""
 
     def __getitem__(self, key: str) -> Any:
         return [key]

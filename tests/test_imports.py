@@ -1,4 +1,4 @@
-"""What `import kernai` may cost, and which module may know which."""
+"""What `import kernai` may load, and which module may import which."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SRC / "kernai"
 
-# The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
+# The packages and top-level modules of kernai. Each may import itself and those before it, never those after it.
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
     "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer", "postgres",
     "command_line", "__main__",
 )
-#: the adapters, and the third-party packages that each may import; each has an extra of its own
+#: the adapters, and the third-party packages that each may import; each adapter has its own extra
 FOREIGN = {
     "mcp": {
         "mcp", "mcp_types", "anyio", "httpx2", "starlette", "uvicorn", "yaml",
@@ -32,13 +32,13 @@ FOREIGN = {
     "otel": {"opentelemetry"},
     # no extra: pytest itself loads the module that needs it
     "testing": {"pytest"},
-    # no extra: a bar is drawn with whichever is installed, and as text without
+    # no extra: the progress bar uses whichever is installed, and is plain text without them
     "runs": {"tqdm", "rich"},
     "postgres": {"psycopg", "psycopg_pool", "procrastinate"},
-    # no extra: they are in the same wheel, and the program brings the two together
+    # no extra: they are in the same wheel
     "command_line": {"kernai_providers"},
 }
-FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all
+FACADE = ""  # kernai/__init__.py: only the public names; the top layer
 PROVIDERS = SRC / "kernai_providers"
 #: the same for the modules of `kernai_providers`: each layer may import itself and those above it in this list
 PROVIDER_LAYERS = (
@@ -60,8 +60,8 @@ UPWARD = {
     ("command_line.program", ""): "likewise, for `kernai --version`",
 }
 
-# Slow to import or heavy to have; imported inside the functions that need them. `inspect` is an exception: dataclasses
-# loads it on the Pythons of today, so only an import of our own can be forbidden.
+# Slow or large modules, imported inside the functions that need them. `inspect` is an exception: `dataclasses` loads
+# it on current Pythons, so only our own imports can be forbidden.
 LAZY = {
     "asyncio": "a synchronous program needs no event loop; 20 ms",
     "concurrent.futures": "only workflows and parallel skills have a pool",
@@ -107,7 +107,7 @@ def is_for_types_only(node: ast.AST) -> bool:
 
 
 def statements(tree: ast.AST, *, inside_functions: bool) -> Iterator[ast.AST]:
-    """The nodes that run: at import time, or with those in functions, ever. Type-only imports never do."""
+    """Yield the nodes that run at import time, with `inside_functions` all that ever run. Type-only imports do not."""
     for node in ast.iter_child_nodes(tree):
         if is_for_types_only(node):
             continue
@@ -116,7 +116,7 @@ def statements(tree: ast.AST, *, inside_functions: bool) -> Iterator[ast.AST]:
             yield from statements(node, inside_functions=inside_functions)
 
 
-@cache  # three tests ask for those of all modules
+@cache  # three tests need the imports of all modules
 def imported_names(module: str, *, inside_functions: bool = True) -> frozenset[tuple[str, int]]:
     """The absolute dotted names that a module imports, each with its line."""
     path = MODULES[module]
@@ -141,7 +141,7 @@ def own_imports(module: str) -> Iterator[tuple[str, int]]:
 
 
 def run_fresh(code: str) -> str:
-    """Run code in a process of its own, with third-party packages installed, and return what it printed."""
+    """Run code in a new process, with third-party packages installed, and return what it printed."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))}
     environment["PYTHONPATH"] = str(SRC)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -151,23 +151,23 @@ def run_fresh(code: str) -> str:
 
 @pytest.fixture(scope="module")
 def loaded_by_import() -> set[str]:
-    """The modules that `import kernai` loads, beyond what a bare interpreter has."""
+    """The modules that `import kernai` loads in a bare interpreter."""
     code = "import sys; bare = set(sys.modules); import kernai; print(*sorted(set(sys.modules) - bare))"
     return set(run_fresh(code).split())
 
 
-def test_importing_kernai_loads_the_standard_library_and_itself_only(loaded_by_import: set[str]) -> None:
+def test_importing_kernai_loads_only_itself_and_the_standard_library(loaded_by_import: set[str]) -> None:
     foreign = {name for name in loaded_by_import if name.partition(".")[0] not in {*sys.stdlib_module_names, "kernai"}}
     assert foreign == set()
 
 
 @pytest.mark.parametrize("module", sorted({*LAZY, *ON_DEMAND} - {"inspect"}))
-def test_importing_kernai_leaves_unloaded(loaded_by_import: set[str], module: str) -> None:
+def test_importing_kernai_does_not_load(loaded_by_import: set[str], module: str) -> None:
     loaded = {name for name in loaded_by_import if name == module or name.startswith(module + ".")}
     assert loaded == set(), LAZY.get(module) or ON_DEMAND[module]
 
 
-def test_what_is_always_loaded_imports_slow_modules_only_where_it_uses_them(loaded_by_import: set[str]) -> None:
+def test_modules_that_are_always_loaded_import_slow_modules_only_inside_functions(loaded_by_import: set[str]) -> None:
     always = [module for module in MODULES if f"kernai.{module}".removesuffix(".") in loaded_by_import]
     slow = [
         f"{module}:{line} imports {name} at its top: {LAZY[lazy]}"
@@ -177,7 +177,7 @@ def test_what_is_always_loaded_imports_slow_modules_only_where_it_uses_them(load
         if f"{name}.".startswith(f"{lazy}.")
     ]
     assert slow == []
-    assert len(always) > 50  # else the set was read wrong, and nothing was checked
+    assert len(always) > 50  # otherwise the set was read wrong and nothing was checked
 
 
 def test_the_core_imports_only_the_standard_library_and_kernai() -> None:
@@ -194,7 +194,7 @@ def package_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def test_every_package_and_top_level_module_has_its_place_in_the_order() -> None:
+def test_every_package_and_top_level_module_has_a_place_in_the_order_of_layers() -> None:
     assert {package_of(module) for module in MODULES} - {FACADE} == set(ORDER)
 
 
@@ -211,7 +211,7 @@ def test_each_package_imports_only_itself_and_those_before_it() -> None:
     assert [place for place in UPWARD if place not in upward] == []
 
 
-def test_the_modules_of_the_providers_import_their_own_layer_those_above_it_and_the_standard_library() -> None:
+def test_the_provider_modules_import_only_their_own_layer_those_above_it_and_the_standard_library() -> None:
     rank = {module: at for at, layer in enumerate(PROVIDER_LAYERS) for module in layer.split()}
     paths = {path.stem: path for path in PROVIDERS.glob("*.py")}
     assert rank.keys() == paths.keys(), "give each module its place in PROVIDER_LAYERS"
@@ -229,7 +229,7 @@ def test_the_modules_of_the_providers_import_their_own_layer_those_above_it_and_
 
 
 @pytest.mark.process
-def test_importing_the_providers_loads_the_standard_library_and_kernai_only() -> None:
+def test_importing_the_providers_loads_only_kernai_and_the_standard_library() -> None:
     loaded = run_fresh("import sys; bare = set(sys.modules); import kernai_providers; print(*set(sys.modules) - bare)")
     foreign = {name.partition(".")[0] for name in loaded.split()} - sys.stdlib_module_names
     assert foreign == {"kernai", "kernai_providers"}
@@ -245,7 +245,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail("a circle of imports: " + " -> ".join(error.args[1]))
 
 
-def test_no_module_bears_the_name_of_an_export() -> None:
+def test_no_module_has_the_name_of_an_export() -> None:
     import kernai
 
     words = {word for module in MODULES for word in module.split(".")}
@@ -253,7 +253,7 @@ def test_no_module_bears_the_name_of_an_export() -> None:
 
 
 @pytest.mark.slow
-def test_every_export_stays_what_it_is_when_every_module_has_been_imported() -> None:
+def test_importing_every_module_does_not_change_any_export() -> None:
     modules = [f"kernai.{module}" for module in MODULES if module]
     run_fresh(
         "import importlib, kernai\n"
@@ -264,7 +264,7 @@ def test_every_export_stays_what_it_is_when_every_module_has_been_imported() -> 
     )
 
 
-def test_the_exports_are_sorted_out_and_exist() -> None:
+def test_every_export_exists() -> None:
     import kernai
 
     assert len(kernai.__all__) == len(set(kernai.__all__))

@@ -1,4 +1,4 @@
-"""Runs as OpenTelemetry spans, read back from the SDK's exporter in memory."""
+"""Runs as OpenTelemetry spans, read from the SDK's in-memory exporter."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def search(query: str) -> str:
 
 
 class Traced:
-    """A sink, and the spans that came of it."""
+    """A span sink and the spans it has ended."""
 
     def __init__(self, **options: Any) -> None:
         self._exporter = InMemorySpanExporter()
@@ -94,7 +94,7 @@ Runner = Callable[..., Result]
 
 
 @WAYS
-def test_a_run_its_model_calls_and_its_tools_are_spans_in_one_another(run: Runner) -> None:
+def test_spans_of_model_calls_and_tools_are_nested_in_the_span_of_the_run(run: Runner) -> None:
     traced = Traced(provider_name="openai")
     run(agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), traced.sink)
     assert traced.parents() == {
@@ -117,7 +117,7 @@ def test_a_run_its_model_calls_and_its_tools_are_spans_in_one_another(run: Runne
     assert SECRET not in "".join(one.to_json() for one in traced.spans), "what was said stays in the process"
 
 
-def test_with_content_spans_hold_what_was_said_in_the_conventions_form() -> None:
+def test_with_content_spans_hold_the_messages_as_the_conventions_say() -> None:
     traced = Traced(content=True)
     run_sync(agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), traced.sink)
     tool = traced.named("execute_tool search").attributes or {}
@@ -133,7 +133,7 @@ def test_with_content_spans_hold_what_was_said_in_the_conventions_form() -> None
 
 
 @WAYS
-def test_what_fails_is_an_error_with_its_type(run: Runner) -> None:
+def test_a_failed_call_is_an_error_span_with_its_type(run: Runner) -> None:
     traced = Traced()
     calls = '<command name="search">fail</command><command name="gone">x</command>'
     run(agent_saying(calls, RuntimeError("overloaded")), traced.sink)
@@ -145,7 +145,7 @@ def test_what_fails_is_an_error_with_its_type(run: Runner) -> None:
     assert all(one.status.description is None for one in traced.spans)
 
 
-def test_a_limit_is_the_error_of_the_run() -> None:
+def test_a_run_that_hits_a_limit_has_that_as_its_error() -> None:
     traced = Traced()
     run_sync(agent_saying('<command name="search">tea</command>'), traced.sink, limits=Limits(max_calls=1))
     whole = traced.named("invoke_agent clerk")
@@ -157,7 +157,7 @@ PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input
 
 
 @WAYS
-def test_tasks_are_below_their_workflow_and_agents_below_the_call_that_asks_them(run: Runner) -> None:
+def test_spans_of_tasks_are_below_their_workflow_and_those_of_sub_agents_below_their_call(run: Runner) -> None:
     traced = Traced()
     helper = agent_saying("<final>helped</final>", name="helper", skills=None).as_skill("ask", "Asks.")
     agent = agent_saying(
@@ -174,7 +174,7 @@ def test_tasks_are_below_their_workflow_and_agents_below_the_call_that_asks_them
     assert tasks == {None, "a", "b"}
 
 
-def test_a_workflow_that_was_stopped_is_an_error() -> None:
+def test_a_stopped_workflow_is_an_error_span() -> None:
     traced = Traced()
     with traced.sink as sink:
         sink.record(Event("workflow_start", {"goal": "", "strategy": "mixed", "tasks": []}, 0, run_id="r"))
@@ -183,14 +183,14 @@ def test_a_workflow_that_was_stopped_is_an_error() -> None:
     assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "workflow_error")
 
 
-def test_the_callers_span_is_around_the_run() -> None:
+def test_the_span_of_a_run_is_below_the_callers_span() -> None:
     traced = Traced()
     with traced.provider.get_tracer("host").start_as_current_span("request"):
         run_sync(agent_saying("<final>x</final>"), traced.sink)
     assert ("invoke_agent clerk", "request") in traced.parents()
 
 
-def test_a_recording_is_exported_later_with_its_own_times() -> None:
+def test_spans_of_a_recording_exported_later_keep_the_recorded_times() -> None:
     live, later, kept = Traced(), Traced(), MemorySink()
     agent = agent_saying('<command name="search">tea</command>', "<final>Found.</final>")
     execute(agent, "Look.", recorder=Recorder(kept))
@@ -202,7 +202,7 @@ def test_a_recording_is_exported_later_with_its_own_times() -> None:
     assert all((one.end_time or 0) >= (one.start_time or 0) for one in later.spans)
 
 
-def test_a_run_without_its_start_and_one_without_its_end_are_spans_too() -> None:
+def test_a_recording_without_its_start_or_its_end_still_results_in_spans() -> None:
     traced = Traced()
     with traced.sink as sink:
         for type, data in [("run_resumed", {}), ("messages_sent", []), ("skill_result", {"call_id": "0.0", "skill": "x"})]:
@@ -211,7 +211,7 @@ def test_a_run_without_its_start_and_one_without_its_end_are_spans_too() -> None
     assert [event.name for event in traced.named("invoke_agent").events] == ["kernai.run_resumed"]
 
 
-def test_nothing_stays_open_after_many_runs() -> None:
+def test_no_span_stays_open_after_many_runs() -> None:
     traced = Traced()
     for _ in range(50):
         run_sync(agent_saying('<command name="search">fail</command>', RuntimeError("x")), traced.sink)
@@ -224,7 +224,7 @@ class Raising(SpanProcessor):
         raise RuntimeError(span.name)
 
 
-def test_a_processor_that_raises_leaves_nothing_open() -> None:
+def test_a_processor_that_raises_leaves_no_span_open() -> None:
     traced = Traced()
     traced.provider.add_span_processor(Raising())
     agent = agent_saying('<command name="search">tea</command>', PLAN, "<final>a</final>", "<final>b</final>", "<final>x</final>")
@@ -242,7 +242,7 @@ def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:
     assert (traced.named("chat").attributes or {})["gen_ai.usage.input_tokens"] == 100
 
 
-def test_a_model_call_says_who_answered_and_what_the_cache_did() -> None:
+def test_a_model_calls_span_names_the_model_that_answered_and_the_cached_tokens() -> None:
     class Vendor(Provider):
         def call(self, *_: Any) -> LlmResponse:
             beside = {"model": "gpt-4o-2024", "response_id": "r-1"}
@@ -259,7 +259,7 @@ def test_a_model_call_says_who_answered_and_what_the_cache_did() -> None:
 
 
 @pytest.mark.parametrize("content", [False, True])
-def test_it_is_the_sink_that_a_recorder_expects(content: bool) -> None:
+def test_the_span_sink_keeps_the_contract_of_sinks(content: bool) -> None:
     check_sink(lambda: Traced(content=content).sink)
 
 
@@ -274,7 +274,7 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     return {f"{metric.name} {metric.unit}": list(metric.data.data_points) for metric in metrics}
 
 
-def test_each_model_call_is_measured_as_the_conventions_have_it() -> None:
+def test_each_model_call_is_measured_as_the_conventions_say() -> None:
     sink, reader = measured()
     answers = (LlmResponse('<command name="search">{"query": "tea"}</command>', prompt_tokens=100, completion_tokens=10),
                LlmResponse("<final>Done.</final>", prompt_tokens=200, completion_tokens=5, metadata={"model": "text-only-2"}))
@@ -292,7 +292,7 @@ def test_each_model_call_is_measured_as_the_conventions_have_it() -> None:
     assert about["gen_ai.request.model"] == "text-only"
 
 
-def test_a_failed_call_is_measured_with_its_error_and_unknown_usage_is_not() -> None:
+def test_a_failed_call_is_measured_with_its_error_but_without_unknown_usage() -> None:
     sink, reader = measured()
     provider = MockProvider("x").fail_on_step(0)
     execute(Agent(instructions="", provider=provider), "Hi", recorder=Recorder(sink))

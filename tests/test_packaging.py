@@ -1,4 +1,4 @@
-"""What a wheel of this checkout would be, and that the one entry to the tools behaves."""
+"""The metadata of the package, and how `dev.py` handles its command line and old Pythons."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_version_is_a_constant_of_the_package_and_heads_the_changelog(projec
     assert versions[0] == kernai.__version__
 
 
-def test_the_forge_checks_each_python_that_the_package_says_it_supports(project: dict[str, Any]) -> None:
+def test_ci_tests_every_python_that_the_package_says_it_supports(project: dict[str, Any]) -> None:
     classifiers = "\n".join(project["project"]["classifiers"])
     supported = re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
     matrix = re.search(r"^        python: \[(.*)\]$", (ROOT / ".github/workflows/checks.yml").read_text("utf-8"), re.MULTILINE)
@@ -54,7 +54,7 @@ def test_the_forge_checks_each_python_that_the_package_says_it_supports(project:
 
 
 @pytest.mark.parametrize("package", ["kernai", "kernai_providers"])
-def test_every_package_says_that_it_is_typed(package: str) -> None:
+def test_every_package_is_marked_as_typed(package: str) -> None:
     folder = ROOT / "src" / package
     assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
 
@@ -79,20 +79,20 @@ def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[st
     assert complaint in refused.stderr.splitlines()[-1]
 
 
-def test_the_marks_that_the_entry_leaves_out_are_registered(project: dict[str, Any]) -> None:
+def test_the_pytest_marks_that_dev_py_leaves_out_are_registered(project: dict[str, Any]) -> None:
     entry = runpy.run_path(str(ROOT / "dev.py"))
     registered = {mark.partition(":")[0] for mark in project["tool"]["pytest"]["ini_options"]["markers"]}
     assert set(re.findall(r"not (\w+)", entry["FAST"])) == registered
     assert set(re.findall(r"not (\w+)", entry["MEASURED"])) < registered
 
 
-def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:
+def test_dev_py_parses_on_pythons_that_it_refuses() -> None:
     entry = ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 6))
     imported = {node.module for node in ast.walk(entry) if isinstance(node, ast.ImportFrom)}
     assert "__future__" not in imported, "a feature that a Python does not know is a syntax error there"
 
 
-def test_the_version_is_checked_behind_nothing_but_imports_that_python_3_6_has() -> None:
+def test_dev_py_checks_the_version_right_after_imports_that_python_3_6_has() -> None:
     statements = [ast.unparse(one) for one in ast.parse((ROOT / "dev.py").read_text(encoding="utf-8")).body]
     check = next(at for at, one in enumerate(statements) if one.startswith("if sys.version_info < OLDEST_PYTHON:"))
     assert statements[check].splitlines()[-1].strip() == "sys.exit(2)"
@@ -105,7 +105,7 @@ def test_the_version_is_checked_behind_nothing_but_imports_that_python_3_6_has()
 
 @pytest.mark.process
 def test_an_old_python_gets_a_clear_error_before_code_it_cannot_run() -> None:
-    """As on Python 3.6, where a `CompletedProcess[str]` in a signature is an error of its own."""
+    """Python 3.6 is one example: `CompletedProcess[str]` in a signature raises there."""
     program = (
         "import runpy, subprocess, sys\n"
         "sys.version_info = (3, 6, 15, 'final', 0)\n"
@@ -120,8 +120,8 @@ def test_an_old_python_gets_a_clear_error_before_code_it_cannot_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_pyright_knows_the_answers_type_and_what_is_a_mistake(tmp_path: Path) -> None:
-    """mypy checks all of this anyway, as `dev.py types`."""
+def test_pyright_infers_the_type_of_an_answer_and_reports_mistakes(tmp_path: Path) -> None:
+    """mypy checks the same file in `dev.py types`."""
     pyright = [sys.executable, "-m", "pyright"]
     if subprocess.run([*pyright, "--version"], capture_output=True, timeout=300, check=False).returncode:
         pytest.skip("pyright is not installed, or finds no node")

@@ -1,4 +1,4 @@
-"""What only a process of its own can show: real signals, and that nothing keeps a program from ending."""
+"""What only a separate process can show: real signals, and that nothing keeps a program from ending."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: seconds after which a program that hangs fails its test; none takes that long when all is well
 PATIENCE = 30
 
-#: what every program begins with: `model` and `agent` make runs of several kinds, `sink` records them
+#: the start of every program: `model` and `agent` make runs of several kinds, `sink` records them
 OPENING = """
 import asyncio, sys, threading
 import kernai
@@ -101,7 +101,7 @@ def agent(*texts, **options):
 
 @pytest.fixture(scope="module")
 def strict_python() -> Iterator[WarmPython]:
-    """A Python that has imported kernai, in development mode, which warns of whatever is left open."""
+    """A Python that has imported kernai, in development mode, which warns about files and sockets left open."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with WarmPython("kernai", environment=environment, options=["-X", "dev"]) as python:
         yield python
@@ -109,7 +109,7 @@ def strict_python() -> Iterator[WarmPython]:
 
 @contextmanager
 def program(python: WarmPython, path: Path, source: str, *words: str) -> Iterator[WarmProcess]:
-    """Starts a program and waits for the words it says, each on a line; it is killed if a test gives it up."""
+    """Start a program and wait until it has printed `words`, one per line; it is killed at the end."""
     script = path.with_name("program.py")
     script.write_text(OPENING + source)
     with python.run(script, str(path)) as process:
@@ -129,13 +129,13 @@ def interrupt(process: WarmProcess) -> None:
 
 
 def end_of(process: WarmProcess) -> str:
-    """Waits for the program to end; gives what it wrote to standard error."""
+    """Wait for the program to end, and return what it wrote to standard error."""
     _, stderr = process.communicate(timeout=PATIENCE)
     return stderr
 
 
 def entries_of(path: Path) -> list[dict[str, Any]]:
-    """The recording; its last event must be the root's result."""
+    """Read the recording; its last event must be the root's result."""
     entries = JsonlSink.read(path)
     assert (entries[-1]["event"], entries[-1]["scope"]) == ("result", "")
     return entries
@@ -259,7 +259,7 @@ INTERRUPTED: dict[str, tuple[str, list[str], set[str]]] = {
 
 
 @pytest.mark.parametrize("source, words, scopes", INTERRUPTED.values(), ids=INTERRUPTED.keys())
-def test_ctrl_c_ends_with_a_result_event_and_then_the_program(
+def test_ctrl_c_ends_the_run_with_a_result_event_and_then_the_program(
     strict_python: WarmPython, tmp_path: Path, source: str, words: list[str], scopes: set[str]
 ) -> None:
     path = tmp_path / "run.jsonl"

@@ -1,4 +1,4 @@
-"""Secrets in text: found in every encoding, replaced whole, in linear time."""
+"""Secrets in text are found in every encoding and replaced completely, in linear time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_secret_is_hidden_in_every_spelling(spelling: str) -> None:
+def test_a_secret_is_hidden_in_every_encoding(spelling: str) -> None:
     redactor = Redactor({SECRET: "[key]", 'cr"et': "[part]"})
     written = SPELLINGS[spelling](SECRET)
     shown = redactor.text(f"before {written} after")
@@ -57,13 +57,13 @@ def test_a_secret_is_hidden_in_every_spelling(spelling: str) -> None:
 
 
 @given(st.text(min_size=1), st.sampled_from(sorted(set(SPELLINGS) - {"in capitals", "markdown"})))
-def test_no_secret_breaks_the_search(secret: str, spelling: str) -> None:
+def test_any_secret_can_be_searched_for(secret: str, spelling: str) -> None:
     written = SPELLINGS[spelling](secret) if secret.isprintable() else secret
     assert "[key]" in Redactor({secret: "[key]"}).text(written)
 
 
 @given(st.text("sk-?>~1ü", min_size=6), st.text(max_size=4), st.text(max_size=4), st.booleans())
-def test_a_secret_is_hidden_in_base64_wherever_it_begins(secret: str, before: str, after: str, for_urls: bool) -> None:
+def test_a_secret_is_hidden_in_base64_at_any_offset(secret: str, before: str, after: str, for_urls: bool) -> None:
     encode = base64.urlsafe_b64encode if for_urls else base64.b64encode
     octets = [one.encode("utf-8", "replace") for one in (before, secret, after)]
     text = encode(b"".join(octets)).decode()
@@ -79,7 +79,7 @@ def test_text_without_secrets_is_unchanged() -> None:
     assert Redactor({"NOT-IN-THERE": "[key]"}).data(data) == data
 
 
-def test_the_longer_of_two_secrets_is_replaced_whole_and_no_mark_is_searched() -> None:
+def test_the_longer_of_two_secrets_is_replaced_whole_and_replacements_are_not_searched_again() -> None:
     redactor = Redactor({"secret": "[secret]", "secret-and-more": "[more]", "more": "[third]"})
     assert redactor.text("secret-and-more secret") == "[more] [secret]"
     redactor.add("later", "[added]")
@@ -87,12 +87,12 @@ def test_the_longer_of_two_secrets_is_replaced_whole_and_no_mark_is_searched() -
     assert redactor.text("later secret") == "[added] [secret]"
 
 
-def test_a_secret_is_text_and_not_a_pattern() -> None:
+def test_a_secret_is_searched_for_as_text_and_not_as_a_pattern() -> None:
     assert Redactor({"a.*b": "[key]"}).text("axxb a.*b") == "axxb [key]"
 
 
 @pytest.mark.parametrize("secret", ["\\" * 60 + "x", "\\x" * 30 + "y", "%" * 60 + "x", "u0075" * 20 + "x", "&amp;" * 20 + "x"])
 @pytest.mark.parametrize("text", ["\\" * 9_000, "\\x" * 4_500, "%25" * 3_000, "u0075" * 1_800, "&amp;" * 1_800])
 def test_escape_characters_do_not_make_the_search_slow(secret: str, text: str) -> None:
-    """Exponential time would never end, and quadratic time here is seconds."""
+    """With exponential time this would never end; quadratic time would take seconds."""
     assert Redactor({secret: "[key]"}).text(text) == text

@@ -1,4 +1,4 @@
-"""What a caller may hand in, and what a caller's mistake says."""
+"""What a caller may pass to a run, and the errors for mistakes."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def test_a_mistake_raises_at_the_call_and_names_the_argument(
 
 
 @pytest.mark.parametrize("it", [None, "agent", Agent, {"instructions": "x"}])
-def test_an_agent_of_another_kind_is_a_mistake(it: Any) -> None:
+def test_an_agent_that_is_not_an_agent_is_a_type_error(it: Any) -> None:
     with pytest.raises(TypeError, match="agent must be an Agent"):
         execute(it, "go")
 
 
 @pytest.mark.parametrize("content", [None, 3, b"go", ["a", 3], [None], {"go"}, {"text": "go"}])
-def test_an_input_of_another_kind_is_a_mistake(content: Any) -> None:
+def test_an_input_of_an_unsupported_type_is_an_error(content: Any) -> None:
     with pytest.raises(TypeError, match="input m"):
         execute(agent(), content)
 
@@ -117,7 +117,7 @@ def test_text_media_and_lists_of_both_are_an_input() -> None:
         assert result.messages[0].text == shown
 
 
-def test_a_runs_messages_work_as_history_even_after_json() -> None:
+def test_the_messages_of_a_run_work_as_history_even_after_json() -> None:
     context = Context()
     first = execute(agent("seen"), ["look", PICTURE], context=context)
     for history in (first.messages, [message.to_dict() for message in first.messages]):
@@ -128,7 +128,7 @@ def test_a_runs_messages_work_as_history_even_after_json() -> None:
         assert result.messages[0].media == (PICTURE,)
 
 
-def test_media_that_the_store_does_not_know_become_their_placeholder() -> None:
+def test_media_that_the_store_does_not_have_become_a_placeholder() -> None:
     history = [{"role": "user", "content": ["look", {"id": "media_0", "kind": "image", "mime_type": "image/png"}]}]
     assert execute(agent(), "go", history=history).messages[0].text == "look[image unavailable: image/png]"
 
@@ -155,7 +155,7 @@ def test_a_provider_and_a_context_that_are_empty_containers_are_used() -> None:
     assert seen == [shop, shop]
 
 
-def test_the_provider_is_the_argument_else_the_agents_else_the_configured_one() -> None:
+def test_the_providers_order_is_the_argument_then_the_agents_then_the_configured_one() -> None:
     configure(default_provider=MockProvider("configured"))
     assert run(Agent(instructions="x"), "go") == "configured"
     assert run(agent("the agent's"), "go") == "the agent's"
@@ -177,7 +177,7 @@ def test_the_recording_says_what_was_started_and_by_whom() -> None:
     assert {event.run_id for event in recorder.entries} == {"r-1"}
 
 
-def test_every_run_has_an_id_of_its_own() -> None:
+def test_every_run_has_its_own_id() -> None:
     assert len({execute(agent(), "go").run_id for _ in range(50)}) == 50
 
 
@@ -196,7 +196,7 @@ async def test_a_stream_may_be_closed_from_within_its_own_run() -> None:
 
 
 @pytest.mark.parametrize("door", [run, stream, aexecute, run_plan, resume, aresume])
-def test_help_lists_each_option_of_a_front_door_and_says_what_it_means(door: Callable[..., Any]) -> None:
+def test_help_on_a_function_that_runs_agents_explains_each_option(door: Callable[..., Any]) -> None:
     shown = inspect.signature(door).parameters.keys()
     assert shown >= {"provider", "limits", "on_event", "store"}
     assert ("history" in shown) == (door not in (resume, aresume))
@@ -205,6 +205,6 @@ def test_help_lists_each_option_of_a_front_door_and_says_what_it_means(door: Cal
     assert [name for name in shown - own if f"`{name}`" not in str(door.__doc__)] == []
 
 
-def test_an_option_with_a_typo_is_an_error_that_knows_the_options_of_its_function() -> None:
+def test_an_option_with_a_typo_is_an_error_that_suggests_an_option_of_the_function() -> None:
     with pytest.raises(TypeError, match="unknown option 'aprovals'; did you mean 'approvals'"):
         resume(agent(), "r", aprovals={})  # type: ignore[call-arg]

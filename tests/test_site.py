@@ -1,4 +1,4 @@
-"""The pages are complete and agree with one another: the reference, the menu, the tables, the claims, the links."""
+"""The pages of the docs are complete and consistent: the reference, the menu, the tables, the claims, the links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 REFERENCE = ROOT / "docs" / "reference"
 NAMED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 NAV = re.compile(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", re.MULTILINE)
-#: said in one place, though two modules name them
+#: exported by two modules, but documented once
 ELSEWHERE = {"kernai.middleware.Pause", "kernai.middleware.Stop"}
 
 
@@ -32,14 +32,14 @@ ELSEWHERE = {"kernai.middleware.Pause", "kernai.middleware.Stop"}
         pytest.param("kernai.mcp", marks=pytest.mark.mcp),
     ],
 )
-def test_each_public_name_is_once_in_the_reference(module: str) -> None:
+def test_each_public_name_is_in_the_reference_once(module: str) -> None:
     written = Counter(name for page in REFERENCE.glob("*.md") for name in NAMED.findall(page.read_text("utf-8")))
     public = {f"{module}.{name}" for name in importlib.import_module(module).__all__} - ELSEWHERE
     assert {name: written[name] for name in public} == dict.fromkeys(public, 1)
     assert {name for name in written if name.rpartition(".")[0] == module} == public
 
 
-def test_each_page_is_once_in_the_menu_of_the_site() -> None:
+def test_each_page_is_in_the_menu_of_the_site_once() -> None:
     menu = Counter(NAV.findall((ROOT / "mkdocs.yml").read_text("utf-8")))
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert menu == dict.fromkeys({*pages, "CHANGELOG.md", "examples/README.md"}, 1)
@@ -53,7 +53,7 @@ def test_the_menu_lists_the_guides_in_the_order_of_their_index() -> None:
     assert ["guides/index.md", *index] == [page for page in menu if not page.startswith("providers/")]
 
 
-def test_only_one_page_is_for_those_who_know_the_gem() -> None:
+def test_only_one_page_mentions_the_ruby_gem() -> None:
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in {"porting.md", "index.md"}]
     assert [path.name for path in pages if re.search(r"\b(?:gem|Ruby)\b", path.read_text("utf-8"))] == []
 
@@ -76,7 +76,7 @@ def numbers(text: str) -> set[str]:
     return set(re.findall(r"\b\d[\d,.]*\b", text))
 
 
-def test_the_benchmarks_open_with_one_table_of_claims_each_with_a_command_and_a_day() -> None:
+def test_the_benchmarks_start_with_one_table_of_claims_each_with_a_command_and_a_date() -> None:
     first_table = BENCHMARKS[: BENCHMARKS.index("\n## How to measure\n")]
     rows = [line for line in first_table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(list(CLAIM.finditer(first_table))) >= 3
@@ -84,7 +84,7 @@ def test_the_benchmarks_open_with_one_table_of_claims_each_with_a_command_and_a_
         assert re.fullmatch(r"\d+ \w+ 20\d\d", row["day"]), row[0]
 
 
-def test_each_figure_of_readme_is_in_the_table_of_claims_with_its_command_and_says_what_was_not_measured() -> None:
+def test_each_figure_in_the_readme_is_in_the_table_of_claims_and_says_what_was_not_measured() -> None:
     known = {row["command"]: row["measured"] for row in CLAIM.finditer(BENCHMARKS)}
     claims = list(CLAIMED.finditer(README))
     assert len(claims) == 3
@@ -95,7 +95,7 @@ def test_each_figure_of_readme_is_in_the_table_of_claims_with_its_command_and_sa
     assert FIGURE.findall(text) == []
 
 
-def test_the_claims_say_what_the_tables_say() -> None:
+def test_the_claims_agree_with_the_tables() -> None:
     measured = BENCHMARKS[BENCHMARKS.index("\n### Framing\n"):]
     for row in CLAIM.finditer(BENCHMARKS):
         if row["command"].split()[-1] in ("framing", "dialects", "model"):
@@ -110,19 +110,19 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as links name them."""
+    """Return the anchors of a page's headings, as links write them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_map_of_the_house_has_a_row_for_each_folder_and_file_in_the_order_of_the_layers() -> None:
+def test_the_table_of_layers_has_a_row_for_each_package_and_module_in_order() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layers = text[text.index("## Layers") : text.index("## kernai_providers")]
     assert re.findall(r"^\| `(\w+)` \|", layers, re.MULTILINE) == list(ORDER)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_the_links_of_a_page_work(page: Path) -> None:
     broken = []
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve() if target else page

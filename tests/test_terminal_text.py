@@ -1,4 +1,4 @@
-"""What a model or a tool wrote reaches a terminal as text and as nothing else."""
+"""Text from a model or a tool cannot control the terminal it is shown on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kernai.terminal_text import one_line, printable
         ("クランプ مصباح 👷🏽‍♀️", "クランプ مصباح 👷🏽‍♀️"),
     ],
 )
-def test_text_reaches_a_terminal_without_what_would_steer_it(text: str, shown: str) -> None:
+def test_characters_that_would_control_a_terminal_are_removed_or_replaced(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
 @given(st.text(st.characters()))
-def test_whatever_the_text_it_can_be_written_and_holds_no_control_character(text: str) -> None:
+def test_any_text_can_be_written_and_holds_no_control_character(text: str) -> None:
     shown = printable(text)
     shown.encode("utf-8")
     assert not any(unicodedata.category(char) == "Cc" for char in shown if char not in "\n\t")
@@ -48,5 +48,5 @@ def test_whatever_the_text_it_can_be_written_and_holds_no_control_character(text
         ("\x1b[2Jgone", 40, "[2Jgone"),
     ],
 )
-def test_a_value_fits_on_one_line_and_says_what_was_cut(value: object, width: int, shown: str) -> None:
+def test_a_long_value_is_cut_to_one_line_and_says_how_much_was_cut(value: object, width: int, shown: str) -> None:
     assert one_line(value, width) == shown

@@ -1,4 +1,4 @@
-"""`WorkerPool`: bounded, and never starved by work that waits for other work."""
+"""`WorkerPool` is bounded, and jobs that wait for other jobs never starve it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Countdown:
-    """Something to wait for: `count` jobs that end."""
+    """Waits until `count` jobs have ended."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -41,7 +41,7 @@ class Countdown:
 
 
 class Gauge:
-    """How many jobs work at once, and how many at most."""
+    """Counts the jobs that run at the same time, and their maximum."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ def test_a_wrong_size_is_a_value_error(size: object) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 32])
-def test_never_more_jobs_at_once_than_its_size_and_as_many_if_need_be(size: int) -> None:
+def test_the_pool_runs_as_many_jobs_at_once_as_its_size_and_never_more(size: int) -> None:
     pool, gauge, done = WorkerPool(size), Gauge(), Countdown(200)
     together = threading.Barrier(size)
 
@@ -77,7 +77,7 @@ def test_never_more_jobs_at_once_than_its_size_and_as_many_if_need_be(size: int)
     assert gauge.most == size
 
 
-def test_queued_jobs_are_taken_in_their_order() -> None:
+def test_queued_jobs_start_in_the_order_they_were_submitted() -> None:
     pool, order, done = WorkerPool(1), list[int](), Countdown(50)
     begin = threading.Event()
 
@@ -102,7 +102,7 @@ TREES: st.SearchStrategy[Tree] = st.recursive(
 @pytest.mark.slow
 @examples(2)
 @given(tree=TREES, size=st.integers(1, 3))
-def test_any_tree_of_jobs_that_wait_for_their_children_finishes_within_the_bound(tree: Tree, size: int) -> None:
+def test_any_tree_of_jobs_that_wait_for_their_children_finishes_and_stays_within_the_bound(tree: Tree, size: int) -> None:
     pool, gauge = WorkerPool(size), Gauge()
 
     def job(children: Tree, done: Countdown) -> None:
@@ -123,7 +123,7 @@ def test_any_tree_of_jobs_that_wait_for_their_children_finishes_within_the_bound
     assert gauge.most <= size
 
 
-def test_a_job_that_comes_back_from_waiting_goes_before_a_queued_one() -> None:
+def test_a_job_that_has_finished_waiting_goes_before_a_queued_one() -> None:
     pool, order = WorkerPool(1), list[str]()
     waiting, may_return, queued_runs, blocked = (threading.Event() for _ in range(4))
     done = Countdown(3)
@@ -138,7 +138,7 @@ def test_a_job_that_comes_back_from_waiting_goes_before_a_queued_one() -> None:
     def blocker() -> None:
         blocked.set()
         queued_runs.wait(PATIENCE)
-        # the waiter wants its place back before this job ends; only then is there something to choose
+        # the waiter asks for its place back before this job ends; otherwise the pool would have nothing to choose
         while not pool._returning:
             may_return.set()
         order.append("blocker")
@@ -159,7 +159,7 @@ def test_a_job_that_comes_back_from_waiting_goes_before_a_queued_one() -> None:
 
 
 class _Deferred(threading.Condition):
-    """A condition that delays its notifications until it is asked for them, as a busy machine does."""
+    """A condition that holds back its notifications until the test calls `give`, as a busy machine delays them."""
 
     def __init__(self, lock: threading.Lock) -> None:
         super().__init__(lock)
@@ -178,7 +178,7 @@ class _Deferred(threading.Condition):
             super().notify(100)
 
 
-def test_no_place_is_lost_when_several_come_free_before_a_waiter_wakes() -> None:
+def test_no_place_is_lost_when_several_become_free_before_a_waiter_wakes() -> None:
     pool = WorkerPool(2)
     pool._place_free = changed = _Deferred(pool._lock)
     entered, may_return, leave = (threading.Event() for _ in range(3))
@@ -199,7 +199,7 @@ def test_no_place_is_lost_when_several_come_free_before_a_waiter_wakes() -> None
 
     pool.submit(waiter)
     assert entered.wait(PATIENCE)
-    assert changed.kept.acquire(timeout=PATIENCE)  # its place, given up
+    assert changed.kept.acquire(timeout=PATIENCE)  # the waiter has given up its place
     pool.submit(lambda: worker(0))
     pool.submit(lambda: worker(1))
     working.wait(PATIENCE)
@@ -217,7 +217,7 @@ def test_no_place_is_lost_when_several_come_free_before_a_waiter_wakes() -> None
         changed.give()
 
 
-def test_waiting_outside_of_the_pool_does_nothing() -> None:
+def test_waiting_outside_the_pool_does_nothing() -> None:
     pool, done = WorkerPool(1), Countdown(1)
     with pool.waiting(), pool.waiting():
         pool.submit(done.one)
@@ -253,7 +253,7 @@ def test_an_error_while_waiting_still_gives_the_place_back() -> None:
     assert pool._free == 1
 
 
-def test_a_pool_that_keeps_its_threads_gives_them_one_job_after_the_other_until_it_is_closed() -> None:
+def test_a_pool_that_keeps_its_threads_reuses_them_until_it_is_closed() -> None:
     pool, seen = WorkerPool(2, keep=True), list[threading.Thread]()
     for _ in range(50):
         done = Countdown(1)
@@ -264,7 +264,7 @@ def test_a_pool_that_keeps_its_threads_gives_them_one_job_after_the_other_until_
 
         pool.submit(job)
         done.wait()
-        while not pool._idle:  # the thread that has ended its job waits for the next one by and by
+        while not pool._idle:  # soon the thread that has ended its job waits for the next one
             pass
     assert len(set(seen)) == 1
     assert seen[0].is_alive()
@@ -272,11 +272,11 @@ def test_a_pool_that_keeps_its_threads_gives_them_one_job_after_the_other_until_
     seen[0].join(PATIENCE)
     assert not seen[0].is_alive()
     last = Countdown(1)
-    pool.submit(last.one)  # what comes late still runs, in a thread that then ends
+    pool.submit(last.one)  # a job submitted after `close` still runs, in a thread that then ends
     last.wait()
 
 
-def test_a_worker_that_was_given_up_on_takes_no_place_and_no_further_job() -> None:
+def test_an_abandoned_worker_takes_no_place_and_no_further_job() -> None:
     pool, hangs, leave, done = WorkerPool(1, keep=True), threading.Event(), threading.Event(), Countdown(2)
     workers: list[int] = []
 
@@ -297,7 +297,7 @@ def test_a_worker_that_was_given_up_on_takes_no_place_and_no_further_job() -> No
     pool.close()
 
 
-def test_where_no_thread_can_be_started_its_place_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_free_again_if_its_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = WorkerPool(2)
     with monkeypatch.context() as patched:
         def refuse(thread: threading.Thread) -> None:
@@ -317,7 +317,7 @@ def test_where_no_thread_can_be_started_its_place_is_free_again(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("hold", [0.0, 0.000_01, 0.000_2, PATIENCE])
-async def test_an_event_loop_gets_what_a_call_gives_or_raises_held_for_it_or_not(hold: float) -> None:
+async def test_an_event_loop_gets_what_a_call_in_a_worker_returns_or_raises(hold: float) -> None:
     def give(what: object) -> object:
         if isinstance(what, BaseException):
             raise what
@@ -328,12 +328,12 @@ async def test_an_event_loop_gets_what_a_call_gives_or_raises_held_for_it_or_not
             assert await in_worker(pool, partial(give, value), hold=hold) is value
         with pytest.raises(OSError, match="no"):
             await in_worker(pool, partial(give, OSError("no")), hold=hold)
-        # a call's own, which is not a cancellation of whoever waits for it
+        # raised by the call itself, so it does not cancel the task that waits for it
         with pytest.raises(RuntimeError, match="CancelledError"):
             await in_worker(pool, partial(give, asyncio.CancelledError()), hold=hold)
 
 
-async def test_no_call_is_missed_that_ends_just_as_the_loop_turns_to_other_work() -> None:
+async def test_a_call_that_ends_just_as_the_loop_turns_to_other_work_is_not_missed() -> None:
     pool, chance = WorkerPool(4, keep=True), random.Random(1)
 
     async def calls(_: int) -> list[int]:
@@ -347,7 +347,7 @@ async def test_no_call_is_missed_that_ends_just_as_the_loop_turns_to_other_work(
 
 
 @pytest.mark.parametrize("hold", [0.0, 0.000_2])
-async def test_a_cancelled_wait_leaves_its_call_to_end_on_its_own(hold: float) -> None:
+async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float) -> None:
     pool, leave, ended = WorkerPool(1, keep=True), threading.Event(), threading.Event()
 
     def call() -> None:

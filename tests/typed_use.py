@@ -1,6 +1,6 @@
-"""What type checkers know of typed answers. mypy checks it with all tests, `tests/test_packaging.py` with pyright.
+"""What type checkers infer about typed answers. Nothing here is run.
 
-Nothing here is run.
+mypy checks this file with all tests; `tests/test_packaging.py` checks it with pyright.
 """
 
 from __future__ import annotations

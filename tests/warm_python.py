@@ -1,9 +1,9 @@
-"""Programs whose slow imports are done when they start: one Python imports them, and forks for each program.
+"""Start programs quickly: one Python imports the slow modules, then forks for each program.
 
 The MCP SDK takes a second to import, and many tests need a process that uses it and then ends in some way: by a signal,
-by the end of its input, by an exception. `WarmPython` is one process for all of them. What it forks has its own standard
-streams, signals, environment, working folder and exit, with the interpreter's finalization; only the imports are not
-its own. Tests of how an interpreter starts, without a stdin for example, start a real one.
+by the end of its input, by an exception. `WarmPython` is one process for all of them. Each fork has its own standard
+streams, signals, environment, working directory and exit, including the interpreter's finalization; it shares only the
+imports. Tests of how an interpreter starts, without a stdin for example, start a real one.
 
 ::
 
@@ -33,16 +33,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-PATIENCE = 60.0  # seconds for what takes milliseconds, so that a hang is a failure
+PATIENCE = 60.0  # seconds; programs take milliseconds, so only one that hangs fails
 
 
 class WarmPython:
-    """A Python with ``-W error``, and with `options`, that has imported `modules`."""
+    """A Python started with ``-W error`` and `options` that has imported `modules`."""
 
     def __init__(self, *modules: str, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
         self._control, its = socket.socketpair()
         with its:
-            # pipes, because the streams of each program will be these three, with pipes of its own behind them
+            # pipes, because each program replaces these three streams with its own pipes
             self._process = subprocess.Popen(
                 [sys.executable, *options, "-W", "error", __file__, str(its.fileno()), *modules], env=dict(environment),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[its.fileno()],
@@ -52,12 +52,12 @@ class WarmPython:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._control.close()  # which ends its loop
+        self._control.close()  # ends the loop that waits for programs
         outputs = self._process.communicate(timeout=PATIENCE)
         assert (self._process.returncode, *outputs) == (0, b"", b"")
 
     def run(self, program: Path | str, *arguments: str, environment: Mapping[str, str] | None = None) -> WarmProcess:
-        """A process that runs a file as ``python PROGRAM ARGUMENT...`` does; `environment` is all of it, as in `Popen`."""
+        """Start a file as ``python PROGRAM ARGUMENT...`` does; nothing is added to `environment`, as in `Popen`."""
         given = {
             "program": str(program), "arguments": arguments, "folder": os.getcwd(),
             "environment": dict(os.environ if environment is None else environment),
@@ -75,7 +75,7 @@ class WarmPython:
 
 
 class WarmProcess:
-    """A process of a `WarmPython`, with what the tests need of a `Popen`."""
+    """A process of a `WarmPython`, with those methods of `Popen` that the tests need."""
 
     def __init__(self, line: socket.socket, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
         line.settimeout(PATIENCE)
@@ -99,7 +99,7 @@ class WarmProcess:
         self._line.close()
 
     def send_signal(self, number: int) -> None:
-        """Nothing, where the process has ended: its number may be another's by now."""
+        """Send a signal, unless the process has ended: another process may have its id by now."""
         ended = self.returncode is not None or select.select([self._line], [], [], 0)[0]
         if not ended:
             os.kill(self.pid, number)
@@ -114,7 +114,7 @@ class WarmProcess:
         return self.returncode
 
     def communicate(self, input: str = "", timeout: float = PATIENCE) -> tuple[str, str]:
-        """Writes, closes stdin, reads the rest of both outputs, and waits for the end."""
+        """Write `input`, close stdin, read the rest of both outputs, and wait for the process to end."""
         if not self.stdin.closed:
             with suppress(BrokenPipeError):
                 self.stdin.write(input)
@@ -137,11 +137,11 @@ class WarmProcess:
 
 
 def wait_for_a_program(control_number: int, modules: Sequence[str]) -> str:
-    """Forks for each request. Returns only in the children, with the path of the program that they are to run."""
+    """Fork for each request. Returns only in the children, with the path of the program to run."""
     for name in modules:
         import_module(name)
-    gc.freeze()  # the imported objects are left alone, also at a program's end: that would copy every page of them
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    gc.freeze()  # so that garbage collection, even at a program's end, does not copy every page of memory
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that run `keep`
     with socket.socket(fileno=control_number) as control:
         while True:
             request, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4)
@@ -172,7 +172,7 @@ def wait_for_a_program(control_number: int, modules: Sequence[str]) -> str:
 
 
 def keep(process: int, line: int, streams: Sequence[int]) -> None:
-    """Reports the program's process id and exit status to the tests, which are not its parent. Does not return."""
+    """Report the program's process id and exit status to the tests, which are not its parent. Does not return."""
     try:
         for stream in streams:
             os.close(stream)

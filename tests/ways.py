@@ -1,4 +1,4 @@
-"""The ways to run an agent, for tests that hold for all of them."""
+"""The ways to run an agent, for tests that try each of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernai.drivers.asyncio_run_stream import AsyncRunStream
 from kernai.events import KINDS
 
 Way = Callable[..., Result]
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+#: seconds after which a test that hangs fails; nothing takes that long otherwise
 PATIENCE = 20
-#: streamed pieces, which only live callbacks get
+#: events that are emitted live but not recorded: streamed pieces
 LIVE_ONLY = frozenset(kind.type for kind in KINDS.values() if kind.role == "live")
 
 
 def consumed(events: RunStream[Any]) -> Result[Any]:
-    """The result of a stream that is read to its end."""
+    """Read a stream to its end and return its result."""
     with events:
         for _ in events:
             pass
@@ -56,7 +56,7 @@ def by_aresume(*given: Any, **options: Any) -> Result:
 
 
 def as_async(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function as one of asyncio."""
+    """Make an asyncio function of a plain one."""
 
     @wraps(function)
     async def later(*given: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Responses as a model writes them."""
+"""Blocks as a model writes them, for the responses of a mock provider."""
 
 from __future__ import annotations
 
