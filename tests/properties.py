@@ -32,7 +32,7 @@ TRIES = 5
 
 
 def assert_linear(work: Callable[[int], object]) -> None:
-    """Fail if eight times the text costs much more than eight times as much. Quadratic work would cost 64 times as much.
+    """Fail if eight times the text costs much more than eight times as much. Quadratic work costs 64 times as much.
 
     The cost is this thread's processor time, which other load on the machine does not change.
     """

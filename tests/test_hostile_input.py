@@ -1,6 +1,6 @@
-"""Bad input of every kind through whole runs: a clear error, nothing lost, and time in proportion to its size.
+"""Bad input of every kind in whole runs: errors are clear, nothing is lost, and the time is linear in the size.
 
-The sizes prove that time is linear: with anything worse these tests would not end.
+The inputs are so large that with anything slower than linear time these tests would not end.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute])
 
 
 def answering(*texts: str, chunk_size: int = 1 << 16, **options: Any) -> Agent:
-    """An agent whose model says these texts, the last one again and again."""
+    """An agent whose model answers with these texts in turn, then repeats the last one."""
     return Agent(instructions="x", provider=MockProvider(*texts, chunk_size=chunk_size), **options)
 
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Iterator[Recorder]:
-    """Records into memory and into a file; afterwards the file must hold the same, whole."""
+    """A recorder into memory and a file; after the test, both must hold the same complete recording."""
     path = tmp_path / "run.jsonl"
     memory = MemorySink()
     with JsonlSink(path) as sink:
@@ -72,12 +72,12 @@ def results(recorder: Recorder) -> list[Any]:
     return [event.data["result"] for event in recorder.for_event("skill_result")]
 
 
-# ------------------------------------------------------------------------------------------- what a model may say
+# ------------------------------------------------------------------------------------------- what a model may write
 
 LONG = "abcdefghij" * 5 * MB
 
 
-def test_fifty_megabytes_reach_a_skill_whole() -> None:
+def test_an_argument_of_fifty_megabytes_reaches_a_skill_whole() -> None:
     sizes: list[int] = []
 
     @skill(register=False)
@@ -99,11 +99,11 @@ def test_a_large_response_is_recorded_whole(recording: Recorder) -> None:
 TEXTS = {
     "a million '<'": "<" * MB,
     "a million '<block '": "<block " * MB,
-    "a million openings without end": '<block type="command" name="a">' * 100_000,
+    "a million blocks that are never closed": '<block type="command" name="a">' * 100_000,
     "a million closings": "</block>" * MB,
-    "attributes without end": "<block " + 'a="b" ' * 100_000,
-    "a quote without end": '<block type="' + "x" * MB,
-    "white space without end": "<block" + " " * MB,
+    "endless attributes": "<block " + 'a="b" ' * 100_000,
+    "a quote that is never closed": '<block type="' + "x" * MB,
+    "endless white space": "<block" + " " * MB,
     "half a tag at the end": "prose <block type=",
     "NUL bytes and lone surrogates": "a\x00b\ud800c\udfff\ufffe" * 1000,
     "escaped openings": '<block type=\\"plan\\">' * 50_000,
@@ -113,8 +113,8 @@ TEXTS = {
 @pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-def test_a_text_that_is_no_block_is_the_answer_or_is_corrected(way: Way, text: str, recording: Recorder) -> None:
-    if way is by_aexecute:  # which reads it as `execute` does
+def test_text_that_is_not_a_block_is_the_answer_or_is_corrected(way: Way, text: str, recording: Recorder) -> None:
+    if way is by_aexecute:  # parses as `execute` does, so a shorter text is enough
         text = text[:50_000]
     result = way(answering(text, final("done")), recorder=recording)
     incomplete = recording.for_event("block_incomplete")
@@ -131,7 +131,7 @@ ODD_NAMES = [
 
 @WAYS
 @pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: repr(name[:12]))
-def test_a_name_of_any_kind_is_an_error_that_stays_one_block(way: Way, name: str, recording: Recorder) -> None:
+def test_an_odd_skill_name_results_in_exactly_one_error_block(way: Way, name: str, recording: Recorder) -> None:
     quote = "'" if '"' in name and "'" not in name else '"'
     written = name.replace('"', "'") if '"' in name and "'" in name else name
     text = f"<block type={quote}command{quote} name={quote}{written}{quote}>x</block>"
@@ -145,7 +145,7 @@ def test_a_name_of_any_kind_is_an_error_that_stays_one_block(way: Way, name: str
 
 
 @WAYS
-def test_a_skill_that_takes_anything_gets_what_json_can_say(way: Way, recording: Recorder) -> None:
+def test_a_skill_that_accepts_any_data_gets_whatever_json_can_express(way: Way, recording: Recorder) -> None:
     seen: list[Any] = []
 
     @skill(register=False)
@@ -160,7 +160,7 @@ def test_a_skill_that_takes_anything_gets_what_json_can_say(way: Way, recording:
     assert seen[0]["big"] == int("9" * 4_000)
 
 
-# ------------------------------------------------------------------------------------------- what a skill may give
+# -------------------------------------------------------------------------------- what a skill may return or raise
 
 
 class _NoText:
@@ -171,7 +171,7 @@ class _NoText:
 
 
 class _NoAttributes:
-    """Answers every question about itself with an exception of its own."""
+    """Raises an exception whenever an attribute is read."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"no {name} here")
@@ -190,7 +190,7 @@ class _Data:
 
 def _cyclic() -> list[Any]:
     made: list[Any] = []
-    made.extend([made, made])  # twice: to follow it is more than endless
+    made.extend([made, made])  # twice, so that following it takes exponential time
     return made
 
 
@@ -324,8 +324,8 @@ def test_whatever_a_skill_raises_the_run_continues(
 
 @WAYS
 @pytest.mark.parametrize("who", ["skill", "async skill", "provider"])
-def test_even_generator_exit_ends_with_a_result(way: Way, who: str) -> None:
-    """Whether it is taken for a failure or let through: the recording must end properly."""
+def test_a_recording_ends_with_a_result_even_after_generator_exit(way: Way, who: str) -> None:
+    """A run may treat it as a failure or let it through, but the recording must end with a result."""
 
     def fail(*_: Any) -> str:
         raise GeneratorExit("odd")
@@ -346,11 +346,11 @@ def test_even_generator_exit_ends_with_a_result(way: Way, who: str) -> None:
     assert recorder.entries[-1].type == "result"
 
 
-# ------------------------------------------------------------------------------------------- what a provider may give
+# ----------------------------------------------------------------------------- what a provider may return or raise
 
 
 class Giving(Provider):
-    """Returns whatever it was given, after streaming whatever it was given."""
+    """Streams the given pieces, then returns the given answer, of whatever types these are."""
 
     def __init__(self, answer: Any, *pieces: Any) -> None:
         self.answer = answer
@@ -391,7 +391,7 @@ BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
 
 @WAYS
 @pytest.mark.parametrize("provider, message", BAD_PROVIDERS.values(), ids=BAD_PROVIDERS.keys())
-def test_a_provider_that_gives_nonsense_ends_in_a_result_that_says_so(
+def test_a_provider_that_returns_nonsense_ends_the_run_with_an_error_that_says_so(
     way: Way, provider: Giving, message: str, recording: Recorder
 ) -> None:
     agent = Agent(instructions="x", provider=provider)
@@ -405,7 +405,7 @@ def test_a_provider_that_gives_nonsense_ends_in_a_result_that_says_so(
 @pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("make", [_cyclic, _cyclic_dict, lambda: _deep(100_000)], ids=["list", "dict", "deep"])
-def test_metadata_without_an_end_is_recorded_up_to_a_bound(
+def test_cyclic_or_very_deep_metadata_does_not_break_a_run_or_its_recording(
     way: Way, make: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = Giving(lambda: LlmResponse(final("done"), metadata={"odd": make()}))
@@ -420,7 +420,7 @@ def test_metadata_without_an_end_is_recorded_up_to_a_bound(
     assert caplog.records == []
 
 
-# ------------------------------------------------------------------------------------------- what a caller may give
+# ------------------------------------------------------------------------------------------- what a caller may pass
 
 @WAYS
 def test_an_input_and_a_history_of_any_text_are_sent_unchanged(way: Way, recording: Recorder) -> None:
@@ -433,7 +433,7 @@ def test_an_input_and_a_history_of_any_text_are_sent_unchanged(way: Way, recordi
 
 @pytest.mark.slow
 @WAYS
-def test_the_history_of_two_thousand_messages_is_taken_and_left_as_it_is(way: Way, recording: Recorder) -> None:
+def test_a_history_of_two_thousand_messages_is_accepted_and_not_changed(way: Way, recording: Recorder) -> None:
     history = [Message("user" if at % 2 else "assistant", f"message {at}") for at in range(2_000)]
     before = list(history)
     result = way(answering(final("done")), history=history, recorder=recording)
@@ -443,7 +443,7 @@ def test_the_history_of_two_thousand_messages_is_taken_and_left_as_it_is(way: Wa
     assert len(again.messages) == 2_004
 
 
-# ------------------------------------------------------------------------------------------- what a protocol may give
+# ------------------------------------------------------------------------------ what a protocol handler may return
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Running a scenario as its user does, with a clean environment: as a process, or the same file within this one."""
+"""Run a scenario as its user does, with a clean environment, in a new process or within the test process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCENARIOS = ROOT / "scenarios"
 TAPES = SCENARIOS / "tapes"
 
 KEYS = {name for vendor in VENDORS for name in vendor.variables}
-#: what would choose a provider, or say what the terminal is
+#: variables that would choose a provider or describe the terminal
 SETTINGS = {"PROVIDER", "MODEL", "LOCAL_BASE_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
 ENVIRONMENT = {
     key: value for key, value in os.environ.items()
@@ -31,10 +31,10 @@ ENVIRONMENT = {
 } | {
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(SCENARIOS)]),
     "PYTHONIOENCODING": "utf-8",
-    "OLLAMA_HOST": "127.0.0.1:1",  # where nobody answers, whatever runs on this machine
+    "OLLAMA_HOST": "127.0.0.1:1",  # nothing listens there, even if Ollama runs on this machine
 }
 
-#: a scenario with one skill; `{more}` may add to it
+#: a scenario with one skill; a test may put more code in place of `{more}`
 SCENARIO = '''
 import kernai
 from harness import ExpectationError, Outcome, Scenario, register_provider
@@ -64,20 +64,20 @@ TURNS = [
 
 
 def ran_here(program: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs ``python PROGRAM ARGUMENT...`` within this process and with the clean environment."""
+    """Run ``python PROGRAM ARGUMENT...`` within the test process, with the clean environment."""
     with mock.patch.dict(known_providers._REGISTERED, clear=True):
         return programs.ran_here(program, *arguments, environment=ENVIRONMENT | environment)
 
 
 def tape(*conversations: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A tape of the demo; without conversations the good run."""
+    """Return a tape of the demo; without `conversations`, that of its good run."""
     whole = list(conversations) or [{"scope": "", "input": "What is twice 21?", "turns": TURNS}]
     header = {"format": 2, "scenario": "demo", "provider": "hand-written", "model": "hand-written"}
     return {**header, "conversations": whole, **more}
 
 
 class Demo:
-    """A scenario in a folder of its own, with its tape and its logs."""
+    """A scenario in its own folder, with its tape and logs."""
 
     def __init__(self, folder: Path, more: str = "", **tape_parts: Any) -> None:
         self.file = folder / "demo.py"
@@ -91,7 +91,7 @@ class Demo:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """The tape as it is now."""
+        """The current content of the tape's file."""
         found: dict[str, Any] = json.loads(self.tape.read_text(encoding="utf-8"))
         return found
 
@@ -99,13 +99,13 @@ class Demo:
         return [sys.executable, str(self.file), "--logs", str(self.logs), *map(str, arguments)]
 
     def process(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """In a process of its own."""
+        """Run the scenario in a new process."""
         return subprocess.run(
             self.command(*arguments), env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False
         )
 
     def run(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Within this process. With a model named it is asked, else the tape is played."""
+        """Run the scenario within the test process: with the model named in the arguments, or else from the tape."""
         return ran_here(self.file, "--logs", self.logs, *arguments, **environment)
 
     def replay(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -117,7 +117,7 @@ class Demo:
 
     @property
     def log(self) -> dict[str, Any]:
-        """The only log there is."""
+        """The log of the only run."""
         (path,) = self.log_files
         found: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
         return found
@@ -129,29 +129,29 @@ class Demo:
 
 
 def data_of(events: list[dict[str, Any]], kind: str, skill: str | None = None) -> list[Any]:
-    """The data of the events of a type, of one skill or of all."""
+    """Return the data of all events of a type, or of those of one skill."""
     found = [event["data"] for event in events if event["event"] == kind]
     return [data for data in found if skill is None or data["skill"] == skill]
 
 
 @functools.cache
 def recorded(name: str) -> list[dict[str, Any]]:
-    """The events of a good run of a scenario with its tape, which is run once."""
+    """Run a scenario once with its tape, and return the events of this good run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         done = ran_here(SCENARIOS / f"{name}.py", "--offline", "--no-log", "--record", path)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        assert "note:" not in done.stdout  # the run asks what it asked when the tape was made
+        assert "note:" not in done.stdout  # the run sends the same messages as when the tape was made
         return read_recording(path)
 
 
-# ------------------------------------------------------------------------------------------ tapes, tampered with
+# ------------------------------------------------------------------------------------------ tapes with changes
 
 Change = Callable[[list[dict[str, Any]]], object]
 
 
 def failures(name: str, change: Change, folder: Path) -> list[str]:
-    """What is wrong with a run of the root's turns, changed."""
+    """Run a scenario with changed turns of the root, and return what fails."""
     tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
     change(tape["conversations"][0]["turns"])
     path = folder / "tape.json"
@@ -162,7 +162,7 @@ def failures(name: str, change: Change, folder: Path) -> list[str]:
 
 
 def replaced(old: str, new: str) -> Change:
-    """Other words of the model, wherever it says these."""
+    """Replace a text wherever the model writes it."""
 
     def change(turns: list[dict[str, Any]]) -> None:
         assert any(old in turn["content"] for turn in turns), f"the tape must hold {old!r}"
@@ -173,21 +173,21 @@ def replaced(old: str, new: str) -> Change:
 
 
 def answered(old: str, new: str) -> Change:
-    """Other words in its answer."""
+    """Replace a text in the answer."""
     return lambda turns: replaced(old, new)(turns[-1:])
 
 
 def without(word: str) -> Change:
-    """Without the turns that contain a word, the answer aside."""
+    """Leave out the turns that contain a word, but keep the answer."""
     return lambda turns: turns.__setitem__(slice(0, -1), [one for one in turns[:-1] if word not in one["content"]])
 
 
 def cut(first: int, last: int) -> Change:
-    """Without some turns."""
+    """Leave out some turns."""
     return lambda turns: turns.__delitem__(slice(first, last))
 
 
 def added(at: int, skill: str, **params: Any) -> Change:
-    """One call more in a turn."""
+    """Add a call to a turn."""
     call = f'\n<block type="command" name="{skill}">{json.dumps(params)}</block>'
     return lambda turns: turns[at].update(content=turns[at]["content"] + call)

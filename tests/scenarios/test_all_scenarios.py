@@ -1,4 +1,4 @@
-"""All scenarios: each passes offline, runs the same in every way, and can be somebody's own in a folder of their own."""
+"""All scenarios pass offline and run the same in every way; users can write their own in their own folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.process
-def test_the_scenarios_that_the_project_promises_are_there_with_a_tape_and_a_description() -> None:
+def test_the_promised_scenarios_exist_with_a_tape_and_a_description() -> None:
     assert {one.name for one in SCENARIOS} >= NAMES
     assert [one.name for one in SCENARIOS if not one.tape.is_file() or not one.description] == []
 
@@ -66,7 +66,7 @@ def test_a_scenario_passes_offline(matrix: dict[str, Any], name: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
-def test_a_tape_is_asked_what_it_was_asked_when_it_was_made(matrix: dict[str, Any], name: str) -> None:
+def test_a_run_sends_the_same_messages_as_when_its_tape_was_made(matrix: dict[str, Any], name: str) -> None:
     log = run_log(matrix, name)
     assert log["notes"] == []
     assert log["expectations"], "a scenario must say what a good run shows"
@@ -88,16 +88,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 TAPES = Path(__file__).resolve().parents[2] / "scenarios" / "tapes"
-#: those without MCP servers, which are programs of others
-#: their runs are resumed from a store
+#: scenarios whose runs are resumed from a store
 KEPT = {"approval_of_payments", "crash_and_resume", "fork_another_way"}
 PLAYED = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem and path.stem not in KEPT)
-#: what a clock has measured
+#: fields that hold measured times
 MEASURED = frozenset({"duration_ms", "latency_ms"})
 
 
 class Silent(TapeProvider):
-    """The same answers, in no pieces."""
+    """Gives the answers of the tape without streaming."""
 
     def call(
         self,
@@ -111,7 +110,7 @@ class Silent(TapeProvider):
 
 
 class Native(TapeProvider):
-    """The same on the event loop."""
+    """Gives the answers of the tape on the event loop."""
 
     async def acall(self, *given: Any) -> kernai.LlmResponse:
         await asyncio.sleep(0)
@@ -160,7 +159,7 @@ def recording_of(name: str, way: Callable[..., None], kind: type[TapeProvider]) 
 
 
 def comparable(entries: list[dict[str, Any]]) -> list[Any]:
-    """Each scope's events in order; those of concurrent tasks have none."""
+    """Return the events by scope, in order: between concurrent tasks the order varies."""
     by_scope: dict[str, list[str]] = {}
     for entry in entries:
         text = json.dumps(entry, sort_keys=True)
@@ -179,7 +178,7 @@ def test_every_way_to_run_records_the_same(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
-def test_the_short_way_of_plain_calls_records_what_the_general_way_does(
+def test_the_fast_path_for_plain_calls_records_the_same_events_as_the_general_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = comparable(recording_of(name, by_execute, TapeProvider))
@@ -193,13 +192,13 @@ def test_the_short_way_of_plain_calls_records_what_the_general_way_does(
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "scenarios"
 NAME = "reading_room"
-#: as a user has it, to whom only kernai is installed
+#: the environment of a user who has only installed kernai
 INSTALLED = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src")}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The docs' sample and its tape, in the places that the docs name."""
+    """A folder with the sample from the docs and its tape, in the places that the docs name."""
     blocks = [block.code for block in code_blocks(ROOT / "docs" / "scenarios.md") if block.language == "python"]
     (sample,) = (code for code in blocks if f'Scenario("{NAME}"' in code)
     (making,) = (code for code in blocks if code.startswith("import json\n\ntape = "))
@@ -219,14 +218,14 @@ def ran(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.process
-def test_the_matrix_runs_a_folder_whose_scenarios_find_the_harness_by_themselves(folder: Path) -> None:
+def test_the_matrix_runs_scenarios_in_another_folder(folder: Path) -> None:
     done = ran(FOLDER / "run_matrix.py", "--folder", folder, "--offline", cwd=folder)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert f"pass  {NAME}" in done.stdout
 
 
 @pytest.mark.process
-def test_a_scenario_elsewhere_takes_the_tape_beside_it_and_leaves_its_log_there(folder: Path) -> None:
+def test_a_scenario_in_another_folder_uses_the_tape_beside_it_and_writes_its_log_there(folder: Path) -> None:
     before = set((FOLDER / "logs").glob("*"))
     done = ran(f"{NAME}.py", "--offline", cwd=folder, PYTHONPATH=os.pathsep.join([INSTALLED["PYTHONPATH"], str(FOLDER)]))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -234,12 +233,12 @@ def test_a_scenario_elsewhere_takes_the_tape_beside_it_and_leaves_its_log_there(
     assert set((FOLDER / "logs").glob("*")) == before
 
 
-def test_the_entry_runs_a_file_that_is_named_and_no_other_of_that_name(
+def test_dev_py_runs_the_scenario_file_that_is_given_and_not_another_of_that_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = runpy.run_path(str(ROOT / "dev.py"))["scenario"]
     inside = scenario.__globals__
-    monkeypatch.setitem(inside, "_install", lambda group: None)  # which may ask the network
+    monkeypatch.setitem(inside, "_install", lambda group: None)  # the real one may use the network
     monkeypatch.setitem(inside, "_python", lambda arguments: arguments)
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.chdir(folder)

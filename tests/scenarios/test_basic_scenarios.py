@@ -1,6 +1,6 @@
-"""The scenarios without workflows, pictures or servers: their good runs, and runs that look good and are not.
+"""The scenarios without workflows, pictures or servers: their good runs, and bad runs that look good.
 
-A bad run is the good one's tape with a change; skills, data and judgement are the real ones.
+A bad run plays the good run's tape with a change; skills, data and expectations are real.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_the_standard_library_alone_is_enough(encoding: str) -> None:
 
 
 @pytest.mark.process
-def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
+def test_closing_the_output_early_prints_no_traceback() -> None:
     command = [sys.executable, str(INVENTORY), "--no-log"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -72,7 +72,7 @@ def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
     assert process.returncode == 1
 
 
-def test_the_first_lines_say_what_is_real_and_no_control_character_of_the_data_is_printed() -> None:
+def test_the_first_lines_say_what_is_real_and_no_control_character_is_printed() -> None:
     done = ran_here(INVENTORY, "--offline", "--no-log")
     first = done.stdout.splitlines()
     assert first[1] == "provider: the tape scenarios/tapes/inventory_lookup.json, hand-written (--offline)"
@@ -82,7 +82,7 @@ def test_the_first_lines_say_what_is_real_and_no_control_character_of_the_data_i
 
 
 @pytest.mark.parametrize("left_out, reason", [(0, "final"), (1, "error")])
-def test_a_recording_by_lines_holds_the_whole_run(tmp_path: Path, left_out: int, reason: str) -> None:
+def test_a_recording_in_jsonl_holds_the_whole_run(tmp_path: Path, left_out: int, reason: str) -> None:
     tape = json.loads((TAPES / "inventory_lookup.json").read_text(encoding="utf-8"))
     del tape["conversations"][0]["turns"][len(tape["conversations"][0]["turns"]) - left_out :]
     (tmp_path / "tape.json").write_text(json.dumps(tape))
@@ -170,7 +170,7 @@ def test_a_run_that_only_looks_good_fails(tmp_path: Path, name: str, change: Cha
         (lambda folder: make_products.write(folder / "products.csv"), inventory_lookup.PRODUCTS.parent),
     ],
 )
-def test_the_data_are_what_their_script_writes(tmp_path: Path, write: Callable[[Path], object], made: Path) -> None:
+def test_the_data_files_are_what_their_script_writes(tmp_path: Path, write: Callable[[Path], object], made: Path) -> None:
     write(tmp_path)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert written == {name: (made / name).read_bytes() for name in written}
@@ -204,7 +204,7 @@ def test_the_skills_cannot_change_the_database() -> None:
         ("🔩", {"🔧 Wrench set 🔩"}),
     ],
 )
-def test_a_search_takes_any_text_literally_and_people_s_spelling_of_it(text: str, found: set[str]) -> None:
+def test_a_search_takes_text_literally_but_ignores_case_and_ways_to_write_a_letter(text: str, found: set[str]) -> None:
     assert {row["name"] for row in inventory_lookup.find_stock(text=text)} == found
 
 
@@ -213,7 +213,7 @@ def test_an_order_for_an_unknown_product_says_which() -> None:
         inventory_lookup.price_order([{"sku": "XX-0001", "quantity": 1}])
 
 
-def test_the_incident_s_cause_follows_from_its_data() -> None:
+def test_the_data_show_the_cause_of_the_incident() -> None:
     deployed, before = incident.cause()
     assert (deployed["service"], deployed["version"], before["version"]) == ("inventory", "2.18.0", "2.17.3")
     last = max(incident.deployments(), key=lambda one: str(one["at"]))
@@ -256,14 +256,14 @@ def test_a_log_is_searched_by_text_level_and_time(params: dict[str, Any], found:
         ("T-999", "O-5540", "1.00", "there is no 'T-999' among the tickets"),
     ],
 )
-def test_the_desk_refuses_what_the_policy_forbids(ticket: str, order: str, euros: str, complaint: str) -> None:
+def test_the_help_desk_refuses_refunds_that_the_policy_forbids(ticket: str, order: str, euros: str, complaint: str) -> None:
     triage.desk.clear()
     with pytest.raises((PermissionError, ValueError), match=complaint):
         triage.refund(ticket, order, Decimal(euros))
     assert triage.desk.refunds == {}
 
 
-def test_money_is_refunded_once() -> None:
+def test_a_second_refund_of_the_same_order_is_refused() -> None:
     triage.desk.clear()
     triage.refund("T-903", "O-5533", Decimal("24.90"))
     with pytest.raises(PermissionError, match=r"0\.00 were paid too much"):
@@ -275,7 +275,7 @@ def test_the_rules_alone_decide_which_invoices_are_payable() -> None:
     assert conflicting_instructions.held() == {"INV-7002", "INV-7003"}
 
 
-def test_working_days_are_counted_by_the_calendar() -> None:
+def test_working_days_leave_out_weekends_and_holidays() -> None:
     monday, sunday = date(2026, 1, 12), date(2026, 1, 18)
     assert simple_baseline.count_working_days(monday, sunday, []) == 5
     assert simple_baseline.count_working_days(monday, sunday, [monday, sunday]) == 4
@@ -283,7 +283,7 @@ def test_working_days_are_counted_by_the_calendar() -> None:
         simple_baseline.count_working_days(sunday, monday, [])
 
 
-# ------------------------------------------------------------------------------------------------- runs that survive
+# ------------------------------------------------------------------------------------------------- durable runs
 
 KEPT = ("approval_of_payments", "crash_and_resume", "fork_another_way")
 
@@ -298,7 +298,7 @@ def process(name: str, *arguments: str, python: tuple[str, ...] = (), **more: st
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
-def test_the_standard_library_alone_is_enough_and_nothing_is_left_behind(name: str, tmp_path: Path) -> None:
+def test_a_durable_scenario_needs_only_the_standard_library_and_leaves_no_files(name: str, tmp_path: Path) -> None:
     done = process(name, python=("-S",), TMPDIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert os.listdir(tmp_path) == []
@@ -306,7 +306,7 @@ def test_the_standard_library_alone_is_enough_and_nothing_is_left_behind(name: s
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_store_that_is_none_is_wrong_usage() -> None:
+def test_an_unusable_store_is_a_usage_error() -> None:
     done = process("crash_and_resume", KERNAI_SCENARIO_STORE="/no/such/folder")
     assert done.returncode == 2
     assert f"{STORE} is set, and /no/such/folder is no folder" in done.stderr
@@ -314,7 +314,7 @@ def test_a_store_that_is_none_is_wrong_usage() -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_the_recording_of_a_run_that_was_killed_holds_both_processes(tmp_path: Path) -> None:
+def test_the_recording_of_a_run_that_was_killed_holds_the_events_of_both_processes(tmp_path: Path) -> None:
     done = process("crash_and_resume", "--record", str(tmp_path / "run.jsonl"))
     assert done.returncode == 0, done.stderr
     types = [entry["event"] for entry in read_recording(tmp_path / "run.jsonl")]

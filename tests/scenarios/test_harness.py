@@ -1,4 +1,4 @@
-"""The language scenarios are written in, and how a run of one ends."""
+"""How scenarios are written, and how a run of one ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def demo(tmp_path: Path) -> Demo:
     return Demo(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- the language
+# ---------------------------------------------------------------------------------------------- writing a scenario
 
 
 def scenario() -> Scenario:
     return Scenario("demo", description="tries things out")
 
 
-def test_a_skill_may_have_options_and_is_registered_nowhere() -> None:
+def test_a_scenarios_skill_may_have_options_and_is_not_registered_globally() -> None:
     one = scenario()
 
     @one.skill(name="look", requires="vision", produces="image")
@@ -61,7 +61,7 @@ def test_an_agent_can_be_a_skill_of_a_scenario() -> None:
         (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
     ],
 )
-def test_misuse_is_an_error_at_the_call(misuse: Callable[[], object], complaint: str) -> None:
+def test_a_mistake_in_a_scenario_is_an_error_at_the_call(misuse: Callable[[], object], complaint: str) -> None:
     with pytest.raises((TypeError, ValueError), match=complaint):
         misuse()
 
@@ -89,7 +89,7 @@ def broken(outcome: Outcome) -> bool:
         (lambda outcome: sys.exit(0), {"name": "leaves"}, False, "leaves", "it raised SystemExit: 0"),
     ],
 )
-def test_an_expectation_is_judged_and_says_why(
+def test_an_expectation_says_why_it_does_not_hold(
     check: Any, options: dict[str, str], holds: bool, name: str, reason: str
 ) -> None:
     one = scenario()
@@ -99,7 +99,7 @@ def test_an_expectation_is_judged_and_says_why(
     assert (verdict.holds, verdict.name, verdict.reason) == (holds, name, reason)
 
 
-def test_a_lambda_without_a_name_is_called_by_its_place() -> None:
+def test_a_lambda_without_a_name_is_named_after_its_line() -> None:
     one = scenario()
     one.expect(lambda outcome: True)
     assert one.definition.expectations[0].name.startswith("expectation 1 (line ")
@@ -115,7 +115,7 @@ def test_an_expectation_may_be_decorated_with_a_reason() -> None:
     assert one.definition.expectations[0].judge(outcome_of("")).reason == "the answer is empty"
 
 
-def test_an_outcome_finds_what_skills_tasks_and_protocols_did() -> None:
+def test_an_outcome_has_the_calls_and_results_of_skills_tasks_and_protocols() -> None:
     event = kernai.Event
     outcome = outcome_of(
         "x",
@@ -138,7 +138,7 @@ def test_an_outcome_finds_what_skills_tasks_and_protocols_did() -> None:
 
 
 @pytest.mark.process
-def test_a_good_run_ends_with_what_held_and_status_0(demo: Demo) -> None:
+def test_a_good_run_ends_with_the_expectations_that_hold_and_status_0(demo: Demo) -> None:
     done = demo.process("--tape", demo.tape)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "ok: gives the number"
@@ -166,7 +166,7 @@ def test_a_run_ends_with_a_status_and_a_line_that_says_why(tmp_path: Path, more:
     assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
 
 
-def test_a_protocol_of_one_s_own_may_be_used(tmp_path: Path) -> None:
+def test_a_scenario_may_define_its_own_protocol(tmp_path: Path) -> None:
     more = (
         "def answer(block, ctx): return 'closed: ' + block.content\n"
         "scenario.protocols([kernai.Protocol('desk', answer)])\n"
@@ -192,7 +192,7 @@ def test_a_protocol_of_one_s_own_may_be_used(tmp_path: Path) -> None:
     ],
     ids=["prepare", "instructions", "configuration", "exit"],
 )
-def test_an_error_in_the_scenario_s_own_code_is_one_line_with_its_place(
+def test_an_error_in_the_scenarios_own_code_is_one_line_with_its_location(
     tmp_path: Path, more: str, error: str, place: str
 ) -> None:
     demo = Demo(tmp_path, more)
@@ -214,7 +214,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "OSError: no space left" in done.stderr
 
 
-def test_a_prepare_that_misses_a_package_is_wrong_usage(tmp_path: Path) -> None:
+def test_a_missing_package_in_prepare_is_a_usage_error(tmp_path: Path) -> None:
     more = "from harness import UsageError\n@scenario.prepare\ndef make():\n    raise UsageError('pip install pillow')"
     demo = Demo(tmp_path, more)
     done = demo.replay()
@@ -223,7 +223,7 @@ def test_a_prepare_that_misses_a_package_is_wrong_usage(tmp_path: Path) -> None:
     assert demo.manifest == []
 
 
-def test_a_task_that_leaves_the_tape_is_a_fault_also_when_the_run_continues(tmp_path: Path) -> None:
+def test_a_task_that_departs_from_the_tape_fails_the_scenario_even_if_the_run_continues(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     plan = '<block type="plan">{"tasks": [{"id": "a", "input": "not on the tape"}]}</block>'
     turns = [{"content": plan}, {"content": "<final>It is 42.</final>"}]
@@ -233,7 +233,7 @@ def test_a_task_that_leaves_the_tape_is_a_fault_also_when_the_run_continues(tmp_
     assert "FAILED: the run has left the recorded path of the tape tape.json: no conversation begins with" in done.stdout
 
 
-def test_a_call_that_could_not_begin_is_counted_among_the_calls(tmp_path: Path) -> None:
+def test_calls_that_could_not_be_made_are_counted_as_calls(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     turns = [{"content": '<block type="command" name="triple">14</block><block type="command">x</block>'}, *TURNS]
     demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
@@ -243,7 +243,7 @@ def test_a_call_that_could_not_begin_is_counted_among_the_calls(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("counts, note", [({"prompt_tokens": 9, "completion_tokens": 1}, ""), ({}, " Token counts are estimates.")])
-def test_token_counts_are_called_estimates_where_they_are(tmp_path: Path, counts: dict[str, int], note: str) -> None:
+def test_estimated_token_counts_are_marked_as_estimates(tmp_path: Path, counts: dict[str, int], note: str) -> None:
     demo = Demo(tmp_path)
     turns = [turn | counts for turn in TURNS]
     demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
@@ -251,7 +251,7 @@ def test_token_counts_are_called_estimates_where_they_are(tmp_path: Path, counts
     assert line == f"Only the model's turns come from the tape; skills, loop and recording are real.{note}"
 
 
-def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_text_of_a_hostile_expectation_or_tape_cannot_control_the_terminal(tmp_path: Path) -> None:
     more = "scenario.expect(lambda outcome: False, name='\\x1b[2Jgone', reason='\\x9b31m')"
     done = Demo(tmp_path, more, model="\x1b]0;title\x07").replay()
     assert done.returncode == 1
@@ -259,7 +259,7 @@ def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp
 
 
 @pytest.mark.process
-def test_ctrl_c_gives_status_130_and_the_log_has_what_happened_until_then(tmp_path: Path) -> None:
+def test_ctrl_c_results_in_status_130_and_a_log_of_what_happened_so_far(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)")
     turns = [{"content": '<block type="command" name="wait"></block>'}, *TURNS]
     demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
@@ -297,7 +297,7 @@ def test_a_wrong_mcp_configuration_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.mcp
-def test_node_is_named_where_a_server_needs_it(tmp_path: Path) -> None:
+def test_a_server_without_node_js_is_an_error_that_says_where_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "npx", "env": {"PATH": "/nowhere"}}}}')
     done = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})").replay()
     assert done.returncode == 2
@@ -305,7 +305,7 @@ def test_node_is_named_where_a_server_needs_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_without_the_mcp_package_the_extra_is_named(tmp_path: Path) -> None:
+def test_without_the_mcp_package_the_error_names_the_extra_to_install(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "scenario.protocols(['mcp'])\nscenario.mcp_config('examples/mcp.yml')")
     command = demo.command("--tape", demo.tape)
     command.insert(1, "-S")
@@ -361,7 +361,7 @@ def test_a_tape_is_made_from_a_run_with_a_real_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["print('my program')\n", "{}", '{"scenario": "demo", "events": []}'])
-def test_a_file_that_is_no_tape_is_no_place_for_one_and_nothing_is_run(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_tape_is_not_overwritten_and_nothing_is_run(tmp_path: Path, text: str) -> None:
     demo = Demo(tmp_path, MODEL)
     demo.tape.write_text(text)
     done = demo.run("mine-1", "mine", "--save-tape", "--tape", demo.tape)
@@ -370,7 +370,7 @@ def test_a_file_that_is_no_tape_is_no_place_for_one_and_nothing_is_run(tmp_path:
     assert demo.tape.read_text() == text
 
 
-def test_the_tape_of_a_run_that_was_not_good_is_saved_with_a_warning(tmp_path: Path) -> None:
+def test_the_tape_of_a_bad_run_is_saved_with_a_warning(tmp_path: Path) -> None:
     demo = Demo(tmp_path, MODEL + "scenario.expect(lambda outcome: False, name='never so')")
     done = demo.run("", "mine", "--save-tape", "--tape", demo.tape)
     assert done.returncode == 1
@@ -380,9 +380,9 @@ def test_the_tape_of_a_run_that_was_not_good_is_saved_with_a_warning(tmp_path: P
 @pytest.mark.parametrize(
     "turns",
     [TURNS[:1], [*TURNS, {"content": "more"}]],
-    ids=["a turn less", "a turn more"],
+    ids=["one turn missing", "one turn too many"],
 )
-def test_a_tape_that_was_not_replayed_whole_is_not_overwritten(demo: Demo, turns: list[Any]) -> None:
+def test_a_tape_that_was_only_partly_replayed_is_not_overwritten(demo: Demo, turns: list[Any]) -> None:
     demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
     before = demo.saved
     done = demo.replay("--save-tape")
@@ -408,7 +408,7 @@ def test_a_tape_that_was_not_replayed_whole_is_not_overwritten(demo: Demo, turns
         ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is broken"),
     ],
 )
-def test_a_file_that_is_no_log_of_the_scenario_is_one_clear_line(demo: Demo, content: str | None, complaint: str) -> None:
+def test_a_file_that_is_not_a_log_of_the_scenario_is_one_clear_error_line(demo: Demo, content: str | None, complaint: str) -> None:
     log = demo.file.with_name("log.json")
     if content is not None:
         log.write_text(content)
@@ -424,7 +424,7 @@ def test_a_file_that_is_no_log_of_the_scenario_is_one_clear_line(demo: Demo, con
 
 
 @pytest.mark.process
-def test_the_help_has_every_option_examples_and_the_exit_status(demo: Demo) -> None:
+def test_the_help_shows_every_option_examples_and_the_exit_status(demo: Demo) -> None:
     done = demo.process("--help", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     words = "--offline --list-providers --tape --record --save-tape --logs --no-log --plain --debug --capabilities"

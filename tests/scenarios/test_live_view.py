@@ -1,4 +1,4 @@
-"""What is seen of a run: drawn on a terminal, plain text elsewhere, and never steered by what a model says."""
+"""How a run is shown: drawn on a terminal, as plain text elsewhere, and never controlled by a model's text."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Terminal:
             os.execvpe(command[0], command, ENVIRONMENT | {"TERM": "xterm-256color"} | environment)
 
     def read_until(self, seen: Callable[[str], bool]) -> str:
-        """Read until the screen is as wanted; returns what it shows then, or at the end."""
+        """Read until `seen` accepts the screen or the process ends, and return the screen."""
         while self._read():
             if seen(self.screen):
                 break
         return self.screen
 
     def end(self) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end and return the exit status."""
         while self._read():
             pass
         os.close(self._fd)
@@ -66,7 +66,7 @@ class Terminal:
     def _read(self) -> bool:
         try:
             data = os.read(self._fd, 65536)
-        except OSError:  # Linux's way to say that the other side is gone
+        except OSError:  # Linux raises this when the process has ended
             return False
         self.raw += data
         self._stream.feed(data)
@@ -78,7 +78,7 @@ class Terminal:
 
     @property
     def everything(self) -> str:
-        """What has scrolled away, and the screen."""
+        """The screen and the lines that have scrolled off it."""
         width = self._screen.columns
         gone = ["".join(line[at].data for at in range(width)).rstrip() for line in self._screen.history.top]
         return "\n".join([*gone, self.screen])
@@ -121,7 +121,7 @@ def test_a_good_run_is_drawn_with_its_answer_figures_and_expectations(tmp_path: 
 
 @pytest.mark.process
 @pytest.mark.parametrize("arguments", [[], ["--plain"]])
-def test_hostile_text_is_shown_unchanged_and_has_no_effect(tmp_path: Path, arguments: list[str]) -> None:
+def test_hostile_text_is_shown_but_has_no_effect(tmp_path: Path, arguments: list[str]) -> None:
     terminal = on_terminal(hostile(Demo(tmp_path)), *arguments, columns=160)
     assert terminal.end() == 0
     assert SHOWN in terminal.everything
@@ -139,16 +139,16 @@ def test_a_narrow_terminal_shows_all_of_the_answer(tmp_path: Path, columns: int,
 
 
 @pytest.mark.process
-def test_no_color_is_honoured(tmp_path: Path) -> None:
+def test_no_color_turns_colours_off(tmp_path: Path) -> None:
     terminal = on_terminal(Demo(tmp_path), NO_COLOR="1")
     assert terminal.end() == 0
-    assert b"\x1b[" in terminal.raw  # bold and the cursor stay
+    assert b"\x1b[" in terminal.raw  # bold text and cursor control are still allowed
     assert not re.search(rb"\x1b\[[0-9;]*(3[0-7]|4[0-7]|9[0-7]|38;5|38;2)[0-9;]*m", terminal.raw)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("arguments, environment", [(["--plain"], {}), ([], {"TERM": "dumb"})])
-def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(
+def test_a_terminal_gets_plain_text_on_request_or_if_it_cannot_be_drawn_on(
     tmp_path: Path, arguments: list[str], environment: dict[str, Any]
 ) -> None:
     terminal = on_terminal(Demo(tmp_path), *arguments, **environment)
@@ -179,7 +179,7 @@ def wait(name: str) -> str:
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[Demo]:
-    """A run of three tasks, the first of which waits until its pipe is written to."""
+    """A run of three tasks, the first of which waits until `release`."""
     os.mkfifo(tmp_path / "pipe")
     demo = Demo(tmp_path, WAITING.replace("{pipe!r}", repr(str(tmp_path / "pipe"))))
     plan = {"strategy": "parallel", "tasks": [
@@ -199,7 +199,7 @@ def waiting(tmp_path: Path) -> Iterator[Demo]:
 
 
 def release(demo: Demo) -> None:
-    """Let the task that waits go on; where none does, that is fine."""
+    """Let the waiting task continue, if one waits."""
     with contextlib.suppress(OSError):
         os.close(os.open(demo.file.parent / "pipe", os.O_WRONLY | os.O_NONBLOCK))
 
@@ -214,7 +214,7 @@ def test_tasks_have_bars_while_they_run(waiting: Demo) -> None:
     assert re.search(r"\d+\.\d s \| step 0 \| tokens [\d,]+ in, [\d,]+ out \| cost unknown \| \d calls, 0 errors", shown)
     release(waiting)
     assert terminal.end() == 0
-    assert "━ running" not in terminal.everything  # what was going on has gone with it
+    assert "━ running" not in terminal.everything  # the progress display was removed when the run ended
     assert "│ slow [red] │ waited │" in terminal.everything
 
 
@@ -225,7 +225,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(waiting: Demo) -> None:
     terminal.press_ctrl_c()
     release(waiting)
     assert terminal.end() == 130
-    assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")  # the cursor is back
+    assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")  # the cursor is visible again
     assert "FAILED: interrupted by Ctrl-C" in terminal.everything
     assert waiting.log["stop_reason"] == "cancelled"
 
@@ -241,7 +241,7 @@ RESPONSE = {"prompt_tokens": 7, "completion_tokens": None, "total_tokens": None}
 
 
 def every_event(text: str) -> list[kernai.Event]:
-    """One of each kind that is shown, with a text of a model in every place that holds one."""
+    """One event of each kind that is shown, with `text` in every field that may hold a model's text."""
     named = {"skill": text, "params": {text: text}, "result": [text], "error": text, "protocol": text, "request": text}
     task = {"task_id": text, "input": text, "depends_on": [text], "result": text, "error": text}
     return [
@@ -280,7 +280,7 @@ def test_any_text_in_any_event_is_drawn_without_a_control_character(text: str, w
     assert controls(written.getvalue()) == set()
 
 
-def test_a_task_s_name_in_wide_letters_is_whole_where_there_is_room() -> None:
+def test_a_tasks_name_in_wide_characters_is_not_cut_if_there_is_room() -> None:
     written = io.StringIO()
     view = RichView(Console(file=written, width=100, color_system=None))
     view(event("workflow_start", {"strategy": "mixed", "tasks": [{"id": "価格を調べる"}]}))
@@ -302,7 +302,7 @@ def test_every_visible_event_has_a_line() -> None:
     assert {one.type for one in every_event("x") if line_of(one) is None} == silent
 
 
-def test_a_long_block_that_is_streamed_is_kept_by_its_end() -> None:
+def test_the_view_keeps_only_the_end_of_a_long_streamed_block() -> None:
     state = LiveState()
     for _ in range(100):
         state.take(event("block_content", "x" * 999 + "y"))
@@ -314,6 +314,6 @@ def test_a_long_block_that_is_streamed_is_kept_by_its_end() -> None:
 @pytest.mark.parametrize(
     "cost, shown", [(None, "unknown"), (0.0, "$0.0000"), (0.00002, "under $0.0001"), (0.01234, "$0.0123")]
 )
-def test_a_cost_that_is_not_known_is_never_nothing(cost: float | None, shown: str) -> None:
+def test_an_unknown_cost_is_never_shown_as_zero(cost: float | None, shown: str) -> None:
     assert dollars(cost) == shown
     assert (count(None), count(1234)) == ("unknown", "1,234")

@@ -1,4 +1,4 @@
-"""Two matrices side by side, and the file that keeps one."""
+"""Comparing two matrices, and the file that holds one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def matrix(*cells: CellResult) -> Matrix:
         (cell(seconds=12.6), cell(), BETTER),
     ],
 )
-def test_a_verdict_on_a_cell(before: CellResult, now: CellResult, verdict: str) -> None:
+def test_the_verdict_on_a_cell_compares_its_outcome_and_figures_with_those_before(before: CellResult, now: CellResult, verdict: str) -> None:
     assert Change(before, now).verdict == verdict
 
 
@@ -59,14 +59,14 @@ TURNED = {NEWLY_FAILING: MENDED, MENDED: NEWLY_FAILING, WORSE: BETTER, BETTER: W
 
 
 @given(before=cells, now=cells)
-def test_what_is_worse_one_way_is_better_the_other_way(before: CellResult, now: CellResult) -> None:
+def test_comparing_in_the_opposite_order_turns_worse_into_better(before: CellResult, now: CellResult) -> None:
     verdict = Change(before, now).verdict
     assert Change(now, before).verdict == TURNED.get(verdict, verdict)
     assert Change(now, now).verdict in (SAME, STILL_FAILING)
 
 
 @given(rows=st.lists(cells, max_size=5))
-def test_a_sum_is_unknown_where_nothing_is_known(rows: list[CellResult]) -> None:
+def test_a_sum_is_unknown_if_no_figure_is_known(rows: list[CellResult]) -> None:
     tokens = [row.figures.tokens for row in rows if row.figures.tokens is not None]
     assert Figures.sum(row.figures for row in rows).tokens == (sum(tokens) if tokens else None)
 
@@ -77,7 +77,7 @@ def compared(tmp_path: Path, before: Matrix, now: Matrix) -> subprocess.Complete
     return ran_here(MATRIX, "--compare", tmp_path / "before.json", tmp_path / "now.json")
 
 
-def test_a_comparison_names_what_fails_now_and_ends_with_status_1(tmp_path: Path) -> None:
+def test_a_comparison_lists_new_failures_and_ends_with_status_1(tmp_path: Path) -> None:
     before = matrix(cell(), cell(scenario="lookup"), cell(scenario="memory"), cell(scenario="gone"))
     failing = dataclasses.replace(cell(False), reason="the\x1b[31m reason")
     now = matrix(failing, cell(scenario="lookup", steps=8), cell(scenario="memory"), cell(scenario="fresh"))
@@ -99,7 +99,7 @@ def test_a_comparison_without_a_new_failure_ends_with_status_0(tmp_path: Path) -
     assert done.stdout.splitlines()[-1] == "0 newly failing, 1 mended"
 
 
-def test_one_model_can_be_held_against_another(tmp_path: Path) -> None:
+def test_one_model_can_be_compared_with_another(tmp_path: Path) -> None:
     done = compared(tmp_path, matrix(cell(pair="x/old")), matrix(cell(pair="y/new", tokens=500)))
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "two pairs, compared scenario by scenario: x/old before, y/new now"
@@ -125,13 +125,13 @@ def test_two_matrices_without_a_common_cell_are_not_compared() -> None:
         ('{"format": 1, "cells": [%s, %s]}' % (('{"scenario": "a", "pair": "b", "passed": true}',) * 2), "two cells of one"),
     ],
 )
-def test_a_file_that_is_no_matrix_is_refused_with_the_place(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_file_that_is_not_a_matrix_is_refused_with_the_location_of_the_error(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(MatrixFileError, match=complaint):
         Matrix.load(tmp_path / "m.json")
 
 
-def test_figures_of_a_file_that_are_none_are_unknown(tmp_path: Path) -> None:
+def test_invalid_figures_in_a_file_are_unknown(tmp_path: Path) -> None:
     row = '{"scenario": "a", "pair": "b", "passed": true, "steps": true, "tokens": -1, "cost": NaN, "seconds": "long"}'
     (tmp_path / "m.json").write_text(f'{{"format": 1, "cells": [{row}]}}')
     assert Matrix.load(tmp_path / "m.json").cells[0].figures == Figures()

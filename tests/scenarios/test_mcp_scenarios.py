@@ -1,4 +1,4 @@
-"""The scenarios with MCP servers, which are run for real: what their tapes drive, and the bad runs that are seen."""
+"""The scenarios with real MCP servers: their good runs, and bad runs that their expectations detect."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tests.scenarios.scenario_process import (
 pytestmark = pytest.mark.mcp
 
 NAMES = ("mcp_filesystem", "mcp_memory", "skill_and_mcp")
-#: set where the servers must be there (in CI): one that is missing is a failure then, and elsewhere a loud skip
+#: set in CI: a missing server then fails the tests; otherwise they are skipped and the report says so
 REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
 
 
 class LeftOut:
-    """Says at the end of the tests that the scenarios were not run, and why."""
+    """A pytest plugin that says at the end that the scenarios were not run, and why."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -53,7 +53,7 @@ class LeftOut:
 
 @pytest.fixture(scope="module")
 def servers(request: pytest.FixtureRequest) -> Path:
-    """Where the servers are installed; without them the test is skipped, loudly, or fails where they must be there."""
+    """The folder where the servers are installed. Without them the test is skipped, or fails if they are required."""
     try:
         return node_servers.installed()
     except UsageError as error:
@@ -67,7 +67,7 @@ def servers(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run adds to its configuration does not outlive it."""
+    """Restore the environment variables that a run sets for its configuration."""
     for name in ("MCP_SERVERS", "MCP_FOLDER"):
         monkeypatch.setenv(name, "")
 
@@ -97,7 +97,7 @@ def test_the_tape_drives_what_the_scenario_is_about(name: str, kind: str, key: s
 
 
 @pytest.mark.usefixtures("servers", "_own_environment")
-def test_two_runs_of_one_process_have_a_folder_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_in_one_process_have_separate_folders(capsys: pytest.CaptureFixture[str]) -> None:
     folders = []
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
@@ -119,7 +119,7 @@ def test_a_process_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def forgetting_ada(turns: list[dict[str, Any]]) -> None:
-    """A relation too many is deleted."""
+    """Delete one relation too many."""
     ben, ada = '{"from": "Ben", "to": "Bees", "relationType": "keeps"}', '{"from": "Ada", "to": "Garden club", "relationType": "chairs"}'
     replaced(f"[{ben}]", f"[{ben}, {ada}]")(turns)
 
@@ -159,7 +159,7 @@ SAME = "after the transfers everybody has paid the same"
 )
 @pytest.mark.usefixtures("servers")
 def test_a_bad_run_fails_and_says_in_what(name: str, changes: list[Change], faults: list[str], tmp_path: Path) -> None:
-    """A run may be bad in several ways that have nothing to do with each other: each needs its servers once."""
+    """One run may be bad in several independent ways, because starting its servers is slow."""
 
     def change(turns: list[dict[str, Any]]) -> None:
         for one in changes:
@@ -169,7 +169,7 @@ def test_a_bad_run_fails_and_says_in_what(name: str, changes: list[Change], faul
     assert [any(fault in line for line in found) for fault in faults] == [True] * len(faults), found
 
 
-def test_requests_that_call_no_tool_are_passed_over() -> None:
+def test_requests_that_call_no_tool_are_ignored() -> None:
     protocol = kernai.Protocol("mcp", lambda block, ctx: "answered", "")
     requests = ["not JSON", "[]", '{"method": "tools/list"}', '{"method": "tools/call", "params": 1}',
                 '{"method": "tools/call", "params": {"name": "read"}}']
@@ -181,7 +181,7 @@ def test_requests_that_call_no_tool_are_passed_over() -> None:
     assert node_servers.results_since(outcome, "write") == []
 
 
-# -------------------------------------------------------------------------------------------- what may be missing
+# -------------------------------------------------------------------------------------------- missing software
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -239,10 +239,10 @@ def test_payments_that_make_no_sense_are_refused(people: list[str], payments: li
         skill_and_mcp.settle(people, payments)
 
 
-# --------------------------------------- the installation of the servers, with a stand-in for npm: no registry is asked
+# --------------------------------------- the installation of the servers, with a script in place of npm: no network
 
 
-def test_the_servers_are_of_the_versions_that_the_tests_of_mcp_use() -> None:
+def test_the_scenarios_use_the_server_versions_of_the_mcp_tests() -> None:
     assert {name: NPM_PACKAGES[name] for name in node_servers.VERSIONS} == node_servers.VERSIONS
 
 
@@ -276,14 +276,14 @@ def test_the_servers_are_installed_once_and_a_line_says_so(
     folder = node_servers.installed()
     output = capsys.readouterr().out
     assert output.startswith("installing server-filesystem, server-memory from npm into .cache/mcp-servers, this once ...\n")
-    assert list(node_servers.CACHE.iterdir()) == [folder]  # nothing half done beside it
+    assert list(node_servers.CACHE.iterdir()) == [folder]  # no unfinished installation is left
 
     npm("exit 1")
     assert node_servers.installed() == folder
     assert capsys.readouterr().out == ""
 
 
-def test_an_installation_of_other_versions_does_not_serve(npm: Callable[[str], None]) -> None:
+def test_an_installation_of_other_versions_is_refused(npm: Callable[[str], None]) -> None:
     npm(WRITES_PACKAGES)
     folder = node_servers.installed()
     about = folder / "node_modules" / "@modelcontextprotocol" / "server-memory" / "package.json"

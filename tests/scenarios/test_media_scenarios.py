@@ -1,4 +1,4 @@
-"""The scenarios with pictures: what their tapes drive, the bad runs that their expectations see, and the charts."""
+"""The scenarios with pictures: their good runs, bad runs that their expectations detect, and the charts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_tape_drives_what_the_scenario_is_about(name: str, kind: str, texts:
     assert [text for text in texts if text not in data] == []
 
 
-def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes() -> None:
+def test_a_drawing_is_returned_as_an_image_with_an_id_that_the_next_skill_accepts() -> None:
     events = recorded("drawn_image")
     pictures = [
         (tag, part["id"])
@@ -69,7 +69,7 @@ def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes(
 
 
 def hand_over_the_first(turns: list[dict[str, Any]]) -> None:
-    """The answer names the first drawing, in which one bar is wrong."""
+    """Name the first drawing in the answer, in which one bar is wrong."""
     first, *_, last = re.findall(r"media_[0-9a-f]{12}", "".join(turn["content"] for turn in turns))
     answered(last, first)(turns)
 
@@ -98,8 +98,8 @@ def test_a_bad_run_fails_and_says_in_what(name: str, change: Change, fault: str,
     assert any(fault in line for line in failures(name, change, tmp_path))
 
 
-def with_eyes(*turns: str) -> Outcome:
-    """A run of text_only_fallback on a model that has eyes, which is a bad one there."""
+def with_vision_model(*turns: str) -> Outcome:
+    """Run text_only_fallback with a vision model, which makes it a bad run."""
     text_only_fallback.draw_the_chart()
     definition = text_only_fallback.scenario.definition
     recorder = kernai.Recorder()
@@ -107,16 +107,16 @@ def with_eyes(*turns: str) -> Outcome:
         return Outcome(kernai.execute(agent, definition.input, recorder=recorder), recorder.entries)
 
 
-def test_a_skill_for_eyes_that_was_run_is_seen() -> None:
+def test_the_expectation_detects_that_a_skill_for_vision_was_run() -> None:
     picture = kernai.Media.from_bytes(
         charts.draw("Spring harvest", charts.harvest("spring"), 40, numbered=True), mime_type="image/png"
     )
     call = f'<command name="measure_bars">{json.dumps({"image": picture.id, "line_kg": 40})}</command>'
-    assert not text_only_fallback.no_skill_for_eyes_was_run(with_eyes(call, "<final>Seen: yes</final>"))
+    assert not text_only_fallback.no_skill_for_eyes_was_run(with_vision_model(call, "<final>Seen: yes</final>"))
 
 
-def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = with_eyes("<final>Seen: yes</final>")
+def test_the_expectation_detects_a_picture_that_reaches_a_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = with_vision_model("<final>Seen: yes</final>")
     picture = outcome.result.messages[0].media[0].to_base64()
     assert [picture in body for _, body in request_bodies(outcome, "vision")] == [True] * 5
     assert [picture in body for _, body in request_bodies(outcome)] == [False] * 5
@@ -146,7 +146,7 @@ def test_an_outdated_package_is_reported_like_a_missing_one(monkeypatch: pytest.
 # -------------------------------------------------------------------------------------------------- the charts
 
 
-def test_charts_are_the_same_to_the_byte_wherever_they_are_drawn() -> None:
+def test_charts_are_the_same_bytes_on_every_machine() -> None:
     spring, summer = charts.harvest("spring"), charts.harvest("summer")
     drawn = [
         charts.draw("Summer harvest, kg", summer, 70),
@@ -163,7 +163,7 @@ def test_charts_are_the_same_to_the_byte_wherever_they_are_drawn() -> None:
     line=st.integers(1, charts.MOST_KG),
     numbered=st.booleans(),
 )
-def test_what_was_drawn_is_what_is_measured(kg: list[int], line: int, numbered: bool) -> None:
+def test_measuring_a_chart_returns_the_values_it_was_drawn_from(kg: list[int], line: int, numbered: bool) -> None:
     bars = [charts.Bar(f"hive {number}", one) for number, one in enumerate(kg)]
     assert charts.measure(charts.draw("Harvest", bars, line, numbered=numbered), line) == kg
 
@@ -183,7 +183,7 @@ A_BAR = charts.Bar("Alder", 10)
         ("H" * 39, [A_BAR], 10, "the title is too long: 38 characters find room, got 39"),
     ],
 )
-def test_a_chart_that_finds_no_room_is_refused(title: str, bars: list[charts.Bar], line: float, message: str) -> None:
+def test_a_chart_that_does_not_fit_is_refused(title: str, bars: list[charts.Bar], line: float, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         charts.draw(title, bars, line)
 
@@ -205,6 +205,6 @@ def a_png(colour: tuple[int, int, int]) -> bytes:
     ],
     ids=["nothing", "cut off at once", "cut off later", "no chart", "no bars"],
 )
-def test_what_cannot_be_measured_is_an_error(data: bytes, message: str) -> None:
+def test_an_image_that_is_not_a_chart_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         charts.measure(data, 10)

@@ -1,4 +1,4 @@
-"""Which model a scenario is run with, and how the choice is explained."""
+"""Which model runs a scenario, and how the choice is explained."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*KEYS, "PROVIDER", "MODEL", "LOCAL_BASE_URL", "HTTP_PROXY", "http_proxy"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OLLAMA_HOST", NOWHERE)
-    monkeypatch.setattr(known_providers, "_REGISTERED", {})  # a page of the docs registers one
+    monkeypatch.setattr(known_providers, "_REGISTERED", {})  # code on a page of the docs registers a provider
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any) -> Choice:
-    """The choice for the inventory, which has a bundled tape; `capabilities` are those that it is to need."""
+    """Choose a provider for the inventory, which has a bundled tape and here needs `capabilities`."""
     capabilities = environment.pop("capabilities", ("text",))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -76,7 +76,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
         ([], {"LOCAL_API_KEY": "k", "OLLAMA_API_KEY": "k"}, "tape", "hand-written", "no model vendor is configured"),
     ],
 )
-def test_the_argument_then_the_environment_then_a_key_then_the_tape(
+def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tape(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], name: str, model: str, reason: str
 ) -> None:
     found = chosen(monkeypatch, *arguments, **environment)
@@ -103,7 +103,7 @@ def test_the_argument_then_the_environment_then_a_key_then_the_tape(
         (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
     ],
 )
-def test_what_is_missing_or_wrong_is_one_clear_line(
+def test_an_impossible_choice_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -117,12 +117,12 @@ def test_what_is_missing_or_wrong_is_one_clear_line(
 SEES = ("text", "vision")
 
 
-def test_a_model_is_declared_to_have_what_the_scenario_needs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_declared_with_only_the_capabilities_that_the_scenario_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(monkeypatch, "gpt-4o", "openai", OPENAI_API_KEY="k").model.capabilities == ("text",)
     assert chosen(monkeypatch, "gpt-4o", "openai", capabilities=SEES).model.capabilities == SEES
 
 
-def test_a_model_that_is_not_known_to_have_what_is_needed_is_refused_with_the_way_out(
+def test_a_model_not_known_to_have_a_capability_is_refused_with_the_option_that_declares_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(UsageError, match=r"needs a model with vision, and mine of groq .*--capabilities text,vision"):
@@ -131,7 +131,7 @@ def test_a_model_that_is_not_known_to_have_what_is_needed_is_refused_with_the_wa
     assert found.model.capabilities == SEES
 
 
-def test_a_vendor_whose_default_model_cannot_do_it_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vendor_whose_default_model_lacks_a_capability_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     found = chosen(monkeypatch, capabilities=SEES, DEEPSEEK_API_KEY="k", XAI_API_KEY="k")
     assert (found.name, found.reason) == (
         "xai", "XAI_API_KEY is set; passed over: deepseek-chat of deepseek cannot take text, vision",
@@ -151,7 +151,7 @@ def test_a_vendor_whose_default_model_cannot_do_it_is_passed_over(monkeypatch: p
         ("openai", "gpt-99", None),
     ],
 )
-def test_a_price_that_is_not_known_is_unknown(vendor: str, model: str, cost: tuple[float, float] | None) -> None:
+def test_the_price_of_an_unknown_model_is_unknown(vendor: str, model: str, cost: tuple[float, float] | None) -> None:
     assert price_of(vendor, model) == cost
 
 
@@ -159,17 +159,17 @@ def test_the_tables_name_vendors_that_exist() -> None:
     assert set(DEFAULT_MODELS) | set(PRICES) <= {vendor.name for vendor in VENDORS}
 
 
-def test_the_models_have_the_price_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chosen_model_has_its_listed_price(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = chosen(monkeypatch, "gpt-4.1", "openai", OPENAI_API_KEY="k").model.cost
     assert isinstance(cost, kernai.Cost)
     assert (cost.input, cost.output) == (2.0, 8.0)
     assert chosen(monkeypatch, "other", "openai").model.cost is None
 
 
-# ------------------------------------------------------------------------------------------ own providers
+# ------------------------------------------------------------------------------------------ registered providers
 
 
-def test_a_registered_provider_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_provider_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     model = kernai.Model("mine-1", ("text", "vision"), (1.0, 2.0))
     known_providers.register_provider("Mine", kernai.MockProvider, model)
     found = chosen(monkeypatch, PROVIDER="mine", capabilities=SEES)
@@ -180,7 +180,7 @@ def test_a_registered_provider_goes_by_its_name(monkeypatch: pytest.MonkeyPatch)
         chosen(monkeypatch, "mine-2", "mine", capabilities=SEES)
 
 
-def test_a_vendor_s_name_may_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_provider_may_have_a_vendors_name(monkeypatch: pytest.MonkeyPatch) -> None:
     known_providers.register_provider("openai", kernai.MockProvider, "stand-in")
     found = chosen(monkeypatch, "openai")
     assert (found.model.id, type(found.provider)) == ("stand-in", kernai.MockProvider)
@@ -217,7 +217,7 @@ def test_a_wrong_registration_is_an_error_at_the_call(arguments: tuple[Any, Any,
 
 @dataclass
 class Answers:
-    """A server on this machine, and what it says to each path."""
+    """A server on this machine and its answer for each path."""
 
     wire: WireServer
     said: dict[str, tuple[int, str]]
@@ -252,7 +252,7 @@ def models(*names: str) -> tuple[int, str]:
         (["qwen3:8b", "gemma3:latest"], ["gemma3"], ("text",), "gemma3"),
     ],
 )
-def test_an_ollama_on_this_machine_that_answers_is_taken(
+def test_a_running_ollama_on_this_machine_is_chosen(
     monkeypatch: pytest.MonkeyPatch, server: Answers, names: list[str], arguments: list[str],
     capabilities: tuple[str, ...], model: str,
 ) -> None:
@@ -281,17 +281,17 @@ def test_an_ollama_without_a_fit_model_and_another_server_in_its_place_are_passe
 
 
 @pytest.mark.parametrize("host", ["10.255.255.1:11434", "ollama.example.com", "http://[bad"])
-def test_an_ollama_beyond_this_machine_is_not_asked_by_default(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_an_ollama_on_another_machine_is_not_contacted_by_default(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     # tests/conftest.py raises for an address beyond this machine
     assert chosen(monkeypatch, OLLAMA_HOST=host).name == "tape"
 
 
-def test_a_named_ollama_takes_a_model_that_is_there(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
+def test_ollama_chosen_by_name_uses_an_installed_model(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
     server.said["/api/tags"] = models("qwen3:8b")
     assert chosen(monkeypatch, "", "ollama", OLLAMA_HOST=server.host).model.id == "qwen3:8b"
 
 
-# --------------------------------------------------------------------------------------------- as a user sees it
+# --------------------------------------------------------------------------------------------- on the command line
 
 SECRET = "sk-very-secret-0123456789abcdef"
 
@@ -320,7 +320,7 @@ def test_the_choice_is_printed_with_its_reason(tmp_path: Path) -> None:
     assert "cost: unknown" in done.stdout
 
 
-def test_a_real_vendor_s_failure_shows_no_key_anywhere(tmp_path: Path, server: Answers) -> None:
+def test_the_failure_of_a_vendor_shows_no_key_anywhere(tmp_path: Path, server: Answers) -> None:
     server.said["/v1/chat/completions"] = (401, '{"error": {"message": "wrong key {auth}"}}')
     demo = Demo(tmp_path)
     record = tmp_path / "run.jsonl"

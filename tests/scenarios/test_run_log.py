@@ -1,4 +1,4 @@
-"""What a run leaves: its log, the manifest that many runs share, and the standard output, whatever that is."""
+"""The files of a run: its log and the manifest that many runs share; and a standard output that is closed or full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kit.run_log import append_line
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, Demo
 
 
-def test_a_log_has_the_whole_run_and_the_manifest_its_figures(tmp_path: Path) -> None:
+def test_the_log_holds_the_whole_run_and_the_manifest_its_figures(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     assert demo.replay().returncode == 0
     log = demo.log
@@ -48,14 +48,14 @@ def test_a_log_has_the_whole_run_and_the_manifest_its_figures(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows knows no file modes")
-def test_a_log_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_log(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     demo.replay()
     for path in (*demo.log_files, demo.logs / "manifest.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_nothing_is_written_without_a_log(tmp_path: Path) -> None:
+def test_with_no_log_nothing_is_written(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     done = demo.replay("--no-log")
     assert (done.returncode, demo.logs.exists()) == (0, False)
@@ -77,7 +77,7 @@ def test_a_log_that_cannot_be_written_is_reported_before_the_run(tmp_path: Path,
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_run_whose_log_cannot_be_written_in_the_end_is_shown_all_the_same(tmp_path: Path) -> None:
+def test_the_outcome_is_shown_even_if_the_log_cannot_be_written_at_the_end(tmp_path: Path) -> None:
     more = "import shutil, sys\nscenario.prepare(lambda: shutil.rmtree(sys.argv[2]))"
     done = Demo(tmp_path, more).replay()
     assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "ok: gives the number")
@@ -85,7 +85,7 @@ def test_a_run_whose_log_cannot_be_written_in_the_end_is_shown_all_the_same(tmp_
     assert done.stderr.startswith("demo: error: cannot write the log to ")
 
 
-def test_what_is_hostile_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:
+def test_hostile_text_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     said = "<final>It is 42. \x1b[2J \ud800 \u202e</final>"
     entry = {"scope": "", "input": "What is twice 21?", "turns": [{"content": said}]}
@@ -124,7 +124,7 @@ def test_one_process_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     assert path.read_text() == "600"
 
 
-def test_a_line_that_a_crash_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_a_line_cut_off_by_a_crash_does_not_spoil_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     path.write_text('{"scenario": "cut o')
     append_line(path, {"scenario": "next"})
@@ -132,7 +132,7 @@ def test_a_line_that_a_crash_cut_off_does_not_swallow_the_next(tmp_path: Path) -
     assert path.read_text().splitlines()[1:] == ['{"scenario": "next"}', '{"scenario": "last"}']
 
 
-# ---------------------------------------------------------------- the standard output: closed, full, left by its reader
+# ---------------------------------------------------------------- a closed or full standard output, or no reader
 
 
 MATRIX = [sys.executable, str(SCENARIOS / "run_matrix.py")]
@@ -152,13 +152,13 @@ def report() -> None:
 
 
 def redirected(command: list[str], target: str) -> subprocess.CompletedProcess[str]:
-    """A command whose standard output the shell opens or closes."""
+    """Run a command with a redirection of its standard output by the shell."""
     shell = ["sh", "-c", f'exec "$@" {target}', "sh", *command]
     return subprocess.run(shell, env=ENVIRONMENT, stderr=subprocess.PIPE, encoding="utf-8", check=False)
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """A scenario, and a matrix of one."""
+    """Return the commands for a scenario and for a matrix of one scenario."""
     demo = Demo(folder)
     matrix = [*MATRIX, "--folder", str(folder), "--list"]
     return {"demo": demo.command("--tape", demo.tape), "run_matrix": matrix}
@@ -166,7 +166,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["demo", "run_matrix"])
-def test_a_closed_output_is_no_obstacle(tmp_path: Path, name: str) -> None:
+def test_a_scenario_runs_with_its_standard_output_closed(tmp_path: Path, name: str) -> None:
     done = redirected(commands(tmp_path)[name], ">&-")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -174,14 +174,14 @@ def test_a_closed_output_is_no_obstacle(tmp_path: Path, name: str) -> None:
 @pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
 @pytest.mark.parametrize("name", ["demo", "run_matrix"])
-def test_a_full_disk_behind_the_output_is_one_clear_line(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, name: str) -> None:
     done = redirected(commands(tmp_path)[name], ">/dev/full")
     assert done.stderr == f"{name}: error: cannot write the output: No space left on device\n"
     assert done.returncode == 1
 
 
 @pytest.mark.process
-def test_what_a_scenario_s_own_code_prints_does_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_output_of_a_scenarios_own_code_cannot_control_the_terminal(tmp_path: Path) -> None:
     demo = Demo(tmp_path, PRINTING)
     done = demo.process("--tape", demo.tape)
     assert done.returncode == 0
@@ -192,7 +192,7 @@ def test_what_a_scenario_s_own_code_prints_does_not_steer_the_terminal(tmp_path:
 
 
 @pytest.mark.process
-def test_a_matrix_whose_reader_leaves_writes_what_is_done(tmp_path: Path) -> None:
+def test_a_matrix_whose_output_is_closed_early_still_writes_its_finished_cells(tmp_path: Path) -> None:
     Demo(tmp_path)
     output = tmp_path / "matrix.json"
     command = [*MATRIX, "--folder", str(tmp_path), "--offline", "--output", str(output)]

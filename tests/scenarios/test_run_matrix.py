@@ -1,4 +1,4 @@
-"""The matrix, run as a user runs it: real processes that pass, fail, crash, hang and lie."""
+"""The matrix, run as a user runs it, over real processes that pass, fail, crash, hang or report wrongly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.scenarios.scenario_process import ENVIRONMENT, ROOT, ran_here
 from tests.scenarios.test_live_view import Terminal
 
 MATRIX = ROOT / "scenarios" / "run_matrix.py"
-PATIENCE = 60  # for a process or a socket: far more than it takes, so that a hang is a failure and not a hang
+PATIENCE = 60  # seconds for a process or a socket: far more than it takes, so that only a hang fails
 PAIR = "played/mock-1"
 
 HEAD = """
@@ -66,7 +66,7 @@ MIDDLES = {
 
 
 def folder_with(folder: Path, *names: str) -> Path:
-    """A folder of scenarios of one's own."""
+    """Make a folder with some of the test scenarios."""
     folder.mkdir(exist_ok=True)
     for name in names:
         (folder / f"{name}.py").write_text(HEAD.replace("NAME", name) + MIDDLES[name] + TAIL)
@@ -91,7 +91,7 @@ SETTLED = tuple(name for name in MIDDLES if name not in ("hangs", "never_begins"
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """One matrix over scenarios that end in every way."""
+    """Run one matrix over scenarios that end in every way."""
     base = tmp_path_factory.mktemp("matrix")
     folder, output = folder_with(base / "scenarios", *SETTLED), base / "matrix.json"
     done = run("--folder", folder, "--pair", PAIR, "--jobs", "4", "--output", output)
@@ -112,13 +112,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         ("fails_in_the_end", "its log says that it passed, but the exit status is 1"),
     ],
 )
-def test_a_cell_passes_only_when_its_log_and_its_process_say_so(ran: Ran, name: str, reason: str | None) -> None:
+def test_a_cell_passes_only_if_both_its_log_and_its_exit_status_say_so(ran: Ran, name: str, reason: str | None) -> None:
     (cell,) = (cell for cell in ran[1]["cells"] if cell["scenario"] == name)
     assert (cell["passed"], cell["reason"]) == (reason is None, reason)
 
 
 @pytest.mark.process
-def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> None:
+def test_the_matrix_has_the_figures_of_each_cell_and_their_sums(ran: Ran) -> None:
     _, matrix = ran
     (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == "passes")
     assert {key: cell[key] for key in ("pair", "provider", "model", "steps", "tokens", "cost", "stop_reason")} == {
@@ -132,7 +132,7 @@ def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> N
 
 
 @pytest.mark.process
-def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -> None:
+def test_the_report_has_a_line_per_cell_a_table_totals_and_reasons(ran: Ran) -> None:
     done, _ = ran
     lines = done.stdout.splitlines()
     assert done.returncode == 1
@@ -145,7 +145,7 @@ def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -
 
 
 @pytest.mark.process
-def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, tmp_path: Path) -> None:
+def test_each_run_has_a_line_in_the_manifest_with_the_path_of_its_log(ran: Ran, tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "says_nothing")
     run("--folder", folder, "--pair", PAIR, "--jobs", "3")
     lines = [json.loads(line) for line in (folder / "logs" / "manifest.json").read_text().splitlines()]
@@ -156,7 +156,7 @@ def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, t
 
 
 @pytest.mark.process
-def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) -> None:
+def test_scenarios_are_chosen_by_name_or_glob_and_pair_may_be_repeated(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "crashes")
     output = tmp_path / "matrix.json"
     pairs = ("--pair", "played", "--pair", PAIR, "--pair", "played/other/model", "--pair", "played/other_model", "--pair", PAIR)
@@ -169,7 +169,7 @@ def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) 
 
 
 @pytest.mark.process
-def test_without_a_pair_each_scenario_chooses_and_prints_the_choice_and_its_reason(tmp_path: Path) -> None:
+def test_without_a_pair_the_model_is_chosen_by_the_scenario_and_the_choice_is_explained(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
     done = run("--folder", folder, PROVIDER="played")
     assert done.returncode == 0
@@ -203,7 +203,7 @@ def wait_for_its_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.process
-def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, line: socket.socket) -> None:
+def test_a_cell_that_hangs_is_killed_with_all_processes_it_started(tmp_path: Path, line: socket.socket) -> None:
     folder, output = folder_with(tmp_path / "scenarios", "hangs"), tmp_path / "matrix.json"
     done = run("--folder", folder, "--pair", PAIR, "--timeout", "3", "--output", output, PORT=str(line.getsockname()[1]))
     wait_for_its_end(line.accept()[0])
@@ -213,7 +213,7 @@ def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, li
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line: socket.socket, number: int) -> None:
+def test_ctrl_c_stops_the_children_and_writes_the_finished_cells(tmp_path: Path, line: socket.socket, number: int) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "hangs", "never_begins")
     for name, as_ in (("passes", "a"), ("hangs", "b"), ("never_begins", "c")):
         (folder / f"{name}.py").rename(folder / f"{as_}_{name}.py")
@@ -239,14 +239,14 @@ def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line:
 
 
 def on_a_terminal(*arguments: str | Path, columns: int = 100) -> str:
-    """What a terminal is sent."""
+    """Return what the matrix writes to a terminal."""
     terminal = Terminal(command(*arguments), columns, 40, {})
     terminal.end()
     return terminal.raw.decode()
 
 
 @pytest.mark.process
-def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp_path: Path) -> None:
+def test_a_terminal_shows_colours_and_a_bar_but_no_output_of_the_scenarios(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
     shown = on_a_terminal("--folder", folder, "--pair", PAIR)
@@ -258,7 +258,7 @@ def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp
 
 
 @pytest.mark.process
-def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
+def test_a_narrow_terminal_wraps_names_but_no_numbers(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes")
     shown = on_a_terminal("--folder", folder, "--pair", PAIR, columns=50)
@@ -320,6 +320,6 @@ def test_the_help_shows_examples_and_the_exit_status() -> None:
     assert all(word in done.stdout for word in ("run_matrix.py --offline", "--compare before.json now.json", "Exit status"))
 
 
-def test_a_helper_module_is_no_scenario() -> None:
+def test_a_helper_module_is_not_taken_for_a_scenario() -> None:
     names = {one.name for one in find_scenarios(ROOT / "scenarios")}
     assert not names & {"harness", "run_matrix", "definition", "matrix_cell"}

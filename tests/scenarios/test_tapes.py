@@ -1,4 +1,4 @@
-"""Tapes: how a conversation is found, where a run leaves the recorded path, and how a tape is made."""
+"""Tapes: how a conversation is found, how a run that departs from the tape is reported, and how a tape is made."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_turn_is_streamed_in_small_pieces_and_its_tokens_are_estimated() -> No
     assert (response.prompt_tokens, response.completion_tokens) == (10, 9)
 
 
-def test_token_counts_on_the_tape_go_before_the_estimate() -> None:
+def test_token_counts_on_the_tape_take_precedence_over_the_estimate() -> None:
     response = ask(provider_of(conversation("hello", Turn("x", None, 812, 3))), "hello")
     assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (812, 3, 815)
 
@@ -62,7 +62,7 @@ def test_a_conversation_is_found_by_the_end_of_its_first_message() -> None:
     assert provider.unplayed == []
 
 
-def test_the_longer_input_goes_before_the_shorter_that_ends_alike() -> None:
+def test_the_longest_input_that_matches_is_chosen() -> None:
     provider = provider_of(conversation("count", "short"), conversation("first count", "long"))
     assert ask(provider, "first count").content == "long"
     assert ask(provider, "count").content == "short"
@@ -84,7 +84,7 @@ def _threads_take_turns_often() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_threads_take_turns_often")
-def test_equal_conversations_are_played_once_each_also_from_many_threads() -> None:
+def test_equal_conversations_are_played_once_each_even_from_many_threads() -> None:
     count = 30
     provider = provider_of(*(conversation("same", "first", f"second {number}") for number in range(count)))
     found: list[str] = []
@@ -98,7 +98,7 @@ def test_equal_conversations_are_played_once_each_also_from_many_threads() -> No
     assert provider.unplayed == provider.left == []
 
 
-def test_among_equal_conversations_the_one_that_was_asked_the_same_is_taken() -> None:
+def test_of_conversations_with_equal_inputs_the_one_with_the_same_first_message_is_played() -> None:
     turns = [Turn(name, (f"<r>{name}</r>\n\nsum up",)) for name in ("north", "south")]
     provider = provider_of(*(conversation("sum up", turn) for turn in turns))
     assert ask(provider, "<r>south</r>\n\nsum up").content == "south"
@@ -106,7 +106,7 @@ def test_among_equal_conversations_the_one_that_was_asked_the_same_is_taken() ->
     assert provider.notes == []
 
 
-def test_a_failure_on_the_tape_is_a_failure_of_the_provider_and_the_next_turn_follows() -> None:
+def test_a_failure_on_the_tape_is_raised_by_the_provider_and_the_next_turn_follows() -> None:
     failed = Turn(error={"message": "overloaded", "retryable": True})
     provider = provider_of(conversation("hello", failed, "hi"))
     with pytest.raises(ProviderError, match="overloaded") as caught:
@@ -115,7 +115,7 @@ def test_a_failure_on_the_tape_is_a_failure_of_the_provider_and_the_next_turn_fo
     assert ask(provider, "hello").content == "hi"
 
 
-def test_a_question_that_differs_is_answered_and_noted_with_the_first_difference() -> None:
+def test_messages_that_differ_from_the_tape_are_answered_and_noted_with_the_first_difference() -> None:
     provider = provider_of(conversation("hello", Turn("a", ("hello",)), Turn("b", ("the result is 41",))))
     ask(provider, "hello")
     assert ask(provider, "hello", "a", "the result is 42").content == "b"
@@ -135,7 +135,7 @@ def test_a_question_that_differs_is_answered_and_noted_with_the_first_difference
         ([], ["work", "1", "x"], "the conversation '0.a', turn 2: what the model said before is not what"),
     ],
 )
-def test_a_turn_that_the_tape_does_not_have_says_where_and_how(
+def test_a_turn_that_is_not_on_the_tape_is_an_error_that_says_where_and_why(
     before: list[list[str]], asked: list[str], message: str
 ) -> None:
     provider = provider_of(conversation("hello, you", "a"), conversation("work", "2", scope="0.a"))
@@ -148,7 +148,7 @@ def test_a_turn_that_the_tape_does_not_have_says_where_and_how(
     assert provider.left == [str(caught.value)]
 
 
-def test_an_ended_conversation_says_where_it_began_to_differ() -> None:
+def test_the_error_after_the_last_turn_says_where_the_run_first_differed() -> None:
     provider = provider_of(conversation("hello", Turn("a", ("hello",)), Turn("b", ("2 rows",))))
     ask(provider, "hello")
     ask(provider, "hello", "a", "3 rows")
@@ -178,7 +178,7 @@ CONVERSATIONS = st.builds(Conversation, TEXTS, TEXTS, st.lists(TURNS, min_size=1
 
 @pytest.mark.slow
 @given(st.builds(Tape, st.just("demo"), TEXTS, TEXTS, st.lists(CONVERSATIONS, min_size=1, max_size=3).map(tuple)))
-def test_a_tape_comes_back_from_its_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, tape: Tape) -> None:
+def test_a_tape_survives_a_round_trip_through_its_file(tmp_path_factory: pytest.TempPathFactory, tape: Tape) -> None:
     path = tmp_path_factory.getbasetemp() / "round.json"
     tape.save(path)
     assert Tape.load(path, "demo") == tape
@@ -217,7 +217,7 @@ def with_turn(turn: object) -> dict[str, Any]:
         (with_turn({"content": "x", "asked": "y"}), '"asked" must be a list of texts'),
     ],
 )
-def test_a_file_that_is_no_tape_says_what_is_wrong(tmp_path: Path, data: object, complaint: str) -> None:
+def test_a_file_that_is_not_a_tape_is_an_error_that_says_what_is_wrong(tmp_path: Path, data: object, complaint: str) -> None:
     path = tmp_path / "tape.json"
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError) as caught:
@@ -226,7 +226,7 @@ def test_a_file_that_is_no_tape_says_what_is_wrong(tmp_path: Path, data: object,
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 200_000], ids=["empty", "cut off", "binary", "deep"])
-def test_a_file_that_is_no_json_is_reported_in_one_line(tmp_path: Path, raw: bytes) -> None:
+def test_a_file_that_is_not_json_is_reported_in_one_line(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "tape.json"
     path.write_bytes(raw)
     with pytest.raises(UsageError, match="cannot read the tape"):
@@ -243,12 +243,12 @@ def recorded(provider: kernai.Provider, input: Any = "Go", **options: Any) -> li
     return recorder.to_list()
 
 
-#: what differs from run to run: ids, times, whether tokens are known, and which of two tasks at once ends first
+#: fields that differ from run to run: ids, times, whether tokens are known, and which concurrent task ends first
 UNSTEADY = {"run_start", "llm_response", "result", "task_start", "task_complete", "task_error"}
 
 
 def without_times(entries: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What happened, scope by scope."""
+    """Return the events of each scope without those fields."""
     found = [
         (entry["scope"], entry["event"], entry["step"], json.dumps(_steady(entry["data"]), sort_keys=True))
         for entry in entries if entry["event"] not in UNSTEADY
@@ -269,7 +269,7 @@ def shout(text: str) -> str:
 
 
 def speaker(tasks: int, words: list[str]) -> MockProvider:
-    """A model that plans tasks, each of which shouts its words; what it says depends on nothing but the messages."""
+    """A model that plans tasks, each of which shouts its words. Its answers depend only on the messages."""
 
     def on_call(messages: Any, _: Any) -> str:
         turns = sum(message.role == "assistant" for message in messages)
@@ -299,7 +299,7 @@ def test_a_tape_made_of_any_run_replays_that_run(tasks: int, words: list[str]) -
     assert without_times(first) == without_times(second)
     again = tape_of(second, scenario="demo", provider="openai", model="gpt")
     assert [one.scope for one in again.conversations] == [one.scope for one in tape.conversations]
-    # that the first run's model reported no tokens stays so: the replay's are estimates
+    # the first run reported no tokens, and those of the replay are only estimates
     assert again == tape
 
 
@@ -309,7 +309,7 @@ def test_reported_tokens_are_kept_and_estimated_ones_are_not() -> None:
     assert tape.conversations == (Conversation("", "Go", (Turn("<final>x</final>", ("Go",), 7, 2),)),)
 
 
-def test_a_failure_of_the_provider_is_a_turn_of_the_tape() -> None:
+def test_a_failure_of_the_provider_is_recorded_as_a_turn_of_the_tape() -> None:
     failing = MockProvider('<block type="final">1').fail_on_step(1, error=ProviderError("overloaded"))
     tape = tape_of(recorded(failing), scenario="demo", provider="openai", model="gpt")
     (only,) = tape.conversations
@@ -333,7 +333,7 @@ def test_a_picture_is_on_the_tape_as_a_reference(before: str, after: str, differ
     assert provider.unplayed == provider.notes == []
 
 
-def test_a_run_in_which_no_model_answered_makes_no_tape() -> None:
+def test_no_tape_can_be_made_of_a_run_in_which_no_model_answered() -> None:
     with pytest.raises(UsageError, match="no model has answered"):
         tape_of([], scenario="demo", provider="openai", model="gpt")
 

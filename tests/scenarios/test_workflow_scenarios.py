@@ -1,6 +1,6 @@
-"""The scenarios about workflows: each tape drives what its scenario is about, and no expectation is a rubber stamp.
+"""The scenarios about workflows: their tapes show what each is about, and each expectation can fail.
 
-A bad run is a real run of a tape that was tampered with. Each row names the expectation that has to fail for it.
+A bad run is a real run of a changed tape. Each row names the expectation that must fail for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Change = Callable[[Tape], object]
 
 
 def tape_of(name: str) -> Tape:
-    """The bundled tape, without the notes of what was asked: a run that is meant to differ need not say so."""
+    """Load the bundled tape without the messages it expects, because a changed run sends others."""
     tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
     for conversation in tape["conversations"]:
         for turn in conversation["turns"]:
@@ -30,7 +30,7 @@ def tape_of(name: str) -> Tape:
 
 
 def log_of(name: str, folder: Path, *arguments: str | Path) -> dict[str, Any]:
-    """Run a scenario as its command line does; gives its log."""
+    """Run a scenario as its command line does, and return its log."""
     scenario = importlib.import_module(name).scenario
     with pytest.raises(SystemExit) as ended:
         scenario.main([*map(str, arguments), "--offline", "--plain", "--logs", str(folder)])
@@ -50,7 +50,7 @@ def log_of_tape(name: str, folder: Path, tape: Tape) -> dict[str, Any]:
 
 
 def fields_of(name: str, event: str, *keys: str) -> list[tuple[Any, ...]]:
-    """Scope and some data of each event of a type, sorted: beside each other, tasks end in any order."""
+    """Return scope and some data of each event of a type, sorted, because concurrent tasks end in any order."""
     entries = [entry for entry in recorded(name) if entry["event"] == event]
     return sorted((entry["scope"], *(entry["data"][key] for key in keys)) for entry in entries)
 
@@ -78,7 +78,7 @@ def fields_of(name: str, event: str, *keys: str) -> list[tuple[Any, ...]]:
         ]),
     ],
 )
-def test_the_tape_drives_every_branch_that_the_scenario_is_about(
+def test_plans_of_sub_agents_are_rejected_as_nested(
     name: str, event: str, key: str, due: list[tuple[str, Any]]
 ) -> None:
     assert fields_of(name, event, key) == due
@@ -99,11 +99,11 @@ def test_a_merchant_named_like_markup_reaches_the_model_as_plain_text() -> None:
     assert fields_of("fraud_investigation", "forged_block", "type") == []
 
 
-# ------------------------------------------------------------------------------------------------ tapes, tampered with
+# ------------------------------------------------------------------------------------------------ changed tapes
 
 
 def turns(tape: Tape, task: str) -> list[dict[str, Any]]:
-    """The turns of one task, or with an empty id of the root."""
+    """Return the turns of one task, or those of the root for an empty id."""
     (found,) = (one for one in tape["conversations"] if one["scope"].partition(".")[2] == task)
     spoken: list[dict[str, Any]] = found["turns"]
     return spoken
@@ -131,7 +131,7 @@ def cut(task: str, *at: int) -> Change:
 
 
 def say_only(task: str, answer: str) -> Change:
-    """Have a task answer at once."""
+    """Have a task answer in its first turn."""
 
     def change(tape: Tape) -> None:
         turns(tape, task)[:] = [{"content": f"<final>{answer}</final>"}]
@@ -165,7 +165,7 @@ def strategy(word: str) -> Change:
 
 
 def waiting(task: str, *needed: str) -> Change:
-    """Have a task wait for these alone."""
+    """Have a task depend on exactly these tasks."""
     return replan(lambda plan, tasks: tasks[task].update(depends_on=list(needed)))
 
 
@@ -181,7 +181,7 @@ def both(*changes: Change) -> Change:
 
 
 def corrected_plan(tape: Tape) -> None:
-    """The rejected plan is followed by one that is right, and no skill is used by the root."""
+    """Follow the rejected plan with a valid one, and have the root use no skill."""
     buildings = ("Town hall", "Library", "Swimming pool")
     root, commands = turns(tape, ""), turns(tape, "")[2]["content"].splitlines()
     tasks = [{"id": one, "input": f"What did the {one} consume?"} for one in buildings]
@@ -192,7 +192,7 @@ def corrected_plan(tape: Tape) -> None:
 
 
 def merged_by_a_task(tape: Tape) -> None:
-    """A fifth task compares what the other four brought."""
+    """Add a fifth task that compares the results of the other four."""
     compare = {"id": "compare", "input": "Compare", "depends_on": ["nordfrakt", "rhone", "skagerrak", "balticargo"]}
     replan(lambda plan, tasks: plan["tasks"].append(compare))(tape)
     spoken = [{"content": "<final>Balticargo</final>"}]
@@ -200,7 +200,7 @@ def merged_by_a_task(tape: Tape) -> None:
 
 
 def provider_recovers(tape: Tape) -> None:
-    """Only the task without an end fails."""
+    """Have only the task that never ends fail."""
     turns(tape, "valparaiso")[1] = {"content": "<final>98 pieces</final>"}
     commands = turns(tape, "")[1]["content"].splitlines()
     turns(tape, "")[1] = {"content": "\n".join(commands[:2])}
@@ -225,7 +225,7 @@ GOOD_TAPES: list[tuple[str, Change]] = [
 
 
 @pytest.mark.parametrize("name, change", GOOD_TAPES)
-def test_a_good_run_need_not_be_that_of_the_tape(name: str, change: Change, tmp_path: Path) -> None:
+def test_a_good_run_may_differ_from_the_tape(name: str, change: Change, tmp_path: Path) -> None:
     tape = tape_of(name)
     change(tape)
     assert log_of_tape(name, tmp_path, tape)["faults"] == []
@@ -235,13 +235,13 @@ def test_a_good_run_need_not_be_that_of_the_tape(name: str, change: Change, tmp_
 
 
 def circle_afterwards(tape: Tape) -> None:
-    """The mended plan first, and the circle once it is done."""
+    """Have the corrected plan run first, then send the cyclic one."""
     root = turns(tape, "")
     root[:] = [root[1], root[2], root[0], root[3]]
 
 
 def same_mail_left_out(tape: Tape) -> None:
-    """Each order has one task."""
+    """Leave out the repeated mails, so that each order has one task."""
     replan(lambda plan, tasks: plan.update(tasks=plan["tasks"][:2] + plan["tasks"][3:4]))(tape)
     tape["conversations"] = [one for one in tape["conversations"] if not one["scope"].endswith(("mail-3", "mail-5"))]
 
@@ -301,7 +301,7 @@ BAD_TAPES: list[tuple[str, str, Change]] = [
 def test_a_bad_run_fails_the_expectation_that_is_about_it(
     name: str, expectation: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parallel_fan_out.PATIENCE", 0.05)  # nobody will come
+    monkeypatch.setattr("parallel_fan_out.PATIENCE", 0.05)  # when tasks run one at a time, no other one arrives
     tape = tape_of(name)
     change(tape)
     log = log_of_tape(name, tmp_path, tape)
@@ -310,10 +310,10 @@ def test_a_bad_run_fails_the_expectation_that_is_about_it(
     assert "it raised" not in " ".join(one["reason"] for one in log["expectations"])
 
 
-# --------------------------------------------------------------------------------------------- data and reading it
+# --------------------------------------------------------------------------------------------- the data
 
 
-def test_the_fraud_s_sources_hold_near_misses_that_a_laxer_rule_would_take_for_frauds() -> None:
+def test_the_sources_of_the_fraud_hold_cases_that_a_laxer_rule_would_call_fraud() -> None:
     fraud = importlib.import_module("fraud_investigation")
     bursts = {row["account"] for row in fraud.find_bursts(5, 10, 1000)}
     shared = {account for row in fraud.find_shared_devices(3) for account in row["accounts"]}
@@ -335,7 +335,7 @@ def test_the_fraud_s_sources_hold_near_misses_that_a_laxer_rule_would_take_for_f
         ("12 in total", None),
     ],
 )
-def test_a_figure_is_read_from_the_line_that_names_it(answer: str, found: str | None) -> None:
+def test_a_figure_is_read_from_the_line_with_its_label(answer: str, found: str | None) -> None:
     if found is None:
         with pytest.raises(Exception, match="no line `Total: ` with a figure"):
             figure(answer, "Total")
