@@ -1,5 +1,7 @@
-"""What the conformance package talks to: with a URL a client that lists the tools of that server and calls each of them,
-and without one a server of the tools that the package calls, which prints its URL.
+"""The program that the conformance package tests.
+
+With a URL it is a client that lists the tools of that server and calls each. Without one it is a server of the tools
+that the package calls, and prints its URL.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ CALLBACK = "http://localhost:3030/callback"
 
 
 class Tokens:
-    """A store for tokens, of the user's own."""
+    """A token store as a user would write it."""
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
@@ -57,7 +59,7 @@ class Tokens:
 
 
 class Browser:
-    """Signs in where a user would: follows the address, and reads the code off the redirect."""
+    """Signs in as a user would in a browser: opens the address and reads the code from the redirect."""
 
     location = ""
 
@@ -71,8 +73,8 @@ class Browser:
 
 
 def signing_in(url: str) -> httpx2.Auth:
-    """How a program of a user signs in."""
-    warnings.filterwarnings("ignore", message="Omitting `issuer`")  # which the package does not say
+    """Sign in as a user's program would."""
+    warnings.filterwarnings("ignore", message="Omitting `issuer`")  # the package does not send it
     if SCENARIO == "auth/client-credentials-basic":
         return ClientCredentialsOAuthProvider(url, Tokens(), CONTEXT["client_id"], CONTEXT["client_secret"])
     if SCENARIO == "auth/client-credentials-jwt":
@@ -92,7 +94,7 @@ def signing_in(url: str) -> httpx2.Auth:
 
 
 def accept(_: Any, params: Any) -> ElicitResult:
-    """What a program makes of a form that its user sends unchanged."""
+    """Answer a form with its defaults, as if the user had sent it unchanged."""
     fields = params.requested_schema["properties"]
     return ElicitResult(action="accept", content={name: one["default"] for name, one in fields.items() if "default" in one})
 
@@ -115,7 +117,7 @@ def main(url: str) -> None:
         tools = adapter._connections["it"].catalogue.tools
         for name, tool in tools.items():
             arguments = example(tool.input_schema, {})
-            if name == "json_schema_echo":  # what this client knows of the other tool
+            if name == "json_schema_echo":  # the argument is the schema of the other tool
                 arguments = {"schema": tools["json_schema_2020_12_tool"].input_schema}
             given = [one["arguments"] for one in CONTEXT.get("toolCalls", []) if one["name"] == name]
             for one in given or [arguments]:

@@ -1,4 +1,4 @@
-"""The client that the conformance package starts: it has an already running Python do the work, over a socket."""
+"""The client that the conformance package starts. It passes the work to a running Python, over a socket."""
 
 from __future__ import annotations
 

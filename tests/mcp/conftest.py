@@ -33,10 +33,10 @@ NPM_PACKAGES = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
 }
-#: the one that knows the revision of 2026-07-28
+#: the version that tests the MCP revision of 2026-07-28
 CONFORMANCE = {"@modelcontextprotocol/conformance": "0.2.0-alpha.12"}
 PYPI_PACKAGES = {"mcp-server-time": "2026.10.19"}
-#: set where the servers must be there (in CI): one that is missing is a failure then, and elsewhere a loud skip
+#: set in CI: a missing server then fails the tests; otherwise they are skipped and the report says so
 REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
 INSTALL_SECONDS = 300
 
@@ -57,7 +57,7 @@ def leave_out(reason: str) -> None:
 
 
 def installed(name: str, pins: dict[str, str], install: list[str]) -> Path:
-    """The folder of an installation of exactly these versions; made by `install`, whose FOLDER is that folder."""
+    """Return a folder with exactly these versions installed. If need be, run `install` with its path for FOLDER."""
     key = hashlib.sha256(json.dumps([pins, sys.version_info[:2] if name == "pypi" else 0]).encode()).hexdigest()[:12]
     folder = CACHE / f"{name}-{key}"
     if folder.is_dir():
@@ -73,20 +73,20 @@ def installed(name: str, pins: dict[str, str], install: list[str]) -> Path:
         except (subprocess.SubprocessError, OSError) as error:
             reason = str(getattr(error, "stderr", None) or error).strip()
             leave_out(f"cannot install {', '.join(pins)}: {reason[-500:]}")
-        with suppress(OSError):  # another run of the tests was faster
+        with suppress(OSError):  # another test process may have installed them first
             target.rename(folder)
     return folder
 
 
 @dataclass(frozen=True)
 class NodeServers:
-    """The command lines of the servers from npm."""
+    """The servers from npm, and how they are started."""
 
     node: str
     folder: Path
 
     def command(self, name: str, *arguments: str) -> dict[str, object]:
-        """The entry of a configuration."""
+        """Return a server's entry in a configuration."""
         return {"command": self.node, "args": [self.script(name), *arguments]}
 
     def script(self, name: str) -> str:
@@ -94,7 +94,7 @@ class NodeServers:
 
 
 def from_npm(name: str, pins: dict[str, str]) -> tuple[str, Path]:
-    """The path of Node.js, and the folder of an installation of these packages."""
+    """Install these packages, and return the path of Node.js and the folder."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         leave_out("these tests of MCP need Node.js 20 or later with npm: install it, then run them again")
@@ -128,7 +128,7 @@ def conformance() -> list[str]:
 
 @pytest.fixture(scope="session")
 def time_server() -> dict[str, object]:
-    """The entry of a configuration for the server from PyPI."""
+    """The configuration entry of the server from PyPI."""
     pins = [f"{name}=={version}" for name, version in PYPI_PACKAGES.items()]
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", "FOLDER"]
     folder = installed("pypi", PYPI_PACKAGES, [*install, *pins])
@@ -137,7 +137,7 @@ def time_server() -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def python() -> Iterator[WarmPython]:
-    """A Python that has loaded the adapter and what a stdio server takes."""
+    """A Python that has imported the adapter and what a stdio server needs."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     with WarmPython("kernai.mcp.session", "mcp.client.stdio", environment={**os.environ, "PYTHONPATH": paths}) as python:
         yield python
@@ -145,7 +145,7 @@ def python() -> Iterator[WarmPython]:
 
 @dataclass(frozen=True)
 class Served:
-    """A server-everything that listens on this machine."""
+    """A running server-everything that listens on this machine."""
 
     process: subprocess.Popen[str]
     port: int
@@ -159,7 +159,7 @@ def free_port() -> int:
 
 
 def serve_everything(servers: NodeServers, transport: str, port: int | None = None) -> Served:
-    """Starts it, on a free port where none is given; it is listening when this returns."""
+    """Start server-everything, on a free port unless one is given, and wait until it listens."""
     port = port or free_port()
     process = subprocess.Popen(
         [servers.node, servers.script("everything"), transport],
@@ -174,7 +174,7 @@ def serve_everything(servers: NodeServers, transport: str, port: int | None = No
 
 @pytest.fixture(scope="module")
 def everything_over(node_servers: NodeServers) -> Iterator[object]:
-    """Starts server-everything over HTTP as often as the tests of a module like; ends them all."""
+    """A function that starts server-everything over HTTP; all are stopped after the module's tests."""
     started: list[Served] = []
 
     def start(transport: str) -> Served:

@@ -1,6 +1,6 @@
-"""A server without the SDK, which does what real ones do on bad days. Run as a program; speaks over standard streams.
+"""A program that is a stdio server without the SDK, and misbehaves as real servers do.
 
-Each tool is a function below. The options are carried out before anything is read:
+Each tool is a function below. The options take effect before any input is read:
 
     --garbage           prints lines that are no messages, then serves
     --only-garbage      prints such a line, and never a message
@@ -10,8 +10,8 @@ Each tool is a function below. The options are carried out before anything is re
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
     --tasks             lists the tool `build`, which can only be called as a task
-    --secret FILE       lists the tool `hidden` once the file exists, and never says so
-    --description FILE  the description of `echo` is what the file holds now
+    --secret FILE       lists the tool `hidden` once the file exists, without notifying the client
+    --description FILE  takes the description of `echo` from the file, each time
 """
 
 from __future__ import annotations

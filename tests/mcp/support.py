@@ -1,4 +1,4 @@
-"""What the tests of MCP share: asking an adapter, servers in memory, and waiting for processes to end."""
+"""Helpers of the MCP tests: sending requests through an adapter, test servers, and waiting for processes to end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Part = str | Media
 
 @dataclass
 class Answer:
-    """What the model would read, and the events of the call."""
+    """What the model would read in answer to a request, and the events of the call."""
 
     parts: list[Part] = field(default_factory=list)
     error: str | None = None
@@ -38,7 +38,7 @@ class Answer:
 
 
 def ask(adapter: Adapter, request: str | dict[str, Any], cancelled: Callable[[], bool] | None = None) -> Answer:
-    """One block's answer, as the protocol's handler gives it."""
+    """Send one request through the protocol's handler and return its answer."""
     import json
 
     context = SkillContext[Any](None, cancelled=cancelled)
@@ -60,7 +60,7 @@ def call(adapter: Adapter, tool: str, *, server: str | None = None, **arguments:
 
 
 def raw(*options: str, **entry: Any) -> dict[str, Any]:
-    """A configuration of one raw server, `raw`."""
+    """Return a configuration with one raw server, named `raw`."""
     return {"servers": {"raw": {"command": sys.executable, "args": [str(RAW_SERVER), *options], **entry}}}
 
 
@@ -70,7 +70,7 @@ def raw_adapter(*options: str, **entry: Any) -> Adapter:
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, str]]) -> Iterator[str]:
-    """Serves over HTTP what `answer` makes of a request and its body: status, content type, body. Gives host and port."""
+    """Serve HTTP and yield host and port. `answer` gets a request and its body, and returns status, type and body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -81,7 +81,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_GET = do_POST  # noqa: N815 - the name is given by its base
+        do_GET = do_POST  # noqa: N815 - the base class defines the name
 
         def log_message(self, *_: object) -> None:
             pass
@@ -93,7 +93,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
 
 
 def processes_with(word: str) -> list[int]:
-    """The running processes whose command line contains the word (Linux)."""
+    """Return the running processes whose command line contains the word (Linux only)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -107,7 +107,7 @@ def processes_with(word: str) -> list[int]:
 
 
 def wait_until_ended(processes: list[int], seconds: float = 30) -> list[int]:
-    """Waits for processes to end, without looking again and again; those that have not."""
+    """Wait for processes to end, without polling, and return those still running."""
     left = []
     for process in processes:
         try:

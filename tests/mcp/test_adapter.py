@@ -1,4 +1,4 @@
-"""The adapter: how it is imported, which servers may be handed in, signing in, and options that are wrong."""
+"""The adapter: importing it, servers that are passed as objects, signing in, and wrong options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.mcp.support import RAW_SERVER, answering, ask, call, raw
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
-#: makes a module impossible to import, or older than it has to be
+#: code that makes the SDK impossible to import, or too old
 HIDE = "sys.modules['mcp'] = None"
 OLD = "import types; sys.modules['mcp'] = types.ModuleType('mcp')"
 
@@ -40,7 +40,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("absent", [HIDE, OLD], ids=["no SDK", "the SDK's first version"])
+@pytest.mark.parametrize("absent", [HIDE, OLD], ids=["no SDK", "version 1 of the SDK"])
 def test_without_the_sdk_the_import_says_what_to_install(absent: str) -> None:
     done = run(f"{absent}\nimport kernai\nimport kernai.mcp")
     assert done.returncode == 1
@@ -49,7 +49,7 @@ def test_without_the_sdk_the_import_says_what_to_install(absent: str) -> None:
     )
 
 
-def test_the_core_does_not_load_the_adapter_and_the_adapter_no_yaml_which_it_says_how_to_install(tmp_path: Path) -> None:
+def test_the_core_does_not_load_the_adapter_which_loads_yaml_only_when_needed(tmp_path: Path) -> None:
     config = tmp_path / "mcp.yml"
     config.write_text("servers: {}")
     done = run(
@@ -60,12 +60,12 @@ def test_the_core_does_not_load_the_adapter_and_the_adapter_no_yaml_which_it_say
     assert done.stderr.rstrip().endswith('ImportError: YAML needs PyYAML: pip install "kernai[mcp]"')
 
 
-def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
+def test_an_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = kernai.mcp.nothing  # type: ignore[attr-defined]  # which a type checker knows too
 
 
-# --------------------------------------------------------------------------------------------------------- handed in
+# ----------------------------------------------------------------------------------------- servers passed as objects
 
 def counter() -> MCPServer:
     server = MCPServer("counter")
@@ -97,7 +97,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("made", SOURCES)
-def test_a_server_can_be_handed_in_as(made: str) -> None:
+def test_a_server_can_be_passed_as(made: str) -> None:
     with setup({}, {"counter": SOURCES[made]()}, register=False) as adapter:
         answer = call(adapter, "count", to=2)
         assert answer.text == "counted to 2"
@@ -107,7 +107,7 @@ def test_a_server_can_be_handed_in_as(made: str) -> None:
         ]
 
 
-def test_a_transport_that_a_factory_makes_is_restarted_too() -> None:
+def test_a_server_from_a_transport_factory_is_restarted_too() -> None:
     def transport() -> Any:
         return stdio_client(StdioServerParameters(command=sys.executable, args=[str(RAW_SERVER)]))
 
@@ -140,7 +140,7 @@ def chain(levels: int) -> dict[str, Any]:
     (chain(28), {"a": 1}, None),
     ({"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}, {"a": "a" * 5000 + "!"}, None),
 ])
-def test_a_result_is_checked_against_its_schema_within_bounds(
+def test_a_result_is_checked_against_its_schema_with_bounded_work(
     schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str
 ) -> None:
     async def listing(*_: Any) -> ListToolsResult:
@@ -164,7 +164,7 @@ def reported_changes(adapter: Adapter) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_changed_definition_is_noticed_in_both_revisions(mode: str) -> None:
+def test_a_changed_tool_definition_is_reported_in_both_revisions(mode: str) -> None:
     with setup({}, {"counter": lambda: Client(counter(), mode=mode)}, register=False) as adapter:
         assert reported_changes(adapter) == []
         assert call(adapter, "grow").text == "grown"
@@ -217,7 +217,7 @@ def test_a_callback_may_run_an_agent_that_uses_the_same_servers() -> None:
     assert answers == ["me"]
 
 
-def test_a_request_on_the_thread_that_serves_is_refused_and_does_not_hang() -> None:
+def test_a_request_from_the_adapters_own_thread_is_an_error_instead_of_a_deadlock() -> None:
     errors: list[str | None] = []
 
     async def elicitation(context: Any, params: Any) -> ElicitResult:
@@ -230,7 +230,7 @@ def test_a_request_on_the_thread_that_serves_is_refused_and_does_not_hang() -> N
     assert "would wait for itself" in str(errors[0])
 
 
-def test_many_threads_open_a_server_once() -> None:
+def test_requests_from_many_threads_open_a_server_once() -> None:
     made: list[int] = []
 
     def server() -> MCPServer:
@@ -246,7 +246,7 @@ def test_many_threads_open_a_server_once() -> None:
     assert made == [1]
 
 
-async def test_the_handler_does_not_hold_the_event_loop_up_in_an_asynchronous_run() -> None:
+async def test_a_request_does_not_block_the_event_loop_of_an_asynchronous_run() -> None:
     release = asyncio.Event()
     server = MCPServer("waiting")
     loop = asyncio.get_running_loop()
@@ -290,7 +290,7 @@ class Bearer(httpx2.Auth):
             yield request
 
 
-def test_each_request_is_signed_and_a_token_may_be_renewed() -> None:
+def test_each_request_is_authorized_and_an_expired_token_is_renewed() -> None:
     with Server([echo], port=0, token=TOKEN) as server:
         servers = {"servers": {"it": {"url": server.url}}}
         with setup(servers, register=False, auth={"it": Bearer("expired", TOKEN)}) as adapter:
@@ -299,7 +299,7 @@ def test_each_request_is_signed_and_a_token_may_be_renewed() -> None:
             assert "HTTP status 401" in str(call(adapter, "echo", text="hello").error)
 
 
-def test_a_token_that_was_not_configured_is_hidden_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_that_is_not_in_the_configuration_is_hidden_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     echo = lambda request, _: (200, "application/json", json.dumps({"you sent": request.headers["Authorization"]}))  # noqa: E731
     with answering(echo) as host:
@@ -325,7 +325,7 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("client, options, kind, message", WRONG)
-def test_a_wrong_option_is_refused_at_once(client: Any, options: Any, kind: type[Exception], message: str) -> None:
+def test_a_wrong_option_is_an_error_at_setup(client: Any, options: Any, kind: type[Exception], message: str) -> None:
     servers = {"it": {"url": "http://host/mcp"}, "local": {"command": "true"}}
     with pytest.raises(kind, match=message):
         setup({"servers": servers}, client, **options)

@@ -1,4 +1,4 @@
-"""Reading configurations: what is taken, and that a wrong one names the server, the key and the fix."""
+"""Reading configurations; errors in one name the server, the key and the fix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STDIO = {"command": "true"}
         ({"command": "npx", "type": "stdio"}, "stdio"),
     ],
 )
-def test_the_transport_is_read_or_detected(entry: dict[str, Any], transport: str) -> None:
+def test_the_transport_is_configured_or_detected(entry: dict[str, Any], transport: str) -> None:
     assert read_servers({"servers": {"it": entry}})["it"].transport == transport
 
 
@@ -55,7 +55,7 @@ def test_a_whole_entry_is_read(tmp_path: Path) -> None:
     assert not server.allows("write")
 
 
-def test_the_layout_of_desktop_clients_is_taken_with_keys_of_their_own_and_servers_switched_off() -> None:
+def test_a_desktop_clients_file_is_accepted_with_its_own_keys_and_disabled_servers() -> None:
     servers = read_servers({
         "globalShortcut": "Ctrl+Space",
         "mcpServers": {
@@ -127,11 +127,11 @@ def test_a_wrong_configuration_names_the_server_the_key_and_the_fix(mapping: Any
         ("$NAME", "$NAME"), ("$${NAME}", "${NAME}"), ("cost: $5", "cost: $5"), ("${NONE:-a b:c/d}", "a b:c/d"),
     ],
 )
-def test_references_are_expanded(text: str, made: str) -> None:
+def test_references_to_variables_are_expanded(text: str, made: str) -> None:
     assert expanded(text, {"NAME": "Ada", "EMPTY": ""}) == made
 
 
-def test_a_variable_that_is_not_set_is_named_with_its_place() -> None:
+def test_a_variable_that_is_not_set_is_an_error_that_names_it_and_its_location() -> None:
     mapping = {"servers": {"files": {"args": ["a", {"x": "${TOKEN_OF_MINE}"}]}}}
     with pytest.raises(McpConfigError) as caught:
         expanded(mapping, {})
@@ -142,13 +142,13 @@ def test_a_variable_that_is_not_set_is_named_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["${", "${1X}", "${A B}", "${NAME", "${NAME-x}"])
-def test_a_reference_that_is_none_is_an_error_and_not_passed_on(text: str) -> None:
+def test_a_malformed_reference_is_an_error(text: str) -> None:
     with pytest.raises(McpConfigError, match=r"servers\.it: '\$\{' must begin"):
         expanded({"servers": {"it": text}}, {"NAME": "Ada"})
 
 
 @given(st.text(), st.text())
-def test_what_a_variable_holds_is_never_expanded_again_nor_read_as_markup(value: str, around: str) -> None:
+def test_the_value_of_a_variable_is_taken_literally(value: str, around: str) -> None:
     around = around.replace("$", "")
     assert expanded(f"{around}${{NAME}}", {"NAME": value}) == around + value
 
@@ -168,7 +168,7 @@ MERGED_BOMB = "x0: &x0 {command: x}\n" + "".join(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_parsed_according_to_its_extension(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_TEST_COMMAND", "npx")
     Path(tmp_path, name).write_text(FILES[name], encoding="utf-8")
     with load(tmp_path / name) as adapter:
@@ -199,7 +199,7 @@ def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: 
         ("none.yml", None, "none.yml: cannot be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_an_error_that_names_it(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
     if text is not None:
         Path(tmp_path, name).write_text(text, encoding="utf-8")
     tracemalloc.start()
@@ -230,7 +230,7 @@ def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
         {"url": "hunter2-hunter2://host"},
     ],
 )
-def test_no_error_and_no_repr_shows_a_value(entry: dict[str, Any]) -> None:
+def test_no_error_and_no_repr_shows_a_secret_value(entry: dict[str, Any]) -> None:
     with pytest.raises(McpConfigError) as caught:
         setup({"servers": {"it": entry}}, register=False)
     assert "hunter2" not in str(caught.value)
@@ -240,31 +240,31 @@ def test_no_error_and_no_repr_shows_a_value(entry: dict[str, Any]) -> None:
         assert "hunter2" not in repr(servers)
 
 
-def test_what_is_secret_is_hidden_from_a_text_and_the_rest_is_not() -> None:
+def test_secrets_of_the_configuration_are_hidden_in_a_text() -> None:
     config = read_servers({"servers": {"it": {
         "url": "https://ada:pass@host/mcp?key=k3y", "headers": {"Authorization": "Bearer t0ken", "X": "ab"},
     }}})["it"]
     hide = redactor_of(config).text
     assert hide("401 for https://ada:pass@host/mcp?key=k3y") == "401 for https://host/mcp"
     assert hide("Bearer t0ken and t0ken alone") == "[header Authorization] and [header Authorization] alone"
-    assert hide("about") == "about"  # two letters stand anywhere
+    assert hide("about") == "about"  # a value of two letters is not hidden, because it may be part of any word
     assert shown_url("http://host:1/a?b#c") == "http://host:1/a"
 
 
-def test_the_keys_in_an_address_are_hidden_even_on_their_own() -> None:
+def test_the_keys_of_a_url_are_hidden_even_on_their_own() -> None:
     url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
     hide = redactor_of(read_servers({"servers": {"it": {"url": url}}})["it"]).text
     assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
 
 
-def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none() -> None:
+def test_a_server_passed_as_an_object_must_not_have_a_command_or_url() -> None:
     with setup({"servers": {"it": {"timeout": 3}}}, {"it": lambda: None}, register=False) as adapter:
         assert adapter._connections["it"].config.timeout == 3
     with pytest.raises(McpConfigError, match="server 'it', key 'command': this server is handed in by client="):
         setup({"servers": {"it": {"command": "true"}}}, {"it": lambda: None})
 
 
-def test_setup_registers_the_protocol_and_shutdown_takes_its_own_back_only() -> None:
+def test_setup_registers_the_protocol_and_shutdown_removes_only_its_own() -> None:
     one = setup({"servers": {"one": STDIO}})
     assert kernai.protocols.find("mcp") is one.protocol
     two = setup({"servers": {"two": STDIO}}, name="more")
@@ -283,7 +283,7 @@ def test_setup_registers_the_protocol_and_shutdown_takes_its_own_back_only() -> 
     three.shutdown()
 
 
-def test_a_second_adapter_needs_a_name_of_its_own_and_never_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_a_second_adapter_needs_another_name_and_never_replaces_the_first(tmp_path: Path) -> None:
     file = tmp_path / "mcp.yml"
     file.write_text("servers:\n  two: {command: 'true'}\n")
     with setup({"servers": {"one": STDIO}}) as one:
@@ -302,7 +302,7 @@ def test_a_second_adapter_needs_a_name_of_its_own_and_never_takes_the_place_of_a
     assert kernai.protocols.names == []
 
 
-def test_one_run_speaks_to_two_adapters() -> None:
+def test_one_run_uses_two_adapters() -> None:
     def server(name: str) -> MCPServer:
         made = MCPServer(name)
         made.add_tool(lambda: f"I am {name}", name="who", description="Says who it is.")
@@ -318,7 +318,7 @@ def test_one_run_speaks_to_two_adapters() -> None:
     ]
 
 
-def test_the_documentation_names_the_servers_the_methods_and_shows_right_and_wrong() -> None:
+def test_the_documentation_for_models_lists_servers_and_methods_and_shows_examples() -> None:
     with setup({"servers": {"files": STDIO, "web": {"url": "http://host"}}}, register=False) as adapter:
         text = adapter.protocol.documentation
     assert text is not None

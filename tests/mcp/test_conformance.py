@@ -1,4 +1,4 @@
-"""The official conformance package, against skills that are served and against the client.
+"""The official conformance package tests served skills and the client.
 
 Each of its scenarios is run here, or docs/mcp.md says why not.
 """
@@ -33,14 +33,14 @@ REVISIONS = ("2025-11-25", "2026-07-28")
 
 
 def listed(start: str, end: str) -> list[str]:
-    """The names that the documentation has in a part of its section."""
+    """Return the names in a part of the documentation's section on conformance."""
     section = DOCUMENTATION.read_text(encoding="utf-8").partition("## Conformance\n")[2].partition("\n## ")[0]
     return re.findall(r"`([^`]+)`", section.partition(start)[2].partition(end)[0])
 
 
 SERVED = listed("Servers:", "Clients:")
 USED = listed("Clients:", "These are left out")
-#: the checks within these scenarios that are about what is not offered; docs/mcp.md has the reasons
+#: checks in these scenarios of features that are not offered; docs/mcp.md has the reasons
 NOT_OFFERED: dict[str, set[str]] = {
     "server-stateless": {
         "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
@@ -59,7 +59,7 @@ def environment() -> dict[str, str]:
 
 
 def results(folder: Path) -> dict[str, list[Any]]:
-    """The checks of each scenario that was run."""
+    """Return the checks of each scenario that was run."""
     return {
         re.sub(r"^server-(?=.*-\d{4}-\d\d-\d\dT)|-\d{4}-\d\d-\d\dT.*", "", str(file.parent.relative_to(folder))):
         json.loads(file.read_text())
@@ -68,7 +68,7 @@ def results(folder: Path) -> dict[str, list[Any]]:
 
 
 def failures(scenario: str, checks: list[Any]) -> list[str]:
-    """What is wrong with a scenario, except for what is not offered."""
+    """Return what is wrong with a scenario, apart from features that are not offered."""
     failed = {one["id"]: one.get("errorMessage") for one in checks if one["status"] == "FAILURE"}
     expected = NOT_OFFERED.get(scenario, set())
     wrong = [f"{scenario}: {check}: {failed.get(check, 'passed')}" for check in sorted(failed.keys() ^ expected)]
@@ -79,7 +79,7 @@ def failures(scenario: str, checks: list[Any]) -> list[str]:
 def served(
     conformance: list[str], python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, list[Any]]]:
-    """What the package says of the skills that are served, by revision and scenario."""
+    """The package's checks of the served skills, by revision and scenario."""
     folders = {revision: tmp_path_factory.mktemp(revision) for revision in REVISIONS}
     with python.run(HERE / "conformance_program.py", environment=environment()) as server:
         try:
@@ -94,13 +94,13 @@ def served(
 
 
 class Relay(socketserver.StreamRequestHandler):
-    """Runs a client for `conformance_relay.py`, in a process of its own."""
+    """Runs a client for `conformance_relay.py`, in a separate process."""
 
     def handle(self) -> None:
         server = self.server
         assert isinstance(server, Clients)
         asked = json.loads(self.rfile.readline())
-        with server.starting:  # what forks takes one request at a time
+        with server.starting:  # the process that forks takes one request at a time
             client = server.python.run(HERE / "conformance_program.py", asked["url"], environment=asked["environment"])
         with client:
             output, errors = client.communicate()
@@ -110,7 +110,7 @@ class Relay(socketserver.StreamRequestHandler):
 
 
 class Clients(socketserver.ThreadingUnixStreamServer):
-    """Where the clients are run, and the exit status of each."""
+    """The server that runs the clients and keeps their exit statuses."""
 
     def __init__(self, path: str, python: WarmPython) -> None:
         super().__init__(path, Relay)
@@ -123,11 +123,11 @@ class Clients(socketserver.ThreadingUnixStreamServer):
 def used(
     conformance: list[str], python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[int, list[Any]]]:
-    """How the client of each scenario ended, and what the package says of it: all of them by one start of the package,
-    at which the client of a scenario that is not for us does nothing.
+    """The client's exit status in each scenario and the package's checks of it. The package is started once for all
+    scenarios; in those left out the client does nothing.
     """
     folder = tmp_path_factory.mktemp("used")
-    with tempfile.TemporaryDirectory() as short, Clients(f"{short}/clients", python) as clients:  # a socket's path is short
+    with tempfile.TemporaryDirectory() as short, Clients(f"{short}/clients", python) as clients:  # for a short socket path
         thread = threading.Thread(target=clients.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         relay = f"exec {sys.executable} -I -S {HERE / 'conformance_relay.py'} {short}/clients"
@@ -141,7 +141,7 @@ def used(
     return {scenario: (clients.statuses[scenario], found[scenario]) for scenario in USED}
 
 
-# one test each, so that one worker runs the package once
+# one test for all scenarios, so that only one worker runs the package
 def test_served_skills_conform(served: dict[str, dict[str, list[Any]]]) -> None:
     missing = [scenario for scenario in SERVED if not any(scenario in found for found in served.values())]
     assert missing == [], "they belong to neither revision"
@@ -158,7 +158,7 @@ def test_the_client_conforms(used: dict[str, tuple[int, list[Any]]]) -> None:
     assert {scenario: status for scenario, (status, _) in used.items() if status} == {}
 
 
-def test_each_scenario_is_run_or_left_out_with_its_reason_in_the_documentation(conformance: list[str]) -> None:
+def test_the_documentation_lists_each_scenario_as_run_or_left_out_with_a_reason(conformance: list[str]) -> None:
     listing = subprocess.run([*conformance, "list"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
     every = re.findall(r"^  - (\S+)", listing.partition("Authorization server")[0], re.MULTILINE)
     reasons = DOCUMENTATION.read_text(encoding="utf-8").partition("| scenarios | why |")[2].partition("\nWithin")[0]

@@ -1,4 +1,4 @@
-"""What a model writes and what it reads, with servers in memory: right requests, and mistakes corrected in one turn."""
+"""What models write and read, with servers in memory: valid requests, and mistakes corrected in one turn."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def two() -> Iterator[Adapter]:
 
 
 def shown_request(answer: Answer) -> Any:
-    """The request that an error shows."""
+    """Return the corrected request that an error shows."""
     assert answer.error is not None
     assert "Write: " in answer.error, answer.error
     return json.loads(answer.error.rpartition("Write: ")[2])
 
 
-def test_the_tools_of_all_servers_are_listed_in_short_lines(two: Adapter) -> None:
+def test_the_tools_of_all_servers_are_listed_with_a_line_each(two: Adapter) -> None:
     assert ask(two, {"method": "tools/list"}).text == (
         "server library: 2 tools\n"
         '- find_book(title: string, limit?: integer): Find books by title. A second paragraph with <block '
@@ -104,7 +104,7 @@ def test_the_tools_of_all_servers_are_listed_in_short_lines(two: Adapter) -> Non
     assert ask(two, {"method": "tools/list", "params": {"server": "shop"}}).text.startswith("server shop: 2 tools\n")
 
 
-def test_what_servers_there_are_and_more_of_those_that_are_open() -> None:
+def test_servers_are_listed_with_more_detail_once_they_are_open() -> None:
     with setup({}, {"library": library, "shop": shop}, register=False) as adapter:
         closed = [{"name": "library", "open": False}, {"name": "shop", "open": False}]
         assert json.loads(ask(adapter, {"method": "servers/list"}).text) == closed
@@ -117,7 +117,7 @@ def test_what_servers_there_are_and_more_of_those_that_are_open() -> None:
         assert second == closed[1]
 
 
-def test_a_tool_in_full_has_its_schema_and_a_call_that_works(one: Adapter) -> None:
+def test_a_described_tool_has_its_schema_and_a_call_that_works(one: Adapter) -> None:
     text = ask(one, {"method": "tools/describe", "params": {"name": "find_book"}}).text
     assert text.startswith("tool find_book of server library\n")
     assert '"required": ["title"]' in text
@@ -139,7 +139,7 @@ def test_resources_and_prompts(two: Adapter) -> None:
 TOOL: dict[str, Any] = {"name": "find_book", "arguments": {"title": "Emma"}}
 RIGHT: dict[str, Any] = {"method": "tools/call", "params": {"server": "library", **TOOL}}
 MISTAKES: list[tuple[Any, str, Any]] = [
-    # what the model wrote, a part of what it reads, and the request it is shown
+    # what the model writes, a part of what it reads, and the corrected request it is shown
     ({"method": "find_book", "params": {"title": "Emma"}}, "'find_book' is a tool, not a method", RIGHT),
     ({"method": "find_book", "params": {"title": "Émile"}}, "Émile",
      {**RIGHT, "params": {**RIGHT["params"], "arguments": {"title": "Émile"}}}),
@@ -179,7 +179,7 @@ MISTAKES: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize("request_, message, right", MISTAKES)
-def test_a_mistake_is_answered_with_the_right_request(two: Adapter, request_: Any, message: str, right: Any) -> None:
+def test_a_mistake_is_answered_with_a_corrected_request(two: Adapter, request_: Any, message: str, right: Any) -> None:
     answer = ask(two, request_)
     assert message in str(answer.error)
     assert shown_request(answer) == right
@@ -208,11 +208,11 @@ def test_a_mistake_is_answered_with_the_right_request(two: Adapter, request_: An
         ('{"method": "resources/read", "params": {"uri": "books://none", "server": "library"}}', "server 'library' failed at"),
     ],
 )
-def test_every_other_mistake_says_what_there_is(two: Adapter, text: str, message: str) -> None:
+def test_any_other_mistake_is_answered_with_what_exists(two: Adapter, text: str, message: str) -> None:
     assert message in str(ask(two, text).error)
 
 
-def test_the_envelope_of_json_rpc_does_no_harm(one: Adapter) -> None:
+def test_a_request_in_a_json_rpc_envelope_is_accepted(one: Adapter) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": TOOL}
     assert ask(one, request).text == "3 books like Emma"
 
@@ -226,7 +226,7 @@ JSON = st.recursive(
 
 
 @given(JSON | st.dictionaries(st.sampled_from(["method", "params", "name"]), JSON))
-def test_whatever_is_written_is_read_or_answered_with_an_error(value: Any) -> None:
+def test_any_text_is_a_request_or_is_answered_with_an_error(value: Any) -> None:
     try:
         request = read_request(json.dumps(value))
     except McpError:
@@ -274,7 +274,7 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
 
 
 @pytest.mark.parametrize("content, structured, wanted", RESULTS)
-def test_what_a_result_becomes(content: list[Any], structured: Any, wanted: list[str]) -> None:
+def test_a_result_becomes_text_and_media_for_the_model(content: list[Any], structured: Any, wanted: list[str]) -> None:
     given = {} if structured is None else {"structured_content": structured}
     answer = tool_answer(CallToolResult(content=content, **given))
     parts = answer if isinstance(answer, list) else [answer]
@@ -284,19 +284,19 @@ def test_what_a_result_becomes(content: list[Any], structured: Any, wanted: list
         assert part.startswith(expected) if expected.startswith("[") else part == expected
 
 
-def test_an_image_in_an_error_is_named() -> None:
+def test_an_image_in_an_error_is_mentioned_in_its_text() -> None:
     text = error_text(CallToolResult(content=[TextContent(text="failed"), png()], is_error=True))
     assert text == "failed\n[image, image/png, cannot be shown in an error]"
 
 
-def test_a_result_that_is_against_the_protocol_is_an_error_and_the_server_serves_on() -> None:
+def test_a_result_that_violates_the_protocol_is_an_error_and_the_server_still_works() -> None:
     with setup(raw(), register=False) as adapter:
         answer = call(adapter, "say", result={"content": [{"type": "hologram"}]})
         assert "its answer does not follow the protocol" in str(answer.error)
         assert call(adapter, "say", result={"content": [{"type": "text", "text": "on"}]}).text == "on"
 
 
-def test_a_resource_that_nobody_lists_is_read_from_the_only_server_that_has_any_or_the_model_is_asked() -> None:
+def test_an_unlisted_resource_is_read_from_the_only_server_with_resources_or_the_model_must_choose() -> None:
     request = {"method": "resources/read", "params": {"uri": "books://none"}}
     with setup({}, {"one": library, "two": library}, register=False) as adapter:
         answer = ask(adapter, request)
@@ -309,7 +309,7 @@ def test_a_resource_that_nobody_lists_is_read_from_the_only_server_that_has_any_
         assert refused.error == "server 'raw' has no resources"
 
 
-def test_without_servers_every_request_for_one_says_so() -> None:
+def test_without_servers_every_request_says_that_there_are_none() -> None:
     with setup({"servers": {}}, register=False) as adapter:
         assert ask(adapter, {"method": "servers/list"}).text == "[]"
         assert ask(adapter, {"method": "tools/list"}).error == "no servers are configured"

@@ -1,4 +1,4 @@
-"""Servers on bad days, in processes of their own: dead, hung, talking nonsense."""
+"""Servers that die, hang or send nonsense, in real processes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_a_server_killed_during_a_call_is_reported_and_restarted_by_the_next_cal
         assert "server 'raw' died during tools/call of 'die'" in answer.error
         assert "out of memory, so to speak" in answer.error
         assert "Nobody knows whether this one took effect" in answer.error
-        assert kinds(answer.events) == []  # not started again for a call that may have taken effect
+        assert kinds(answer.events) == []  # not restarted for a call that may have taken effect
         assert call(adapter, "pid").text != first
 
 
-def test_a_call_that_may_be_repeated_is_repeated_once_and_the_restart_is_an_event(tmp_path: Path) -> None:
+def test_a_repeatable_call_is_repeated_once_and_the_restart_is_an_event(tmp_path: Path) -> None:
     with raw_adapter() as adapter:
         answer = call(adapter, "die_safely", once=str(tmp_path / "once"))
         assert (answer.text, kinds(answer.events)) == ("survived", ["restart"])
@@ -53,7 +53,7 @@ def kill_and_wait_until_it_is_noticed(adapter: Adapter) -> None:
         pass
 
 
-def test_a_server_that_died_between_two_calls_is_started_again_and_the_call_is_made() -> None:
+def test_a_server_that_died_between_two_calls_is_restarted_for_the_next_call() -> None:
     with raw_adapter() as adapter:
         kill_and_wait_until_it_is_noticed(adapter)
         answer = call(adapter, "echo", text="still there")
@@ -61,7 +61,7 @@ def test_a_server_that_died_between_two_calls_is_started_again_and_the_call_is_m
 
 
 @pytest.mark.parametrize("was_dead", [False, True])
-def test_a_call_starts_a_server_again_once_only(was_dead: bool) -> None:
+def test_a_call_restarts_a_server_only_once(was_dead: bool) -> None:
     with raw_adapter() as adapter:
         if was_dead:
             kill_and_wait_until_it_is_noticed(adapter)
@@ -71,7 +71,7 @@ def test_a_call_starts_a_server_again_once_only(was_dead: bool) -> None:
         assert kinds(answer.events) == ["restart"]
 
 
-def test_a_hung_call_ends_at_its_timeout_and_the_server_serves_on() -> None:
+def test_a_hung_call_ends_at_its_timeout_and_the_server_still_works() -> None:
     with raw_adapter(timeout=1) as adapter:
         process = call(adapter, "pid").text
         answer = call(adapter, "hang")
@@ -89,7 +89,7 @@ def test_an_unreadable_answer_is_reported_without_a_warning_for_repeatable_calls
     assert "may have done it" not in answer.error
 
 
-def test_a_server_that_never_answers_is_given_up_at_its_timeout_by_everyone_who_waits() -> None:
+def test_all_calls_that_wait_for_a_silent_server_fail_at_its_timeout() -> None:
     with raw_adapter("--mute", timeout=0.5) as adapter:
         errors: list[str | None] = []
         threads = [threading.Thread(target=lambda: errors.append(call(adapter, "echo").error)) for _ in range(8)]
@@ -114,12 +114,12 @@ def test_a_cancelled_run_does_not_wait_for_a_hung_call(tmp_path: Path) -> None:
         assert call(adapter, "echo", text="on").text == "on"
 
 
-def test_lines_that_are_no_messages_are_passed_over() -> None:
+def test_lines_that_are_not_messages_are_ignored() -> None:
     with raw_adapter("--garbage") as adapter:
         assert call(adapter, "echo", text="hello").text == "hello"
 
 
-def test_a_server_that_prints_no_message_at_all_is_reported_with_what_it_printed() -> None:
+def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed() -> None:
     with raw_adapter("--only-garbage", timeout=3) as adapter:
         error = str(call(adapter, "echo", text="x").error)
     assert error.startswith("server 'raw' cannot be reached")
@@ -135,7 +135,7 @@ def test_a_server_that_prints_no_message_at_all_is_reported_with_what_it_printed
         ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached: "),
         ({"url": "http://127.0.0.1:9/sse"}, "cannot be reached: "),
     ],
-    ids=["no such command", "a whole line", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
+    ids=["no such command", "one string", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
 )
 def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture) -> None:
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:
@@ -146,18 +146,18 @@ def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplo
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-def test_one_server_that_fails_does_not_cost_the_others_their_tools() -> None:
+def test_the_tools_of_other_servers_work_when_one_server_fails() -> None:
     mapping = raw()
     mapping["servers"]["broken"] = {"command": "no-such-command-anywhere"}
     with setup(mapping, register=False) as adapter:
         listing = ask(adapter, {"method": "tools/list"}).text
         assert "- echo(text: string): Says it again." in listing
         assert "server 'broken' cannot be reached" in listing
-        assert call(adapter, "echo", text="hello").text == "hello"  # without saying which server
+        assert call(adapter, "echo", text="hello").text == "hello"  # without naming the server
 
 
 class Useless:
-    """A useless server, handed in, which counts the attempts to use it."""
+    """A server that never works, passed as an object; it counts the attempts to use it."""
 
     def __init__(self, how: str) -> None:
         self.tried = 0
@@ -182,7 +182,7 @@ class Useless:
 
 
 @pytest.mark.parametrize("how", ["crashes", "hangs", "hangs when it is asked for its tools"])
-def test_a_useless_server_is_waited_for_once_and_not_by_each_call_to_others(
+def test_a_server_that_does_not_work_delays_calls_to_others_only_once(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     useless = Useless(how)
@@ -213,8 +213,8 @@ def test_a_useless_server_is_waited_for_once_and_not_by_each_call_to_others(
         assert useless.tried > tried, "after a while it is tried again"
 
 
-def test_a_server_that_has_come_back_is_asked_again_at_once(tmp_path: Path) -> None:
-    """First by a request that names it, then by all."""
+def test_a_server_that_works_again_is_used_at_once(tmp_path: Path) -> None:
+    """A request that names the server finds it working again; then all requests use it."""
     files = tmp_path / "files"
     mapping = raw(cwd=str(files), tools=["pid"])
     mapping["servers"]["well"] = {**raw()["servers"]["raw"], "tools": ["echo"]}
@@ -239,7 +239,7 @@ def test_after_the_shutdown_every_request_says_so() -> None:
 
 
 @pytest.mark.parametrize("tool", ["hang", "hang_safely"])
-def test_a_shutdown_ends_the_calls_that_are_under_way(tool: str, tmp_path: Path) -> None:
+def test_a_shutdown_ends_calls_in_progress(tool: str, tmp_path: Path) -> None:
     started = tmp_path / "started"
     adapter = raw_adapter()
     errors: list[str | None] = []
@@ -269,7 +269,7 @@ def test_a_shutdown_does_not_wait_for_a_server_that_is_still_being_opened(monkey
         assert not thread.is_alive()
 
 
-def test_a_secret_in_a_servers_log_or_error_is_hidden_and_one_in_a_result_is_not() -> None:
+def test_a_secret_is_hidden_in_a_servers_logs_and_errors_but_not_in_results() -> None:
     with raw_adapter(env={"TOKEN": "s3cret-value"}) as adapter:
         assert call(adapter, "log", data={"with": ["s3cret-value"]}).events == [
             {"mcp": "log", "server": "raw", "level": "warning", "logger": "raw", "data": {"with": ["[env TOKEN]"]}}
@@ -280,7 +280,7 @@ def test_a_secret_in_a_servers_log_or_error_is_hidden_and_one_in_a_result_is_not
 
 
 KEY = "-----BEGIN KEY-----\n" + "\n".join(f"K3Y{n:04}/+{'k3y' * 18}" for n in range(40)) + "\n-----END KEY-----"
-#: what a server writes to its standard error before it ends
+#: texts that a server writes to standard error before it ends
 SECRETS: dict[str, str] = {
     "its environment": repr({"KEY": KEY, "TOKEN": "s3cret-välue"}),
     "a request": json.dumps({"headers": {"Authorization": "Bearer s3cret-välue", "X": KEY}}),
@@ -310,7 +310,7 @@ def http_adapter(host: str, path: str, **entry: Any) -> Adapter:
 
 
 @pytest.mark.parametrize("path", ["mcp", "sse"])
-def test_the_key_in_an_address_is_in_no_error_and_no_log_line(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_in_a_url_is_in_no_error_and_no_log_line(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with (
         answering(lambda *_: (501, "text/plain", "not implemented")) as host,
@@ -341,7 +341,7 @@ def test_no_part_of_a_header_that_a_gateway_echoes_is_shown(kind: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["", "event: hello\ndata: world\n\n"])
-def test_an_event_stream_that_ends_without_an_endpoint_is_reported_as_such(body: str) -> None:
+def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) -> None:
     with answering(lambda *_: (200, "text/event-stream", body)) as host, http_adapter(host, "sse", timeout=5) as adapter:
         error = str(call(adapter, "echo").error)
     assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
@@ -354,12 +354,12 @@ def test_an_allowed_tool_that_does_not_exist_is_a_warning_in_the_log(caplog: pyt
 
 
 @pytest.mark.parametrize("tool", ["sample", "elicit", "roots"])
-def test_what_a_server_asks_for_is_declined_unless_the_host_gave_a_callback(tool: str) -> None:
+def test_requests_of_a_server_are_declined_unless_the_host_has_a_callback(tool: str) -> None:
     with raw_adapter() as adapter:
         assert "error" in call(adapter, tool).text
 
 
-def test_the_hosts_callbacks_answer_what_a_server_asks_for(tmp_path: Path) -> None:
+def test_requests_of_a_server_are_answered_by_the_hosts_callbacks(tmp_path: Path) -> None:
     from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
     async def sampling(context: Any, params: Any) -> CreateMessageResult:
@@ -393,7 +393,7 @@ def test_a_tool_whose_definition_changed_is_reported_whenever_it_is_listed_descr
             assert kinds(ask(adapter, {"method": method, "params": params}).events) == ["tool_changed"]
 
 
-def test_a_server_gets_the_small_default_environment_and_its_own_and_nothing_of_ours(
+def test_a_server_gets_a_minimal_environment_and_its_own_variables_but_none_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OUR_SECRET", "hunter2")
@@ -403,7 +403,7 @@ def test_a_server_gets_the_small_default_environment_and_its_own_and_nothing_of_
         assert "hunter2" not in text
 
 
-def test_the_tools_that_are_not_allowed_are_refused_at_the_call_and_not_sent(tmp_path: Path) -> None:
+def test_a_call_of_a_tool_that_is_not_allowed_is_refused_and_not_sent(tmp_path: Path) -> None:
     started = tmp_path / "started"
     with raw_adapter(tools=["echo"]) as adapter:
         assert ask(adapter, {"method": "tools/list"}).text == (
@@ -414,7 +414,7 @@ def test_the_tools_that_are_not_allowed_are_refused_at_the_call_and_not_sent(tmp
         assert not started.exists()
 
 
-def test_a_tool_that_needs_a_task_of_an_older_revision_is_not_listed_and_not_called() -> None:
+def test_a_tool_that_only_runs_as_a_task_of_an_older_revision_is_neither_listed_nor_called() -> None:
     with raw_adapter("--tasks") as adapter:
         assert "build" not in ask(adapter, {"method": "tools/list"}).text
         with pytest.raises(McpConfigError, match="server 'raw' has no tool 'build'"):
@@ -430,7 +430,7 @@ def test_tools_on_many_pages_are_all_listed() -> None:
         assert listing.count("\n- ") > 10
 
 
-def test_tools_on_more_pages_than_are_read_are_missed_with_a_warning(
+def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection, "MAX_PAGES", 3)
@@ -458,7 +458,7 @@ def test_an_answer_that_nests_too_deeply_is_an_error_at_once(levels: int, order:
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str) -> None:
-    """From a server of an older revision whose one tool answers with deeply nested data."""
+    """The server is of an older revision, and its only tool answers with deeply nested data."""
     version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
     results = {
         "initialize": json.dumps(version), "tools/call": nested(400),
@@ -480,7 +480,7 @@ def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str
     assert "it nests too deeply" in error
 
 
-def test_a_new_tool_that_the_server_did_not_announce_is_found_when_called(tmp_path: Path) -> None:
+def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     with raw_adapter("--secret", str(secret)) as adapter:
         assert "has no tool 'hidden'" in str(call(adapter, "hidden").error)

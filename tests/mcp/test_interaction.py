@@ -1,4 +1,4 @@
-"""Servers that need something before they give a result: input of a person, a model's answer, time."""
+"""Servers that need input from a person, a model's answer or time before they return a result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def answers(params: Any) -> dict[str, Any]:
 
 
 def register(params: Any) -> Any:
-    """Two rounds: who, and then which size; the first answer is in the server's state."""
+    """Asks twice: who, then which size. The server's state holds the first answer."""
     state, given = json.loads(params.request_state or "null"), answers(params)
     if state is None:
         return needs({"round": 1}, who=form("Who are you?", FORM))
@@ -149,7 +149,7 @@ def test_a_call_waits_for_a_person_and_continues_in_another_process(way: str) ->
         (pending,) = first.pending
         assert pending.reason == "server 'desk' asks: Who are you?"
         assert pending.metadata["requests"] == {"who": form("Who are you?", FORM)}
-    # a new adapter has a new server: all that is known is in the store
+    # a new adapter has a new server, so only the store knows the first part
     with desk() as adapter:
         second = resume(agent(adapter, skills=skills), "r", store=store, approvals={"0.0": {"answer": {"name": "Ada"}}})
         (pending,) = second.pending
@@ -178,7 +178,7 @@ def which(guest: Annotated[Guest, Resolve(who)]) -> Elicit[Size]:
 
 
 def shop() -> MCPServer:
-    """By the official SDK, whose state is sealed with a key of its process."""
+    """A server of the official SDK, which seals its state with a key that only its process has."""
     server = MCPServer("shop")
 
     @server.tool()
@@ -195,7 +195,7 @@ def shop() -> MCPServer:
 
 
 @pytest.mark.parametrize("server_restarts", [False, True])
-def test_a_server_of_the_sdk_is_answered_even_if_it_has_lost_its_state(server_restarts: bool) -> None:
+def test_a_server_of_the_sdk_gets_its_answer_even_after_it_lost_its_state(server_restarts: bool) -> None:
     store, kept = MemoryStore(), shop()
 
     def adapter() -> Adapter:
@@ -209,7 +209,7 @@ def test_a_server_of_the_sdk_is_answered_even_if_it_has_lost_its_state(server_re
         assert "Emma for Ada" in decided(second, store, {"answer": {"name": "Ada"}}).messages[-2].text
 
 
-def test_a_server_that_has_lost_earlier_answers_asks_for_them_again() -> None:
+def test_a_server_that_lost_earlier_answers_asks_for_them_again() -> None:
     store = MemoryStore()
     asked: list[str] = []
     with setup({}, {"shop": shop()}, register=False, elicitation="pause") as adapter:
@@ -250,13 +250,13 @@ def test_a_person_who_refuses_ends_the_call(decision: Any, reads: str) -> None:
     ({"answer": {"name": 5}}, "who.name: expected string, received integer 5"),
     ({"answer": "Ada"}, "who.name: required, but missing (string)"),
 ])
-def test_an_answer_that_does_not_fit_is_asked_for_again(decision: Any, why: str) -> None:
+def test_a_person_whose_answer_is_invalid_is_asked_again(decision: Any, why: str) -> None:
     with desk() as adapter:
         store, _ = waiting(adapter, "register")
         (pending,) = decided(adapter, store, decision).pending
         assert pending.reason == f"server 'desk' asks: Who are you? The answer does not fit: {why}"
         (pending,) = decided(adapter, store, {"answer": {"name": "Ada"}}).pending
-        assert '["Ada", "M"' in decided(adapter, store, True).messages[-2].text  # True takes the defaults
+        assert '["Ada", "M"' in decided(adapter, store, True).messages[-2].text  # True accepts the defaults
 
 
 @pytest.mark.parametrize("answer", ["Ada", True, {"who": "Ada"}])
@@ -268,7 +268,7 @@ def test_an_answer_to_several_requests_has_an_entry_for_each(answer: Any) -> Non
 
 
 @pytest.mark.process
-def test_what_a_person_is_asked_shows_no_secret_and_another_process_gets_the_answer() -> None:
+def test_a_question_to_a_person_shows_no_secret_and_another_process_may_get_the_answer() -> None:
     servers = {"bank": {"command": sys.executable, "args": [bank_server.__file__], "env": {"TOKEN": "s3cret-token"}}}
     store = MemoryStore()
     with setup({"servers": servers}, register=False, elicitation="pause") as adapter:
@@ -280,7 +280,7 @@ def test_what_a_person_is_asked_shows_no_secret_and_another_process_gets_the_ans
         assert "closed: moving" in decided(adapter, store, {"answer": {"why": "moving"}}).messages[-2].text
 
 
-def test_an_address_is_shown_and_agreed_to() -> None:
+def test_a_url_is_shown_to_a_person_who_agrees_to_open_it() -> None:
     with desk() as adapter:
         store, pending = waiting(adapter, "sign_in")
         assert pending.reason == "server 'desk' asks: Sign in at https://in.example/"
@@ -301,7 +301,7 @@ def test_several_requests_are_answered_by_key_and_others_by_their_callbacks() ->
 @pytest.mark.parametrize("request_", [
     requests("prompts/get", name="greet"), requests("resources/read", uri="x://y"),
 ])
-def test_prompts_and_resources_may_ask_too(request_: str) -> None:
+def test_prompts_and_resources_may_need_input_too(request_: str) -> None:
     store = MemoryStore()
     with desk() as adapter:
         result = execute(agent(adapter, request_), "go", store=store, run_id="r")
@@ -309,7 +309,7 @@ def test_prompts_and_resources_may_ask_too(request_: str) -> None:
         assert "Ada" in decided(adapter, store, {"answer": {"name": "Ada"}}).messages[-2].text
 
 
-def test_a_callback_answers_at_once() -> None:
+def test_a_callback_answers_without_a_pause() -> None:
     def elicitation(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"name": "Ada", "size": "S"})
 
@@ -317,24 +317,24 @@ def test_a_callback_answers_at_once() -> None:
         assert call(adapter, "register").text == '["Ada", "S", {}]'
 
 
-def test_what_nobody_answers_is_an_error() -> None:
+def test_a_request_that_nobody_can_answer_is_an_error() -> None:
     with desk(elicitation=None) as adapter:
         assert "server 'desk' failed at tools/call of 'register'" in str(call(adapter, "register").error)
 
 
-def test_a_server_that_asks_forever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_keeps_asking_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interaction, "RETRY_SECONDS", 0)
     with desk() as adapter:
         error = str(call(adapter, "never").error)
     assert error == "server 'desk' asked for input more than 10 times; it got no more"
 
 
-def test_a_server_of_an_older_revision_is_declined_for_it_cannot_wait() -> None:
+def test_requests_of_an_older_revisions_server_are_declined_because_it_cannot_wait() -> None:
     with setup(raw(), register=False, elicitation="pause") as adapter:
         assert call(adapter, "elicit").text == '{"result": {"action": "decline"}}'
 
 
-def test_a_pause_without_a_store_says_so() -> None:
+def test_a_pause_without_a_store_is_an_error_that_says_so() -> None:
     with desk() as adapter, pytest.raises(kernai.KernaiError, match="store"):
         execute(agent(adapter, requests("tools/call", name="register")), "go")
 
@@ -343,7 +343,7 @@ def test_a_pause_without_a_store_says_so() -> None:
 
 
 class Jobs:
-    """A server whose tool returns tasks. Each answer to `tasks/get` is the next of its states."""
+    """A server whose tool returns tasks. Each `tasks/get` returns the next of the given states."""
 
     def __init__(self, *states: dict[str, Any]) -> None:
         self.states = list(states)
@@ -383,7 +383,7 @@ DONE = {"status": "completed", "result": {"content": [{"type": "text", "text": "
 ASKS = {"status": "input_required", "inputRequests": {"who": form("Who?", FORM)}}
 
 
-def test_a_tool_that_returns_a_task_gives_its_result_in_the_end() -> None:
+def test_a_tool_that_returns_a_task_returns_the_result_of_the_task() -> None:
     jobs = Jobs(WORKING, WORKING, DONE)
     with setup({}, {"jobs": jobs.server}, register=False) as adapter:
         answer = call(adapter, "build")
@@ -410,7 +410,7 @@ def test_a_task_may_take_longer_than_the_timeout_of_its_server(monkeypatch: pyte
         assert call(adapter, "build").text == "built"
 
 
-def test_a_task_that_asks_is_answered_once_by_a_callback() -> None:
+def test_a_task_that_needs_input_is_answered_once_by_a_callback() -> None:
     jobs = Jobs(ASKS, ASKS, DONE)
     accept = lambda context, params: ElicitResult(action="accept", content={"name": "Ada"})  # noqa: E731
     with setup({}, {"jobs": jobs.server}, register=False, elicitation=accept) as adapter:
@@ -418,7 +418,7 @@ def test_a_task_that_asks_is_answered_once_by_a_callback() -> None:
     assert jobs.updates == [{"who": {"action": "accept", "content": {"name": "Ada"}}}]
 
 
-def test_a_task_that_asks_a_person_is_polled_again_after_the_answer() -> None:
+def test_a_task_that_needs_a_person_is_polled_again_after_the_answer() -> None:
     jobs, store = Jobs(ASKS, DONE), MemoryStore()
     with setup({}, {"desk": jobs.server}, register=False, elicitation="pause") as adapter:
         first = execute(agent(adapter, requests("tools/call", name="build")), "go", store=store, run_id="r")

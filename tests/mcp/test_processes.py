@@ -1,4 +1,4 @@
-"""No server outlives its host, however that ends; nothing is left of an adapter that was shut down."""
+"""No server outlives its host, however the host ends, and an adapter that was shut down leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.warm_python import WarmProcess, WarmPython
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
 
-#: a host of a server, which says when the server serves and then ends in the way that its last lines say
+#: a host that starts a server, says when it serves, and then runs the code of one of the ENDINGS
 HOST = """
 import os, signal, sys, threading
 from kernai import Block, SkillContext
@@ -36,7 +36,7 @@ sys.stdin.readline()
 ENDINGS = {
     "a normal end": ("", None),
     "an exception": ("raise RuntimeError('the host fails')", None),
-    "sys.exit in a thread's company": ("threading.Thread(target=lambda: None).start(); sys.exit(3)", None),
+    "sys.exit beside another thread": ("threading.Thread(target=lambda: None).start(); sys.exit(3)", None),
     "Ctrl-C": ("print('waiting', flush=True); signal.pause()", signal.SIGINT),
     "Ctrl-C in the middle of a call": ("hang()", signal.SIGINT),
     "SIGTERM": ("print('waiting', flush=True); signal.pause()", signal.SIGTERM),
@@ -53,7 +53,7 @@ def host(python: WarmPython, folder: Path, code: str, *options: str) -> WarmProc
 
 
 class Ending:
-    """A host, its server and the server's guard, on their way to the end."""
+    """A host with its server and the server's guard, which is then ended in some way."""
 
     def __init__(self, python: WarmPython, folder: Path, how: str, *options: str) -> None:
         code, self._sent = ENDINGS[how]
@@ -63,7 +63,7 @@ class Ending:
         self._host = host(python, folder, code, "--hold", str(held), *options)
         assert self._host.stdout.readline().startswith("serving")
         self._server = processes_with(str(held))
-        assert len(self._server) == 2  # itself and its guard
+        assert len(self._server) == 2  # the server and its guard
 
     def begin(self) -> None:
         self._host.stdin.write("go on\n")
@@ -76,7 +76,7 @@ class Ending:
         with self._host:
             self._host.communicate()
         os.set_blocking(self._reader, True)
-        assert os.read(self._reader, 1) == b""  # the end: the last one that held it open has died
+        assert os.read(self._reader, 1) == b""  # end of file: every process that held the FIFO open has ended
         os.close(self._reader)
         assert wait_until_ended([self._host.pid, *self._server]) == []
 
@@ -88,8 +88,8 @@ def test_no_server_outlives_its_host(python: WarmPython, how: str, tmp_path: Pat
     ending.assert_nothing_is_left()
 
 
-def test_no_server_that_ignores_what_it_is_asked_outlives_its_host(python: WarmPython, tmp_path: Path) -> None:
-    """At once, since each has a grace of seconds before it is killed."""
+def test_no_server_that_ignores_sigterm_and_closed_input_outlives_its_host(python: WarmPython, tmp_path: Path) -> None:
+    """All at the same time, because each has a grace period of seconds before it is killed."""
     endings = []
     for how in ("a normal end", "Ctrl-C in the middle of a call", "SIGTERM", "SIGKILL"):
         folder = tmp_path / how
@@ -101,20 +101,20 @@ def test_no_server_that_ignores_what_it_is_asked_outlives_its_host(python: WarmP
         ending.assert_nothing_is_left()
 
 
-def test_what_a_server_has_started_itself_ends_with_it() -> None:
+def test_processes_that_a_server_started_end_with_it() -> None:
     with raw_adapter() as adapter:
         child = int(call(adapter, "spawn").text)
     assert wait_until_ended([child]) == []
 
 
-def test_what_a_server_that_died_has_left_behind_is_ended() -> None:
+def test_processes_left_behind_by_a_server_that_died_are_ended() -> None:
     with raw_adapter() as adapter:
         child = int(call(adapter, "spawn").text)
         assert call(adapter, "die").error is not None
         assert wait_until_ended([child]) == []
 
 
-def test_a_guard_that_is_asked_to_end_ends_its_server_first(tmp_path: Path) -> None:
+def test_a_guard_that_gets_sigterm_ends_its_server_first(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     Path(mark).touch()
     with raw_adapter("--description", mark) as adapter:
@@ -163,19 +163,19 @@ def test_a_group_is_asked_to_end_before_it_is_killed(obeys: bool, monkeypatch: p
 
 
 def open_files() -> Counter[str]:
-    """The open files by what they are; of sockets and pipes the kind only."""
+    """Count the open files by name, but sockets and pipes only by kind."""
     found: Counter[str] = Counter()
     for file in Path("/proc/self/fd").iterdir():
         try:
             found[file.readlink().name.partition(":")[0]] += 1
         except OSError:
-            continue  # the one that listed the folder
+            continue  # the descriptor that lists the folder
     return found
 
 
 def test_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
-    with raw_adapter() as adapter:  # what is loaded once and for all is not counted
+    with raw_adapter() as adapter:  # the first round opens files that stay open
         call(adapter, "pid")
     threads, files = set(threading.enumerate()), open_files()
     for _ in range(10):
@@ -183,18 +183,18 @@ def test_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) 
             Path(mark).touch()
             assert call(adapter, "echo", text="hello").text == "hello"
     assert set(threading.enumerate()) - threads == set()
-    assert open_files() <= files  # what others have left behind may be gone by now
+    assert open_files() <= files  # files left open by other tests may be closed by now
     assert wait_until_ended(processes_with(mark)) == []
 
 
-def test_an_adapter_that_was_never_asked_has_started_nothing() -> None:
+def test_an_adapter_without_requests_starts_no_server() -> None:
     threads = set(threading.enumerate())
     adapter = setup({"servers": {"raw": {"command": sys.executable, "args": [str(RAW_SERVER)]}}}, register=False)
     assert set(threading.enumerate()) - threads == set()
     adapter.shutdown()
 
 
-def test_a_thousand_calls_from_sixteen_threads_each_get_their_own_answer() -> None:
+def test_each_of_a_thousand_calls_from_sixteen_threads_gets_its_own_answer() -> None:
     wrong: list[str] = []
     with raw_adapter() as adapter:
 
@@ -210,7 +210,7 @@ def test_a_thousand_calls_from_sixteen_threads_each_get_their_own_answer() -> No
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_after_a_fork_the_child_says_that_it_needs_an_adapter_of_its_own_and_leaves_the_parents_alone(
+def test_after_a_fork_the_child_is_told_to_make_its_own_adapter_and_the_parents_still_works(
     python: WarmPython, tmp_path: Path
 ) -> None:
     code = """
@@ -231,7 +231,7 @@ print(call(adapter, "echo", text="the parent's still serves").text, flush=True)
     assert "Traceback" not in errors
 
 
-def test_a_server_that_prints_nonsense_makes_no_noise_in_its_host(python: WarmPython, tmp_path: Path) -> None:
+def test_nonsense_from_a_server_prints_no_warnings_in_its_host(python: WarmPython, tmp_path: Path) -> None:
     with host(python, tmp_path, "", "--garbage") as process:
         printed, errors = process.communicate("go on\n")
     assert printed.startswith("serving")

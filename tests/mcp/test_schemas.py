@@ -1,4 +1,4 @@
-"""Checking arguments before they are sent: faults are reported so that a model can correct them; nothing breaks the check."""
+"""Arguments are checked before they are sent. A model can correct what is reported, and no input breaks the check."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
             (19.99, 0.01, True), (0.3, 0.1, True), (7, 0.5, True), (10**400, 0.1, True), (0.35, 0.1, False), (7, 2, False),
         ]
     ],
-    # many servers call required what has a default
+    # many servers mark an argument as required although it has a default
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
     ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
     ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
@@ -70,7 +70,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
     ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
 ]
-#: what is broken or hostile is left to the server
+#: arguments under a broken or hostile schema are left to the server
 UNCHECKED: list[dict[str, Any]] = [
     {"type": "nonsense"}, {"type": 3}, {"properties": 3}, {"required": "path"}, {"$ref": "#"},
     {"$ref": "https://example.org/schema.json"}, {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
@@ -81,19 +81,19 @@ UNCHECKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema, arguments, messages", [*TABLE, *((one, {"a": "a" * 5000 + "!"}, []) for one in UNCHECKED)])
-def test_what_is_wrong_with_arguments(schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]) -> None:
+def test_errors_in_arguments_are_reported_with_their_paths(schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]) -> None:
     assert faults(schema, arguments) == messages
 
 
 def chain(levels: int, last: dict[str, Any], *keywords: str) -> dict[str, Any]:
-    """A schema that branches at each level and meets again at the next."""
+    """Return a schema with two references to the next level on each level, so that its paths double."""
     each = {f"l{n}": {word: [{"$ref": f"#/$defs/l{n + 1}"}] * 2 for word in keywords} for n in range(levels)}
     return {"type": "object", "$ref": "#/$defs/l0", "$defs": {**each, f"l{levels}": last}}
 
 
 LONG_NAMES = [f"the_long_name_of_tool_{n}_which_does_something_useful_with_files_and_folders_{n * 7919}" for n in range(2000)]
 ALL_REQUIRED = {"properties": {name: {} for name in LONG_NAMES}, "required": LONG_NAMES}
-#: what takes minutes or years where the work is not bounded
+#: schemas that take minutes or years unless the work is bounded
 ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (chain(28, {"required": ["a"]}, "allOf"), {}),
     (chain(28, {"required": ["a"]}, "anyOf"), {}),
@@ -109,14 +109,14 @@ ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schema, arguments", ENDLESS)
-def test_a_schema_that_takes_too_much_work_leaves_the_arguments_to_the_server(
+def test_arguments_are_left_to_the_server_if_checking_them_takes_too_much_work(
     schema: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     assert faults(schema, arguments) == []
 
 
 @pytest.mark.slow
-def test_what_grows_with_its_square_elsewhere_is_checked_all_the_same() -> None:
+def test_large_arguments_are_checked_in_less_than_quadratic_time() -> None:
     unique = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
     different: list[Any] = [{"n": n} for n in range(15_000)]
     assert faults(unique, {"a": different}) == []
@@ -143,14 +143,14 @@ def test_a_misspelt_name_is_found_among_thousands_of_long_ones() -> None:
     assert [close_matches(one, both, 3) for one in ("read-file", "readFile", "READ_FILE", "xyz")] == [both[:1], both, both[:1], []]
 
 
-def test_each_of_many_threads_has_its_own_budget() -> None:
+def test_each_thread_has_its_own_budget_of_work() -> None:
     rows = {"properties": {"a": {"items": FILE}}}
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: faults(rows, {"a": [{"path": "a"}] * 2000 + [{"path": n}]}), range(8)))
     assert found == [[f"arguments.a[2000].path: expected string, received integer {n}"] for n in range(8)]
 
 
-def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_left_out() -> None:
+def test_a_listing_marks_a_required_argument_with_a_default_as_optional() -> None:
     schema = {"type": "object", "properties": {"raw": {"type": "boolean", "default": False}, "url": {}}, "required": ["raw", "url"]}
     assert tool_line(Tool(name="shoot", input_schema=schema)) == "- shoot(raw?: boolean, url: any value)"
 
@@ -162,7 +162,7 @@ def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_l
     ({"enum": ["x" * 300]}, f'"{"x" * 80}…" (300 characters)'),
     ({"type": [""]}, "any value"), ({"anyOf": 3}, "any value"), (True, "any value"), ([], "any value"),
 ])
-def test_the_type_of_an_argument_in_a_few_words(schema: Any, kind: str) -> None:
+def test_the_type_of_an_argument_is_described_in_a_few_words(schema: Any, kind: str) -> None:
     assert type_of(schema) == kind
 
 
@@ -176,7 +176,7 @@ OBJECTS = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
 
 @hypothesis_example({"type": [""]}, {})
 @given(st.dictionaries(KEYWORDS, JSON, max_size=4), OBJECTS)
-def test_no_schema_and_no_arguments_can_break_it(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+def test_no_schema_and_no_arguments_break_the_check(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     for line in faults(schema, arguments):
         assert line.startswith("arguments")
         assert len(line) < 1000
@@ -184,7 +184,7 @@ def test_no_schema_and_no_arguments_can_break_it(schema: dict[str, Any], argumen
     assert type_of(schema)
 
 
-def test_the_example_keeps_what_was_given_and_fills_in_what_is_missing() -> None:
+def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(FILE, {"head": 3, "other": 1}) == {"head": 3, "path": "..."}
     assert example(FILE, {"pth": "notes.txt"}) == {"path": "notes.txt"}
     deep = {"type": "object", "required": ["x"], "properties": {"x": {"type": ["integer", "null"]}}}
@@ -195,7 +195,7 @@ def test_the_example_keeps_what_was_given_and_fills_in_what_is_missing() -> None
 
 
 @pytest.mark.parametrize("given", [{"path": 3, "head": "2"}, {"path": "a", "mode": None, "head": 0}, {"path": None}, {"mode": 1}])
-def test_the_example_is_a_right_call_and_does_not_repeat_what_was_wrong(given: dict[str, Any]) -> None:
+def test_the_example_is_a_valid_call_without_the_wrong_arguments(given: dict[str, Any]) -> None:
     assert faults(FILE, given)
     assert faults(FILE, example(FILE, given)) == []
     assert example(FILE, given)["path"] == ("a" if given.get("path") == "a" else "...")

@@ -1,4 +1,4 @@
-"""Clients of the official SDK that talk to the skills of `served.py`, over both transports, as of both eras of MCP."""
+"""Clients of the official SDK for the skills of `served.py`, over both transports, in old and new revisions of MCP."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.warm_python import WarmPython
 HERE = Path(__file__).parent
 PROGRAM = HERE / "served.py"
 SRC = HERE.parents[1] / "src"
-PATIENCE = 60  # seconds for what takes milliseconds, so that a hang is a failure
+PATIENCE = 60  # seconds; everything takes milliseconds, so only a hang fails
 
 
 def load() -> ModuleType:
-    """The module of skills, fresh."""
+    """Load the module of skills again."""
     spec = importlib.util.spec_from_file_location("kernai_served", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ def load() -> ModuleType:
 
 @contextmanager
 def loaded() -> Iterator[ModuleType]:
-    """The same; no thread of its skills is there afterwards."""
+    """Load the module of skills; after the test, none of its skills may still run in a thread."""
     before = set(threading.enumerate())
     module = load()
     yield module
@@ -53,33 +53,33 @@ def loaded() -> Iterator[ModuleType]:
 
 @pytest.fixture
 def credentials() -> None:
-    """What one of the skills reads, where they are served by this process."""
+    """The credential that one of the skills needs when this process serves them."""
     configure(credential_resolver=MappingResolver({"login": {"key": "s3cret"}}))
 
 
 @pytest.fixture
 def served(credentials: None) -> Iterator[ModuleType]:
-    """The module of skills, fresh for each test."""
+    """The module of skills, loaded again for each test."""
     with loaded() as module:
         yield module
 
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """What a process that serves needs; its output is buffered, as it is by default."""
+    """The environment of a process that serves; its output is buffered, as by default."""
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     return {**inherited, "PYTHONPATH": str(SRC), "KERNAI_SKILL_LOGIN_KEY": "s3cret"}
 
 
 @pytest.fixture(scope="session")
 def impatient(environment: dict[str, str]) -> dict[str, str]:
-    """The same for a server that does not wait for long for what takes no notice of its end."""
+    """The same for a server that waits only briefly for skills that ignore cancellation."""
     return {**environment, "KERNAI_TEST_PATIENCE": "0.1"}
 
 
 @pytest.fixture(scope="session")
 def python(environment: dict[str, str]) -> Iterator[WarmPython]:
-    """A Python that has loaded all that serving takes."""
+    """A Python that has imported everything that serving needs."""
     with WarmPython("kernai.mcp.serving", environment=environment) as python:
         yield python
 
@@ -87,7 +87,7 @@ def python(environment: dict[str, str]) -> Iterator[WarmPython]:
 
 
 class Clients:
-    """A client for each way to reach the skills, made when it is first asked for and kept: stdio starts a process."""
+    """One client per transport and revision, created on first use and kept, because stdio starts a process."""
 
     def __init__(self, http: str, stdio: StdioServerParameters) -> None:
         self._servers: dict[str, Any] = {"http": http, "stdio": stdio}
@@ -107,7 +107,7 @@ class Clients:
         await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENCE)
 
     async def _keep(self, way: str, there: asyncio.Event) -> None:
-        """A task of its own: the SDK wants to be left by the one that has entered it."""
+        """Keep a client open in its own task: the SDK must be exited by the task that entered it."""
         transport, mode = way.split("-")
         async with Client(self._servers[transport], mode=mode, read_timeout_seconds=PATIENCE) as client:
             self._clients[way] = client
@@ -117,7 +117,7 @@ class Clients:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def clients(environment: dict[str, str]) -> AsyncIterator[Clients]:
-    """Clients of a process (stdio), and of a server in this one (HTTP)."""
+    """Clients of a server process (stdio) and of a server in this process (HTTP)."""
     program = StdioServerParameters(command=sys.executable, args=[str(PROGRAM)], env=environment)
     with loaded() as served, Server(served.SKILLS, port=0, **served.OPTIONS) as server:
         clients = Clients(server.url, program)

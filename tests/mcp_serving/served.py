@@ -27,7 +27,7 @@ from kernai import (
     skill,
 )
 
-PATIENCE = 30  # seconds after which what hangs fails its test
+PATIENCE = 30  # seconds after which a test that hangs fails
 
 PICTURE = Media.from_bytes(b"\x89PNG...", mime_type="image/png")
 SOUND = Media.from_bytes(b"RIFF...", mime_type="audio/wav")
@@ -141,7 +141,7 @@ def count(upto: int, ctx: SkillContext[Any]) -> str:
 
 
 class Waiting:
-    """What calls that wait for one another share."""
+    """State shared by calls that wait for one another."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -191,7 +191,7 @@ async def poll_later(ctx: SkillContext[Any]) -> str:
     return "never"
 
 
-#: set when the test is over, so that what is stuck within the tests' own process does not stay for ever
+#: set after the test, so that stuck skills in the test process end
 OVER = threading.Event()
 
 
@@ -259,7 +259,7 @@ OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "
 if __name__ == "__main__":
     from kernai.mcp import serve, serving, serving_transports
 
-    if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds for what takes no notice of its end, which a test waits for
+    if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds to wait for skills that ignore cancellation, in a test
         for module in (serving, serving_transports):
             vars(module)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 

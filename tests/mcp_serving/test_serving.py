@@ -1,4 +1,4 @@
-"""The official SDK's client uses served skills: over stdio and HTTP, by the old handshake and by the new envelope."""
+"""The official SDK's client uses served skills over stdio and HTTP, in old and new revisions of the protocol."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mcp import Client, MCPError, types
 
 from kernai import SkillInputError
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # one for the clients, which stay connected
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # the clients stay connected
 
-#: every transport and era, where the SDK goes a way of its own for each
+#: every transport and revision, for tests where the SDK's code differs between them
 each_way = pytest.mark.parametrize("client", ["stdio-legacy", "stdio-auto", "http-legacy", "http-auto"], indirect=True)
 
 
@@ -24,12 +24,12 @@ def texts(result: Any) -> list[str]:
 
 
 async def soon(what: Awaitable[Any]) -> Any:
-    """With patience for failure."""
+    """Await something, but fail the test if it hangs."""
     return await asyncio.wait_for(what, 30)
 
 
 def progress(wanted: int = 1) -> tuple[list[tuple[float, float | None, str | None]], asyncio.Event, Any]:
-    """A list that a progress callback fills, and an event for when it holds `wanted`."""
+    """Return a list that a progress callback fills, an event for when it holds `wanted`, and the callback."""
     got: list[tuple[float, float | None, str | None]] = []
     enough = asyncio.Event()
 
@@ -42,7 +42,7 @@ def progress(wanted: int = 1) -> tuple[list[tuple[float, float | None, str | Non
 
 
 @each_way
-async def test_tools_carry_names_descriptions_and_schemas_that_are_valid(client: Client, served: Any) -> None:
+async def test_tools_have_names_descriptions_and_valid_schemas(client: Client, served: Any) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == [skill.name for skill in served.SKILLS]
     assert tools["add"].description == "Add two numbers."
@@ -56,21 +56,21 @@ async def test_tools_carry_names_descriptions_and_schemas_that_are_valid(client:
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
 
 
-async def test_the_server_says_who_it_is(client: Client) -> None:
+async def test_the_server_reports_its_name_version_and_instructions(client: Client) -> None:
     assert client.server_info is not None
     assert (client.server_info.name, client.server_info.version) == ("served", "9.1")
     assert client.instructions == "Add first."
 
 
 @each_way
-async def test_right_calls_are_answered(client: Client) -> None:
+async def test_valid_calls_are_answered(client: Client) -> None:
     assert texts(await client.call_tool("add", {"a": 2})) == ["3"]
     assert texts(await client.call_tool("add_later", {"a": 2, "b": 5})) == ["7"]
     assert texts(await client.call_tool("add", {"a": 2, "unknown": 1})) == ["3"]
     assert texts(await client.call_tool("owner")) == ["ada"]
 
 
-async def test_a_wrong_call_gets_the_faults_that_a_model_gets(client: Client, served: Any) -> None:
+async def test_a_wrong_call_gets_the_same_errors_as_a_models(client: Client, served: Any) -> None:
     for arguments in ({}, {"a": "two"}, {"a": 1.5, "b": None, "c": 1}):
         result = await client.call_tool("add", arguments)
         with pytest.raises(SkillInputError) as error:
@@ -106,7 +106,7 @@ RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
 }
 
 
-async def test_every_kind_of_result_has_its_content(client: Client, served: Any) -> None:
+async def test_every_kind_of_result_becomes_content_of_mcp(client: Client, served: Any) -> None:
     def named(text: Any) -> Any:
         for name in ("LETTER", "ARCHIVE", "PAGE", "PICTURE"):
             text = text.replace(getattr(served, name).id, name)
@@ -116,7 +116,7 @@ async def test_every_kind_of_result_has_its_content(client: Client, served: Any)
         result = await client.call_tool("give", {"what": what})
         shown = types.CallToolResult.model_validate_json(named(result.model_dump_json(by_alias=True)))
         assert [part.model_dump(by_alias=True, exclude_none=True, mode="json") for part in shown.content] == content, what
-        is_old = client.protocol_version != "2026-07-28"  # whose clients take nothing but objects
+        is_old = client.protocol_version != "2026-07-28"  # clients of that revision accept only objects
         wrapped = {"result": structured} if is_old and isinstance(structured, list) else structured
         assert shown.structured_content == wrapped, what
         assert not result.is_error
@@ -156,7 +156,7 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-async def test_wrong_arguments_are_reported_with_an_example_and_not_as_a_block(client: Client) -> None:
+async def test_wrong_arguments_are_reported_with_example_arguments_instead_of_a_block(client: Client) -> None:
     for name, arguments, faults, right in WRONG_ARGUMENTS:
         result = await client.call_tool(name, arguments)
         assert result.is_error
@@ -176,7 +176,7 @@ async def test_an_unknown_tool_is_an_error_that_names_the_closest_however_long_i
             await client.call_tool(name, {})
 
 
-async def test_a_media_input_takes_its_payload(client: Client) -> None:
+async def test_a_media_input_accepts_its_payload(client: Client) -> None:
     picture = {"data": base64.b64encode(b"pixels").decode(), "mimeType": "image/png"}
     assert texts(await client.call_tool("look", {"image": picture})) == ["image/png b'pixels' None"]
     for wrong in ("media_0a1b2c3d4e5f", {"data": "no base64!", "mimeType": "image/png"}, {"data": "", "mimeType": "png"}):
@@ -202,7 +202,7 @@ async def test_credentials_are_scrubbed_from_results_errors_and_progress(client:
 
 
 @each_way
-async def test_progress_comes_in_order_and_grows_before_the_result(client: Client) -> None:
+async def test_progress_arrives_in_order_before_the_result(client: Client) -> None:
     got, enough, on_progress = progress(6)
     result = await client.call_tool("count", {"upto": 3}, progress_callback=on_progress)
     await soon(enough.wait())
@@ -227,7 +227,7 @@ async def test_an_agent_is_a_tool_that_reports_progress(client: Client) -> None:
 
 @pytest.mark.parametrize("tool", ["poll", "poll_later", "ask"])
 @each_way
-async def test_a_client_that_cancels_is_seen_by_the_skill(client: Client, tool: Any) -> None:
+async def test_a_skill_notices_that_the_client_cancelled_its_call(client: Client, tool: Any) -> None:
     _, started, on_progress = progress(2 if tool == "ask" else 1)
     arguments = {"input": "wait"} if tool == "ask" else {}
     call = asyncio.ensure_future(client.call_tool(tool, arguments, progress_callback=on_progress))

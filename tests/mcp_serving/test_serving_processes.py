@@ -1,7 +1,7 @@
-"""What only a process of its own can show: signals, stray output, and that nothing keeps a server from ending.
+"""What only a separate process can show: signals, stray output, and that nothing keeps a server from ending.
 
-Most are forked from a Python that has loaded the SDK (`tests/warm_python.py`); where the start of the interpreter matters,
-and for the example, a real one is started.
+Most are forked from a Python that has imported the SDK (`tests/warm_python.py`). Where the start of the interpreter
+matters, and for the example, a real process is started.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and des
 
 
 class Process:
-    """A serving process and the lines of JSON-RPC that go to and fro."""
+    """A server process and the lines of JSON-RPC sent to it and received from it."""
 
     def __init__(self, process: subprocess.Popen[str] | WarmProcess) -> None:
         self.process = process
@@ -58,12 +58,12 @@ class Process:
         return self.send("tools/call", {"name": tool, "arguments": arguments, "_meta": {"progressToken": tool}})
 
     def begin(self, tool: str) -> None:
-        """Calls a tool and waits for its first progress."""
+        """Call a tool and wait for its first progress."""
         self.call(tool)
         assert self.read()["method"] == "notifications/progress"
 
     def end(self) -> tuple[int, str, str]:
-        """Exit code, the rest of stdout, stderr."""
+        """Return the exit status, the rest of stdout, and stderr."""
         out, stderr = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode is not None
         return self.process.returncode, out, stderr
@@ -71,7 +71,7 @@ class Process:
 
 @contextmanager
 def running(python: WarmPython, environment: dict[str, str], *arguments: str, program: Path = PROGRAM) -> Iterator[Process]:
-    """A program that serves."""
+    """Start a program that serves, in a forked process."""
     with python.run(program, *arguments, environment=environment) as process:
         try:
             yield Process(process)
@@ -81,7 +81,7 @@ def running(python: WarmPython, environment: dict[str, str], *arguments: str, pr
 
 @contextmanager
 def started(environment: dict[str, str], *arguments: str, program: Path = PROGRAM, **options: Any) -> Iterator[Process]:
-    """The same with an interpreter of its own."""
+    """Start a program that serves, in a new interpreter."""
     given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     command = [sys.executable, "-W", "error", str(program), *arguments]
     with subprocess.Popen(command, env=environment, **given) as process:
@@ -96,14 +96,14 @@ def interrupt(process: Process, how: str) -> None:
         assert process.process.stdin is not None
         process.process.stdin.close()
         if isinstance(process.process, subprocess.Popen):
-            process.process.stdin = None  # it would flush it once more
+            process.process.stdin = None  # closing the stream would try to flush it again
     else:
         process.process.send_signal(getattr(signal, how))
 
 
 @pytest.mark.parametrize("how", ["EOF", "SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("tool", [None, "poll", "poll_later", "stuck", "stuck_later"])
-def test_a_stdio_server_ends_in_order_whatever_its_skills_do(
+def test_a_stdio_server_shuts_down_cleanly_whatever_its_skills_do(
     python: WarmPython, environment: dict[str, str], impatient: dict[str, str], how: str, tool: Any
 ) -> None:
     with running(python, impatient if tool == "stuck_later" else environment) as server:
@@ -118,7 +118,7 @@ def test_a_stdio_server_ends_in_order_whatever_its_skills_do(
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
-def test_a_signal_before_the_first_request_ends_it_too(python: WarmPython, environment: dict[str, str], how: str) -> None:
+def test_a_signal_before_the_first_request_ends_the_server_too(python: WarmPython, environment: dict[str, str], how: str) -> None:
     with running(python, environment, "http") as server:
         assert server.process.stderr is not None
         assert server.process.stderr.readline().startswith("kernai: MCP server at http://127.0.0.1:")
@@ -127,7 +127,7 @@ def test_a_signal_before_the_first_request_ends_it_too(python: WarmPython, envir
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
-def test_an_http_server_ends_in_order_with_a_stream_open(python: WarmPython, environment: dict[str, str], how: str) -> None:
+def test_an_http_server_shuts_down_cleanly_while_a_stream_is_open(python: WarmPython, environment: dict[str, str], how: str) -> None:
     with running(python, {**environment, "TOKEN": "t0ken"}, "http") as server:
         assert server.process.stderr is not None
         url = server.process.stderr.readline().split()[-1]
@@ -155,17 +155,17 @@ def test_an_http_server_ends_in_order_with_a_stream_open(python: WarmPython, env
             assert server.end() == (0, "", "")
 
 
-def test_a_second_signal_ends_what_does_not_want_to_end(python: WarmPython, environment: dict[str, str]) -> None:
+def test_a_second_signal_ends_a_server_whose_skill_is_stuck(python: WarmPython, environment: dict[str, str]) -> None:
     with running(python, environment) as server:
         server.initialize()
         server.begin("stuck_later")
         interrupt(server, "SIGTERM")
-        assert server.read()["error"]["message"] == "Connection closed"  # the first one is being followed
+        assert server.read()["error"]["message"] == "Connection closed"  # the first signal is taking effect
         interrupt(server, "SIGTERM")
         assert server.end()[0] == -signal.SIGTERM
 
 
-def test_stray_output_goes_to_stderr_and_the_protocol_stays_whole(
+def test_stray_output_goes_to_stderr_and_does_not_disturb_the_protocol(
     python: WarmPython, environment: dict[str, str], tmp_path: Path
 ) -> None:
     program = tmp_path / "talks.py"
@@ -200,7 +200,7 @@ def test_garbage_on_stdin_does_not_end_the_server(python: WarmPython, environmen
         assert server.end()[:2] == (0, "")
 
 
-def test_a_request_of_many_megabytes_in_pieces_is_one_line(python: WarmPython, environment: dict[str, str]) -> None:
+def test_a_request_of_many_megabytes_is_read_as_one_line(python: WarmPython, environment: dict[str, str]) -> None:
     with running(python, environment) as server:
         server.initialize()
         server.call("ask", input="count", rest="x" * 5_000_000)
@@ -209,17 +209,17 @@ def test_a_request_of_many_megabytes_in_pieces_is_one_line(python: WarmPython, e
         assert answer["result"]["content"][0]["text"] == "counted it"
 
 
-def test_a_client_that_reads_nothing_cannot_hold_the_server(python: WarmPython, impatient: dict[str, str]) -> None:
+def test_a_client_that_reads_nothing_cannot_keep_the_server_from_ending(python: WarmPython, impatient: dict[str, str]) -> None:
     with running(python, impatient) as server:
         server.initialize()
         assert server.process.stdout is not None
         server.call("repeat", text="x", times=1_000_000)
-        assert server.process.stdout.read(1) == "{"  # it writes, and a pipe holds far less than all of it
+        assert server.process.stdout.read(1) == "{"  # the server is writing more than the pipe can hold
         interrupt(server, "SIGTERM")
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_a_client_whose_reading_end_is_gone_ends_the_server(python: WarmPython, environment: dict[str, str]) -> None:
+def test_the_server_ends_when_the_client_closes_the_output(python: WarmPython, environment: dict[str, str]) -> None:
     with running(python, environment) as server:
         server.initialize()
         assert server.process.stdout is not None
@@ -230,7 +230,7 @@ def test_a_client_whose_reading_end_is_gone_ends_the_server(python: WarmPython, 
         assert server.process.stderr.read() == ""
 
 
-def test_without_a_stderr_stray_output_goes_nowhere(environment: dict[str, str]) -> None:
+def test_without_a_stderr_stray_output_is_discarded(environment: dict[str, str]) -> None:
     with started(environment, stderr=None, preexec_fn=lambda: os.close(2)) as server:
         server.initialize()
         server.call("shout", text="hello")

@@ -1,6 +1,6 @@
-"""What can be served, under which names, with which inputs, and its progress. In memory: no process, no socket.
+"""What can be served, with which names and inputs, and progress. In memory: no process, no socket.
 
-A served tool takes media as payloads; all else is the skill's own schema, which tests/inputs/test_schema.py covers.
+A served tool accepts media as payloads; the rest is the skill's own schema, which tests/inputs/test_schema.py covers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
         assert toolbox.find("b") is None
 
 
-def test_a_registry_is_served_as_it_changes() -> None:
+def test_changes_of_a_registry_are_served() -> None:
     registry = SkillRegistry()
     toolbox = Toolbox(registry)
     assert names(toolbox) == []
@@ -87,7 +87,7 @@ def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
     assert names(Toolbox(agent.replace(name="x" * 200))) == ["x" * 128]
 
 
-def test_the_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:
+def test_the_served_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:
     registered = skill(lambda: 1, name="registered")  # type: ignore[call-overload]
     blind, seeing = Model("blind"), Model("seeing", ("text", "vision"))
     skills: list[str | Skill] = ["registered", "unknown", named("direct"), named("sees", requires="vision")]
@@ -100,7 +100,7 @@ def test_the_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:
 
 
 @pytest.mark.parametrize("agent_as", ["tool", "skills"])
-def test_what_the_configuration_rules_out_is_neither_listed_nor_found(agent_as: Literal["tool", "skills"]) -> None:
+def test_skills_that_the_configuration_does_not_allow_are_neither_listed_nor_found(agent_as: Literal["tool", "skills"]) -> None:
     source: Any = [named("a"), named("b")]
     if agent_as == "skills":
         source = Agent(instructions="", provider=MockProvider("x"), skills=source)
@@ -131,19 +131,19 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("source,options,kind,message", BAD)
-def test_what_cannot_be_served_is_said_at_once(
+def test_serving_an_unsupported_source_is_an_error_at_once(
     source: Any, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
         Server(source, **options)
 
 
-def test_a_name_that_the_specification_allows_is_served() -> None:
+def test_every_name_that_the_specification_allows_is_served() -> None:
     every = [named("A-z_0.9"), named("x" * 128)]
     assert names(Toolbox(every)) == [one.name for one in every]
 
 
-def test_no_credential_is_described() -> None:
+def test_a_credential_is_not_in_the_description_of_a_tool() -> None:
     @skill(register=False, credentials={"key": Credential(default="s3cret")})
     def log_in(ctx: SkillContext[Any]) -> str:
         return ctx.credential("key") or ""
@@ -168,7 +168,7 @@ async def sent(*emitted: Any) -> list[tuple[float, float | None, str | None]]:
     return got
 
 
-async def test_progress_is_a_number_with_a_total_or_a_message() -> None:
+async def test_progress_is_a_number_with_an_optional_total_or_message() -> None:
     assert await sent(0, 0.5, "half", {"progress": 2, "total": 4, "message": "x"}, ["ö"], None, True) == [
         (0.0, None, None), (0.5, None, None), (1.0, None, "half"), (2.0, 4.0, "x"), (3.0, None, '["ö"]'),
         (4.0, None, "null"), (5.0, None, "true"),
@@ -183,20 +183,20 @@ EMITTED = NUMBERS | st.text(max_size=3) | st.fixed_dictionaries({"progress": NUM
 
 
 @given(st.lists(EMITTED, max_size=20))
-def test_progress_grows_whatever_a_skill_emits(emitted: list[Any]) -> None:
+def test_progress_always_grows_whatever_a_skill_emits(emitted: list[Any]) -> None:
     numbers = [number for number, _, _ in asyncio.run(sent(*emitted))]
     assert len(numbers) == len(emitted)
     assert all(math.isfinite(number) for number in numbers)
     assert all(one < other for one, other in pairwise(numbers))
 
 
-async def test_a_slow_client_gets_the_newest_progress() -> None:
+async def test_a_slow_client_gets_only_the_newest_progress() -> None:
     got = await sent(*range(3 * MAX_WAITING))
     assert len(got) == MAX_WAITING
     assert got[-1] == (3 * MAX_WAITING - 1.0, None, None)
 
 
-async def test_a_client_that_takes_no_progress_ends_nothing() -> None:
+async def test_a_client_that_cannot_be_sent_progress_does_not_end_the_call() -> None:
     async def send(*_: Any) -> None:
         raise ConnectionError
 
@@ -237,7 +237,7 @@ def schema_of(skill: Skill) -> dict[str, Any]:
     (Media, PICTURE), (Media | None, PICTURE), (list[Media], [PICTURE]), (dict[str, Media | str], {"x": PICTURE}),
     (Album, {"cover": PICTURE, "others": [PICTURE]}), (tuple[int, Media], [1, PICTURE]), (Contact | Media, PICTURE),
 ])
-def test_media_are_taken_as_payloads_at_any_depth(annotation: Any, value: Any) -> None:
+def test_media_are_accepted_as_payloads_at_any_depth(annotation: Any, value: Any) -> None:
     skill = skill_of(annotation)
     jsonschema.validate({"it": value}, schema_of(skill))
     assert Media.from_bytes(b"hi hi", mime_type="image/png") in list(media_in(served_table(skill).bind({"it": value})))
@@ -256,7 +256,7 @@ def media_in(value: Any) -> Iterator[Media]:
         yield value.cover
 
 
-def test_a_client_is_not_offered_the_id_of_a_media() -> None:
+def test_a_client_is_not_offered_ids_of_media() -> None:
     skill = skill_of(Album)
     assert "media_" in json.dumps(skill.table.schema())
     assert "media_" not in json.dumps(schema_of(skill))
@@ -268,7 +268,7 @@ def test_the_sample_of_a_usage_line_is_valid() -> None:
     jsonschema.validate(table.read(table.usage().partition(">")[2].rpartition("<")[0]), table.schema())
 
 
-def test_the_error_about_a_media_says_what_to_send() -> None:
+def test_an_error_about_media_says_what_to_send() -> None:
     table = served_table(skill_of(Album))
     with pytest.raises(SkillInputError) as error:
         table.bind({"it": {"cover": "media_0a1b2c3d4e5f"}})
@@ -276,7 +276,7 @@ def test_the_error_about_a_media_says_what_to_send() -> None:
     assert "media_0a1b2c3d4e5f" not in str(error.value).partition("Usage")[2]
 
 
-def test_a_skill_without_media_keeps_its_own_table() -> None:
+def test_a_skill_without_media_is_served_with_its_own_schema() -> None:
     skill = skill_of(Contact)
     assert served_table(skill) is served_table(skill)
     assert str(error_of(lambda: served_table(skill).bind({}))) == str(error_of(lambda: skill.bind({})))

@@ -1,4 +1,4 @@
-"""Serving over stdio in this process; who may come in over HTTP, where a server listens, and how it ends."""
+"""Serving over stdio in this process; which HTTP requests are accepted, where a server listens, and how it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
 def post(
     url: str, *headers: tuple[str, str], host: str | None = "", content: object = INITIALIZE, method: str = "POST"
 ) -> tuple[int, http.client.HTTPMessage, str]:
-    """One request as a browser or a script could make it; `host` "" is the right one, None is none."""
+    """Send one request as a browser or a script could; `host` "" is the right one, and None sends no header."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     body = json.dumps(content).encode() if content else b""
@@ -58,10 +58,10 @@ def bearer(token: str) -> tuple[str, str]:
     return "Authorization", f"Bearer {token}"
 
 
-def test_over_stdio_one_client_is_served_stray_output_goes_to_stderr_and_both_descriptors_are_given_back(
+def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descriptors(
     served: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())  # pytest's own refuses to be read
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # pytest's replacement raises when it is read
     asked, answered, before = os.pipe(), os.pipe(), (os.dup(0), os.dup(1))
     got: list[Any] = []
 
@@ -80,7 +80,7 @@ def test_over_stdio_one_client_is_served_stray_output_goes_to_stderr_and_both_de
     thread = threading.Thread(target=client)
     thread.start()
     try:
-        serve(served.SKILLS, **served.OPTIONS)  # until the client leaves
+        serve(served.SKILLS, **served.OPTIONS)  # runs until the client disconnects
         assert [os.path.sameopenfile(one, ours) for one, ours in ((0, asked[0]), (1, answered[1]))] == [True, True]
     finally:
         for descriptor, kept in enumerate(before):
@@ -124,7 +124,7 @@ def test_a_request_without_the_token_is_unauthorized(served: Any, caplog: pytest
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "ü", "a\nb", 5, b"bytes"])
-def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(served: Any, token: Any) -> None:
+def test_a_token_that_does_not_fit_in_a_header_is_refused_and_not_shown(served: Any, token: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="token must be") as error:
         Server(served.SKILLS, token=token)
     assert not str(token).strip() or str(token) not in str(error.value)
@@ -138,10 +138,10 @@ HOSTS = [
 ]
 
 
-def test_a_request_under_another_name_is_misdirected(served: Any) -> None:
+def test_a_request_with_another_host_name_is_refused(served: Any) -> None:
     with Server(served.SKILLS, port=0, allowed_hosts=["Known.example:80"]) as server:
         for host, status in HOSTS:
-            # what is no HTTP is cut off by uvicorn, which would reset the connection on a body that is still to come
+            # uvicorn closes the connection on invalid HTTP, and would reset it if a body were still to come
             assert post(server.url, host=host, content=INITIALIZE if host is not None else None)[0] == status, host
         assert post(server.url, ("Host", "evil.example"), content=None)[0] in (400, 421), "two names"
 
@@ -161,7 +161,7 @@ def test_a_page_of_another_origin_is_forbidden(served: Any) -> None:
             assert post(server.url, ("Origin", origin))[0] == status, origin
 
 
-def test_only_this_machine_is_served_unless_there_is_a_token(served: Any) -> None:
+def test_without_a_token_only_this_machine_is_served(served: Any) -> None:
     for host in ("0.0.0.0", "::", "192.168.1.7", "mcp.example.org", "127.0.0.1.example.org"):
         with pytest.raises(ValueError, match="so it needs token="):
             Server(served.SKILLS, host=host, port=0)
@@ -171,7 +171,7 @@ def test_only_this_machine_is_served_unless_there_is_a_token(served: Any) -> Non
         assert server._listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_every_address_is_served_under_any_name_if_the_token_is_right(served: Any) -> None:
+def test_with_a_token_every_address_and_host_name_is_served(served: Any) -> None:
     with Server(served.SKILLS, host="0.0.0.0", port=0, token=TOKEN) as server:
         assert server.url.startswith("http://127.0.0.1:")
         assert post(server.url, bearer(TOKEN), host="box.example")[0] == 200
@@ -191,7 +191,7 @@ def ping(url: str, session: str) -> int:
     return post(url, ("mcp-session-id", session), content={"jsonrpc": "2.0", "id": 2, "method": "ping"})[0]
 
 
-def test_no_more_sessions_are_opened_than_fit(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_sessions_is_limited(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_transports, "MAX_SESSIONS", 2)
     with Server(served.SKILLS, port=0) as server:
         first, second = open_session(server.url), open_session(server.url)
@@ -202,11 +202,11 @@ def test_no_more_sessions_are_opened_than_fit(served: Any, monkeypatch: pytest.M
         assert ping(server.url, first) == 404
 
 
-def test_a_session_that_nobody_uses_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_session_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_transports, "MAX_IDLE", 0.05)
     with Server(served.SKILLS, port=0) as server:
         session = open_session(server.url)
-        while session in server._tools.app.session_manager._server_instances:  # a request would keep it alive
+        while session in server._tools.app.session_manager._server_instances:  # a request would keep the session alive
             pass
         assert ping(server.url, session) == 404
 
@@ -227,17 +227,17 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("options,kind,message", BAD)
-def test_a_wrong_option_is_named(served: Any, options: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_a_wrong_option_of_a_server_is_an_error_that_names_it(served: Any, options: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         Server(served.SKILLS, **options)
 
 
-def test_serve_names_what_the_transport_cannot_have(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_refuses_options_that_do_not_fit_the_transport(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="transport must be 'stdio'"):
         serve(served.SKILLS, transport="sse")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="token is for transport='http'"):
         serve(served.SKILLS, token="x")
-    monkeypatch.setattr("sys.__stdin__", None)  # as it is where descriptor 0 is closed
+    monkeypatch.setattr("sys.__stdin__", None)  # as it is if descriptor 0 is closed
     with pytest.raises(KernaiError, match="transport='stdio' needs an open stdin and stdout"):
         serve(served.SKILLS)
 
@@ -247,14 +247,14 @@ async def test_serve_in_a_running_event_loop_says_what_to_use(served: Any) -> No
         kernai.mcp.serve(served.SKILLS, transport="http", port=0)
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_it(served: Any) -> None:
+def test_a_port_in_use_is_an_error_that_names_it(served: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: .*; port=0 takes any free one"):
             Server(served.SKILLS, port=port).start()
 
 
-def test_a_server_is_started_once_and_stopped_as_often_as_one_likes(served: Any) -> None:
+def test_a_server_starts_once_and_may_be_stopped_repeatedly(served: Any) -> None:
     server = Server(served.SKILLS, port=0)
     with pytest.raises(RuntimeError, match="no URL before it is started"):
         _ = server.url
@@ -271,19 +271,19 @@ def test_a_server_is_started_once_and_stopped_as_often_as_one_likes(served: Any)
 
 def test_a_stopped_server_leaves_no_thread_and_no_descriptor_and_frees_its_port(served: Any) -> None:
     with Server(served.SKILLS, port=0) as server:
-        assert post(server.url)[0] == 200  # what is opened once and kept is opened now
+        assert post(server.url)[0] == 200  # opens what then stays open
     before, threads = len(os.listdir("/dev/fd")), set(threading.enumerate())
     servers = [Server(served.SKILLS, port=0).start() for _ in range(5)]
     assert [post(server.url)[0] for server in servers] == [200] * 5
     for server in servers:
         server.stop()
     assert set(threading.enumerate()) <= threads
-    assert len(os.listdir("/dev/fd")) <= before  # what others have left behind may be gone by now
+    assert len(os.listdir("/dev/fd")) <= before  # files left open by other tests may be closed by now
     with Server(served.SKILLS, port=urlsplit(server.url).port or 0) as server:
         assert post(server.url)[0] == 200
 
 
-def test_another_path_may_be_served(served: Any) -> None:
+def test_a_server_may_use_another_path(served: Any) -> None:
     with Server(served.SKILLS, port=0, path="/tools/here") as server:
         assert server.url.endswith("/tools/here")
         assert post(server.url)[0] == 200
@@ -294,11 +294,11 @@ def test_another_path_may_be_served(served: Any) -> None:
     ("poll", "legacy"), ("poll", "auto"), ("poll_later", "legacy"), ("poll_later", "auto"), ("stuck", "legacy"),
     ("stuck", "auto"), ("stuck_later", "auto"),
 ])
-async def test_stopping_cancels_the_calls_under_way(
+async def test_stopping_cancels_calls_in_progress(
     served: Any, mode: Any, tool: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that take no notice, and while the client's streams are open."""
-    if tool == "stuck_later":  # which is waited for
+    """This includes calls that ignore cancellation; the client's streams stay open."""
+    if tool == "stuck_later":  # the server waits for this one
         monkeypatch.setattr(serving, "GRACE", 0.5)
         monkeypatch.setattr(serving_transports, "GRACE", 0.1)
     started = asyncio.Event()
@@ -308,7 +308,7 @@ async def test_stopping_cancels_the_calls_under_way(
 
     with Server(served.SKILLS, port=0) as server:
         answer: Any = None
-        with suppress(Exception):  # whatever the client of an older revision makes of a session that is gone
+        with suppress(Exception):  # a client of an older revision may raise when its session is gone
             async with Client(server.url, mode=mode, read_timeout_seconds=30) as client:
                 call = asyncio.ensure_future(client.call_tool(tool, progress_callback=on_progress))
                 await asyncio.wait_for(started.wait(), 30)
@@ -324,7 +324,7 @@ async def test_stopping_cancels_the_calls_under_way(
                 and one.levelno > logging.INFO]
 
 
-async def test_a_context_that_cannot_be_made_fails_the_call_alone(served: Any) -> None:
+async def test_a_failure_to_create_the_context_fails_only_that_call(served: Any) -> None:
     def new_context() -> Any:
         raise LookupError("no such shop")
 
