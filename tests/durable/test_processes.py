@@ -388,7 +388,7 @@ def check_eight_resumers(python: WarmPython, folder: Path, store: str, case: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", RESUMED)
-def test_of_eight_that_resume_at_once_one_calls_the_model(python: WarmPython, tmp_path: Path, case: str) -> None:
+def test_only_one_of_eight_processes_that_resume_a_run_at_once_calls_the_model(python: WarmPython, tmp_path: Path, case: str) -> None:
     check_eight_resumers(python, tmp_path, f"SqliteStore({str(tmp_path / 'runs.db')!r}, durability='process')", case)
 
 

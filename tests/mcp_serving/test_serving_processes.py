@@ -96,7 +96,7 @@ def interrupt(process: Process, how: str) -> None:
         assert process.process.stdin is not None
         process.process.stdin.close()
         if isinstance(process.process, subprocess.Popen):
-            process.process.stdin = None  # closing the stream would try to flush it again
+            process.process.stdin = None  # otherwise `communicate` would flush it again
     else:
         process.process.send_signal(getattr(signal, how))
 

@@ -1,14 +1,14 @@
-"""Kills and stops workers, and their PostgreSQL, while they work on runs; ends with 1 where something was lost or doubled.
+"""Kill and stop workers and their PostgreSQL while they work on runs; exit with 1 if anything was lost or done twice.
 
     python3 dev.py chaos --runs 1000 --seed 7
 
-Runs are of five kinds: a workflow, an approval, a sub-agent, an async skill, a skill after another. They are submitted to
-worker processes on one real server. Meanwhile, at random, a worker is killed, or ended with SIGTERM, or stopped for
-longer than its lease and then woken, or the server is killed and started again. Whatever waits is approved, and what
-is blocked on a call that was under way is not called again.
+There are five kinds of runs: a workflow, an approval, a sub-agent, an async skill, and two skills in sequence. They are
+submitted to worker processes on one real server. Meanwhile, at random, a worker is killed, or ended with SIGTERM, or
+stopped for longer than its lease and then continued, or the server is killed and restarted. Waiting calls are approved.
+If a run is blocked on a call that was in progress, the call is not repeated.
 
-A worker notes in files what it does before it does it: each call of a skill or a model; and each append once it has
-returned. At the end these are held against the record.
+A worker notes each call of a skill or a model in a file before it makes the call, and each append after it has
+returned. At the end these notes are compared with the stored entries.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ SCRIPTS = {
 }
 KINDS = ("team", "pay", "ask", "nap", "book")
 IDEMPOTENT = "look"
-#: after so many seconds a run that has not ended never will
+#: seconds after which a run that has not ended counts as lost
 PATIENCE = 900.0
 
 
 class Notes:
-    """Lines in a file that survive whoever wrote them."""
+    """Lines in a file that survive the death of their writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,7 +85,7 @@ class NotedStore(PostgresStore):
 
 
 def agent(effects: Notes, models: Notes) -> Agent[Any]:
-    """What all runs are of; each call is noted by its key."""
+    """The agent of all runs; each call is noted with its idempotency key."""
 
     def note(ctx: SkillContext[Any]) -> str:
         effects.add(ctx.idempotency_key, os.getpid())
@@ -113,13 +113,13 @@ def agent(effects: Notes, models: Notes) -> Agent[Any]:
 
 
 def work(folder: Path, dsn: str, lease: float) -> None:
-    """A worker process."""
+    """Run as a worker process."""
     NotedStore.acknowledged = Notes(folder / "acknowledged")
     it = agent(Notes(folder / "effects"), Notes(folder / "models"))
     while True:
         try:
             store = NotedStore(dsn)
-        except KernaiError:  # the server is away
+        except KernaiError:  # the server is down
             time.sleep(0.2)
         else:
             Workers(store, {"worker": it}, concurrency=8, lease=lease, grace=10).run()
@@ -127,7 +127,7 @@ def work(folder: Path, dsn: str, lease: float) -> None:
 
 
 class Chaos:
-    """A server, worker processes, and what goes wrong."""
+    """A server and worker processes, which are killed and stopped at random."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, server: Server) -> None:
         self.options, self.folder, self.server = options, folder, server
@@ -146,7 +146,7 @@ class Chaos:
         log.close()
 
     def harm(self, chance: random.Random) -> None:
-        """Something goes wrong."""
+        """Kill or stop a worker, or restart the server."""
         for pid, until in [*self.stopped.items()]:
             if time.monotonic() > until:
                 del self.stopped[pid]
@@ -172,14 +172,14 @@ class Chaos:
             status = victim.wait(60)
             self.counts["workers killed" if what == "kill" else "workers ended by SIGTERM"] += 1
             began = any(int(words[2]) == victim.pid for words in self.notes("acknowledged"))
-            if what == "end" and status != 0 and (began or status != -signal.SIGTERM):  # it may have been starting
+            if what == "end" and status != 0 and (began or status != -signal.SIGTERM):  # it may still be starting
                 self.faults.append(f"a worker that was ended by SIGTERM ended with {status}")
             self.workers.remove(victim)
             self.start()
         (self.ended if what == "end" else self.harmed).add(victim.pid)
 
     def decide(self, store: PostgresStore) -> None:
-        """What a person does: approves, and does not repeat what may have been done."""
+        """Decide as a person would: approve calls, but do not repeat one that may have taken effect."""
         for status in ("waiting", "blocked"):
             for run in store.runs(status=status):
                 if not run.pending:
@@ -210,7 +210,7 @@ class Chaos:
             began = time.monotonic()
             left = self.options.runs
             while left and time.monotonic() - began < PATIENCE:
-                with suppress(KernaiError, ValueError):  # the server is away, or a run continued
+                with suppress(KernaiError, ValueError):  # the server is down, or the run has continued
                     self.decide(store)
                     left = sum(len(store.runs(status=one).page(2000)) for one in ("queued", "running", "abandoned", "waiting", "blocked"))
                 time.sleep(0.5)
@@ -226,7 +226,7 @@ class Chaos:
             self.check(store)
 
     def check(self, store: PostgresStore) -> None:
-        """The record, held against the notes."""
+        """Compare the stored entries with the notes."""
         performed = Counter(words[0] for words in self.notes("effects"))
         ends: dict[str, int] = {}
         kept: Counter[int] = Counter()
@@ -252,7 +252,7 @@ class Chaos:
         self.counts["model calls"] = made.total()
         self.counts["model calls whose answer is not on record"] = made.total() - self.counts["answers"]
         self.counts["seconds of the longest outage"] = round(self.longest_outage)
-        survived = self.longest_outage + 3 < self.options.lease  # and 3 to connect again
+        survived = self.longest_outage + 3 < self.options.lease  # plus 3 seconds to reconnect
         thrown = {one: made[one] - kept[one] for one in made}
         for one in made.keys() - self.harmed if survived else ():
             if thrown[one]:
@@ -260,7 +260,7 @@ class Chaos:
                 self.faults.append(f"a worker that was {how} threw {thrown[one]} answers away")
 
     def check_run(self, run_id: str, entries: list[Entry], performed: Counter[str], names: dict[str, str]) -> None:
-        """One run's record; `names` gets its calls and their skills."""
+        """Check the entries of one run; adds its calls and their skills to `names`."""
         self.counts["runs"] += 1
         self.counts["entries"] += len(entries)
         outcomes: Counter[str] = Counter()

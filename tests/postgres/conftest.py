@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: Debian's, on a socket in a temporary folder."""
+"""A PostgreSQL server for the tests: Debian's, on a socket in a temporary folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IS_REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_POSTGRES"))
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One for all tests of a process. Without PostgreSQL the tests are skipped, unless it is required."""
+    """One server for all tests of a process. Without PostgreSQL the tests are skipped, unless it is required."""
     if (why := Server.why_not()) is not None:
         (pytest.fail if IS_REQUIRED else pytest.skip)(f"the tests of PostgreSQL need a server: {why}")
     with Server() as server:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), *map(Path, os.environ["PATH"].split(os.pathsep))]
-#: what a test's server does not need
+#: settings of a small server for tests
 SETTINGS = {
     "listen_addresses": "", "max_connections": "200", "log_min_messages": "fatal", "shared_buffers": "64MB",
 }
@@ -32,7 +32,7 @@ class Server:
 
     @staticmethod
     def why_not() -> str | None:
-        """Why there can be none, None where there can."""
+        """Return why no server can be started here, or None if one can."""
         if program("initdb") is None:
             return "initdb is not installed (apt-get install postgresql)"
         if os.name != "posix":
@@ -54,7 +54,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Starts it, and waits until it answers."""
+        """Start the server and wait until it answers."""
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         command = command_of("postgres", "-D", str(self.folder / "data"), "-k", str(self.folder), *settings)
         until = time.monotonic() + PATIENCE
@@ -63,17 +63,17 @@ class Server:
         while subprocess.run(ready, check=False).returncode:
             if time.monotonic() > until:
                 raise RuntimeError(f"PostgreSQL does not start: {' '.join(command)}")
-            if self._process.poll() is not None:  # what served connections of one that was killed has not ended yet
+            if self._process.poll() is not None:  # processes of the killed server have not ended yet
                 self._process = _begun(command)
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Stops it as its administrator would who does not wait for anybody."""
+        """Stop the server without waiting for clients, as `pg_ctl stop -m fast` does."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """Kills it and all that serve connections."""
+        """Kill the server and the processes that serve connections."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
@@ -90,7 +90,7 @@ def _begun(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def program(name: str) -> Path | None:
-    """A program of PostgreSQL's, of the newest version."""
+    """Return the path of a PostgreSQL program of the newest installed version."""
     return next((folder / name for folder in FOLDERS if (folder / name).exists()), None)
 
 
@@ -103,7 +103,7 @@ def user() -> str | None:
 
 
 def command_of(name: str, *arguments: str) -> list[str]:
-    """How it is called: PostgreSQL refuses to run as root."""
+    """Return a command line. As root it changes the user, because PostgreSQL refuses to run as root."""
     command = [str(program(name)), *arguments]
     if os.geteuid() != 0:
         return command

@@ -1,4 +1,4 @@
-"""A server that is down, wrong, full, or cut off: a clear error, nothing lost, nothing doubled."""
+"""Servers that are down, misconfigured, full or cut off: errors are clear, and nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def acting(act: Callable[..., Any]) -> kernai.Agent:
 
 @pytest.fixture
 def own_server(server: Server) -> Iterator[Server]:
-    """A server that can be stopped without harm to others; `server` says why there may be none."""
+    """A server that a test may stop, unlike `server`."""
     with Server(durable=True) as own:
         yield own
 
@@ -56,14 +56,14 @@ def test_no_password_is_shown() -> None:
 
 
 @pytest.mark.parametrize("given", [{"conninfo": "://no address"}, {"conninfo": "dbname=x", "pool_size": 0}])
-def test_an_address_that_is_none_is_refused(given: dict[str, Any]) -> None:
+def test_an_invalid_address_or_pool_size_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"no address of a database|pool_size must be at least 1"):
         PostgresStore(**given)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
-def test_a_run_survives_a_server_that_is_killed_and_started_again(own_server: Server, way: Way) -> None:
+def test_a_run_survives_a_server_that_is_killed_and_restarted(own_server: Server, way: Way) -> None:
     calls: list[int] = []
 
     def act() -> None:
@@ -81,7 +81,7 @@ def test_a_run_survives_a_server_that_is_killed_and_started_again(own_server: Se
 
 
 @pytest.mark.slow
-def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(
+def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -103,7 +103,7 @@ def test_a_server_that_is_away_for_longer_than_the_lease_ends_the_run_which_can_
 
 
 class Cut:
-    """Cuts a connection behind a commit: what was done is done, and nobody hears of it."""
+    """Cuts a connection right after a commit, so that the client does not learn that it succeeded."""
 
     def __init__(self, kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
@@ -124,7 +124,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
-def test_a_connection_that_is_cut_behind_a_commit_loses_and_doubles_nothing(
+def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
     kept: PostgresStore, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
     cut, calls = Cut(kept, monkeypatch), list[int]()
@@ -141,7 +141,7 @@ def test_a_connection_that_is_cut_behind_a_commit_loses_and_doubles_nothing(
     assert [one["event"] for one in kept.load("r")] == [one["event"] for one in whole.load("r")]
 
 
-def test_tables_that_are_missing_older_or_newer_are_refused_with_what_to_do(server: Server, schema: str) -> None:
+def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server: Server, schema: str) -> None:
     with pytest.raises(KernaiError, match=f"schema '{schema}' has no tables of kernai's: make them with `kernai store migrate`"):
         PostgresStore(server.dsn, schema=schema)
     PostgresStore(server.dsn, schema=schema, create=True).close()
@@ -155,11 +155,11 @@ def test_tables_that_are_missing_older_or_newer_are_refused_with_what_to_do(serv
         PostgresStore(server.dsn, schema=schema)
 
 
-def test_processes_that_make_the_tables_at_once_make_them_once(server: Server, schema: str) -> None:
+def test_processes_that_create_the_tables_concurrently_do_not_conflict(server: Server, schema: str) -> None:
     assert at_once(lambda number: PostgresStore(server.dsn, schema=schema, create=True).close(), 6) == []
 
 
-def test_a_role_without_rights_gets_an_error_naming_them(server: Server, schema: str) -> None:
+def test_a_role_without_privileges_gets_an_error_that_names_them(server: Server, schema: str) -> None:
     with opened(server, schema=schema) as kept:
         kept.append("r", 0, [started()], [])
     role = f"poor_{schema}"
@@ -177,7 +177,7 @@ def test_a_role_without_rights_gets_an_error_naming_them(server: Server, schema:
         assert len(reader.load("r")) == 1
 
 
-def test_a_pool_that_is_used_up_says_so_and_leases_are_renewed_all_the_same(
+def test_an_exhausted_pool_is_an_error_that_says_so_while_leases_are_still_renewed(
     server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "PATIENCE", 0.2)
@@ -203,7 +203,7 @@ def test_a_pool_that_is_used_up_says_so_and_leases_are_renewed_all_the_same(
         assert renewed == [lease.token]
 
 
-def test_a_store_that_is_closed_says_so(kept: PostgresStore) -> None:
+def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -> None:
     kept.append("r", 0, [started()], [])
     kept.close()
     kept.close()
@@ -212,7 +212,7 @@ def test_a_store_that_is_closed_says_so(kept: PostgresStore) -> None:
             act()
 
 
-def test_who_watches_a_run_says_so_now_and_then_and_waits_no_longer_than_asked(
+def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_asked(
     kept: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LOOKS", 60.0)
@@ -225,7 +225,7 @@ def test_who_watches_a_run_says_so_now_and_then_and_waits_no_longer_than_asked(
     assert marks == [marks[0]] * 3 != [(0.0,)] * 3
 
 
-def test_what_a_transaction_holds_is_written_together_or_not_at_all(kept: PostgresStore) -> None:
+def test_a_transaction_is_written_completely_or_not_at_all(kept: PostgresStore) -> None:
     with pytest.raises(ZeroDivisionError), kept.transaction():
         kept.append("r", 0, [started()], [])
         kept.append("s", 0, [started()], [])
@@ -243,7 +243,7 @@ def test_what_a_transaction_holds_is_written_together_or_not_at_all(kept: Postgr
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_store_can_be_used_on_both_sides_of_a_fork(kept: PostgresStore) -> None:
     kept.append("r", 0, [entry(data="parent")], [])
-    kept.cancel_requests(["r"])  # which has a connection of its own
+    kept.cancel_requests(["r"])  # uses a separate connection
     child = os.fork()
     if child == 0:
         try:
@@ -260,7 +260,7 @@ def test_a_store_can_be_used_on_both_sides_of_a_fork(kept: PostgresStore) -> Non
     assert len(kept.load("r")) == 20
 
 
-def test_payloads_are_shared_and_go_with_the_last_run_that_has_them(kept: PostgresStore) -> None:
+def test_payloads_are_shared_and_deleted_with_the_last_run_that_has_them(kept: PostgresStore) -> None:
     picture = kernai.Media.from_bytes(b"x" * 1000, mime_type="image/png")
     for run_id in ("r", "s"):
         kept.append(run_id, 0, [started()], [picture])
@@ -274,7 +274,7 @@ def test_payloads_are_shared_and_go_with_the_last_run_that_has_them(kept: Postgr
 
 
 class Reversed:
-    """No cipher, but not readable either."""
+    """A codec that is no encryption, but makes data unreadable."""
 
     def encode(self, data: bytes) -> bytes:
         return data[::-1]
@@ -283,7 +283,7 @@ class Reversed:
         return data[::-1]
 
 
-def test_what_is_kept_with_a_codec_is_unreadable_without_it(server: Server, schema: str) -> None:
+def test_data_stored_with_a_codec_is_unreadable_without_it(server: Server, schema: str) -> None:
     picture = kernai.Media.from_bytes(b"a secret picture", mime_type="image/png")
     link = kernai.Media.from_url("https://example.org/?token=secret")
     with opened(server, schema=schema, codec=Reversed()) as kept:

@@ -37,7 +37,7 @@ clerk = Agent(instructions="You pay.", skills=[pay], protocols=[], provider=Mock
 
 
 class Shop:
-    """A folder with agents, a database of its own, and the command line."""
+    """A folder with agents, a separate database schema, and the command line."""
 
     def __init__(self, server: Server, folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
@@ -74,7 +74,7 @@ def test_a_store_is_migrated_once_and_only_on_request(shop: Shop) -> None:
     assert shop("runs", "STORE")[0] == 0
 
 
-def test_a_run_is_made_listed_decided_on_resumed_viewed_and_deleted(shop: Shop) -> None:
+def test_a_run_is_started_listed_decided_on_resumed_viewed_and_deleted(shop: Shop) -> None:
     migrated(shop).close()
     assert shop("run", "agents.py", "Pay 3", "--store", "STORE", "--run-id", "r", "-q")[0] == 4
     assert shop("runs", "STORE", "--status", "final")[1:] == ("", f"{shop.address} has no such runs\n")
@@ -99,7 +99,7 @@ ERRORS = {
 }
 
 
-def test_a_mistake_is_one_line_that_says_what_to_do(shop: Shop) -> None:
+def test_a_mistake_on_the_command_line_is_one_line_that_says_what_to_do(shop: Shop) -> None:
     migrated(shop).close()
     (shop.folder / "empty.py").write_text("")
     shop("run", "agents.py", "Pay 3", "--store", "STORE", "--run-id", "r", "-q")
@@ -111,7 +111,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(shop: Shop) -> None:
 
 
 @pytest.mark.process
-def test_a_worker_does_what_another_program_has_submitted(shop: Shop, python: WarmPython) -> None:
+def test_a_worker_runs_what_another_program_has_submitted(shop: Shop, python: WarmPython) -> None:
     program = shop.folder / "worker.py"
     program.write_text("import sys\nfrom kernai.command_line import main\nsys.exit(main(sys.argv[1:]))\n")
     agents: dict[str, Any] = {}

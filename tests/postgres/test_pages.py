@@ -30,7 +30,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture
 def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """The guide's agents.py."""
+    """The agents.py of the guide."""
     module = types.ModuleType("agents")
     exec(blocks("guides/approval-inbox.md")[0], module.__dict__)
     monkeypatch.setitem(sys.modules, "agents", module)
@@ -50,7 +50,7 @@ def working(store: PostgresStore, agents: types.ModuleType) -> Iterator[None]:
         thread.join(PATIENCE)
 
 
-def test_the_page_on_several_machines_is_right(server: Server, schema: str, agents: types.ModuleType) -> None:
+def test_the_code_of_the_page_on_scaling_works(server: Server, schema: str, agents: types.ModuleType) -> None:
     (code,) = blocks("scale.md")
     with PostgresStore(server.dsn, schema=schema, create=True) as store, working(store, agents):
         opened = code.replace('PostgresStore("postgresql:///app")', f"PostgresStore({server.dsn!r}, schema={schema!r})")
@@ -62,7 +62,7 @@ def test_the_page_on_several_machines_is_right(server: Server, schema: str, agen
 
 @pytest.mark.browser
 @pytest.mark.process
-def test_the_inbox_in_a_browser(
+def test_the_inbox_works_in_a_browser(
     server: Server, schema: str, agents: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if CHROMIUM is None:
@@ -90,7 +90,7 @@ def test_the_inbox_in_a_browser(
             decider = browser.new_page()
             decider.goto(f"http://{host}:{port}/")
             expect(decider.locator("li")).to_contain_text('refund {"order": 42, "amount": 30}')
-            decider.click("text=Approve")  # the other page sees what comes of it
+            decider.click("text=Approve")  # the other page sees the outcome
             expect(page.locator("pre")).to_contain_text("decided by ann", timeout=PATIENCE * 1000)
             expect(page.locator("pre")).to_contain_text("Order 42 is refunded.", timeout=PATIENCE * 1000)
             ask()

@@ -1,4 +1,4 @@
-"""`PostgresStore` on a real server: the rules for all stores, and processes that are killed or resume one run at once."""
+"""`PostgresStore` on a real server: the rules for all stores, killed processes, and concurrent resumes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestRunStoreRules(_Stores, RunStoreRules):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 @pytest.mark.parametrize("case", RESUMED)
-def test_of_eight_that_resume_at_once_one_calls_the_model(
+def test_only_one_of_eight_processes_that_resume_a_run_at_once_calls_the_model(
     server: Server, schema: str, python: WarmPython, tmp_path: Path, case: str
 ) -> None:
     PostgresStore(server.dsn, schema=schema, create=True).close()
@@ -60,5 +60,5 @@ def test_of_eight_that_resume_at_once_one_calls_the_model(
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.usefixtures("server")
-def test_runs_whose_workers_and_server_are_killed_end_and_nothing_is_lost_or_doubled() -> None:
+def test_runs_end_with_nothing_lost_or_done_twice_though_workers_and_server_are_killed() -> None:
     check_harness(Path(__file__).with_name("chaos.py"), "--runs", "40", "--workers", "2", "--every", "1", "--lease", "4")

@@ -1,4 +1,4 @@
-"""`Workers` on a real server: what is submitted is done once, by whoever can, and a person decides on the rest."""
+"""`Workers` on a real server: a submitted run is done once, by any worker that can; a person decides the rest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def working(*pool: Workers) -> Iterator[None]:
 
 
 def until(handle: RunHandle, *statuses: str) -> None:
-    """Waits until the run has one of these statuses."""
+    """Wait until the run has one of these statuses."""
     end = time.monotonic() + PATIENCE
     while handle.info().status not in statuses:
         assert time.monotonic() < end, f"the run is {handle.info().status}"
@@ -71,7 +71,7 @@ def jobs(store: PostgresStore) -> list[Any]:
         return connection.execute("SELECT status::text, args FROM procrastinate_jobs ORDER BY id").fetchall()
 
 
-def test_what_is_submitted_is_done_and_its_result_can_be_read_elsewhere(store: PostgresStore) -> None:
+def test_a_submitted_run_is_done_and_its_result_can_be_read_elsewhere(store: PostgresStore) -> None:
     calls: list[str] = []
     it = acting(lambda: calls.append("act"))
     own = Workers(store, {"clerk": it}, concurrency=3)
@@ -136,7 +136,7 @@ def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: Pos
             raise Pause("may it?")
         if ctx.call_id == "0.1":
             store.decide(ctx.run_id, "0.0", True)
-            while len(jobs(store)) > 1:  # its job finds the run busy
+            while len(jobs(store)) > 1:  # the job of the decision finds the run busy
                 threading.Event().wait(0.01)
         calls.append(ctx.call_id)
 
@@ -149,7 +149,7 @@ def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: Pos
     assert calls == ["0.1", "0.0"]
 
 
-def test_a_wait_that_is_over_is_woken(store: PostgresStore) -> None:
+def test_a_run_continues_when_the_time_it_waits_for_has_come(store: PostgresStore) -> None:
     seen: list[bool] = []
 
     def act(ctx: SkillContext) -> None:
@@ -183,7 +183,7 @@ def test_a_run_is_cancelled_from_elsewhere(store: PostgresStore) -> None:
     assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
 
 
-def test_runs_with_one_lock_are_worked_on_one_after_the_other(store: PostgresStore) -> None:
+def test_runs_with_the_same_lock_run_one_at_a_time(store: PostgresStore) -> None:
     at_work, most = [0], [0]
 
     def act() -> None:
@@ -199,22 +199,22 @@ def test_runs_with_one_lock_are_worked_on_one_after_the_other(store: PostgresSto
     assert most == [1]
 
 
-# --------------------------------------------------------------------------------------------- what no worker can do
+# ---------------------------------------------------------------------------------- runs that no worker can continue
 
 
-def test_a_worker_that_does_not_know_the_agent_blocks_the_run_and_says_so(store: PostgresStore) -> None:
+def test_a_run_is_blocked_if_the_worker_does_not_know_its_agent(store: PostgresStore) -> None:
     handle = Workers(store, {"clerk": acting(print)}).submit("clerk", "go")
     Workers(store, {"triage": acting(print), "other": acting(print)}).run(wait=False)
     why = "this worker has no agent 'clerk'; it has 'triage', 'other'"
     assert (handle.info().status, handle.info().why) == ("blocked", why)
     with pytest.raises(KernaiError, match=f"is blocked: {why}"):
         handle.result(PATIENCE)
-    assert store.enqueue(handle.run_id)  # once a worker has it
+    assert store.enqueue(handle.run_id)  # once a worker has the agent
     Workers(store, {"clerk": acting(lambda: None)}).run(wait=False)
     assert (handle.result(PATIENCE).text, handle.info().why) == ("done", None)
 
 
-def test_an_agent_that_would_decide_otherwise_blocks_the_run_and_any_other_change_goes_on(store: PostgresStore) -> None:
+def test_a_changed_agent_blocks_a_run_only_if_it_would_decide_differently(store: PostgresStore) -> None:
     own = Workers(store, {"clerk": acting(lambda: None, approval=True)})
     handle = own.submit("clerk", "go")
     own.run(wait=False)
@@ -226,14 +226,14 @@ def test_an_agent_that_would_decide_otherwise_blocks_the_run_and_any_other_chang
     assert (info.status, info.length, list(info.decisions)) == ("blocked", length, ["0.0"])
     assert "skill_execute" in str(info.why)
     with pytest.raises(KernaiError, match="is blocked: ReplayDivergenceError"):
-        handle.result(PATIENCE)  # though there is a decision
+        handle.result(PATIENCE)  # although there is a decision
     store.enqueue(handle.run_id)
     reworded = acting(lambda: None, approval=True).replace(instructions="y", max_steps=7)
     Workers(store, {"clerk": reworded}).run(wait=False)
     assert handle.result(PATIENCE).text == "done"
 
 
-def test_an_agent_that_protects_less_blocks_the_run_until_somebody_accepts_it(store: PostgresStore) -> None:
+def test_an_agent_that_protects_less_blocks_the_run_until_a_person_accepts_it(store: PostgresStore) -> None:
     calls: list[str] = []
     protected = acting(lambda: calls.append("act"), approval=True)
     handle = Workers(store, {"clerk": protected}).submit("clerk", "go")
@@ -260,14 +260,14 @@ def test_workers_with_different_definitions_of_an_agent_share_its_runs(store: Po
             store.decide(handle.run_id, "0.0", True)
         assert [handle.result(PATIENCE).text for handle in handles] == ["done"] * 4
     assert len(calls) == 4
-    for handle in handles:  # the record says which agent continued, where that is another one than before
+    for handle in handles:  # the entries say which agent continued if its definition differs
         begun = [one["data"] for one in store.load(handle.run_id) if one["event"] in ("run_start", "run_resumed")]
         used = [one["definition"] for one in begun if "definition" in one]
         assert used
         assert all(one != before for before, one in pairwise(used))
 
 
-def test_options_that_fail_block_the_run(store: PostgresStore) -> None:
+def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore) -> None:
     def options(info: Any) -> Any:
         raise LookupError(f"no customer for {info.run_id}")
 
@@ -284,7 +284,7 @@ def test_options_that_fail_block_the_run(store: PostgresStore) -> None:
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
     ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
 ])
-def test_what_workers_cannot_be_made_of_is_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
+def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
     with pytest.raises(kind, match=why):
         Workers(**{"store": store, "agents": {}, **given})
 
@@ -302,7 +302,7 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(s
 # -------------------------------------------------------------------------------------------------- workers that stop
 
 
-def test_a_worker_that_is_stopped_leaves_its_run_to_another_at_the_next_effect(store: PostgresStore) -> None:
+def test_a_stopped_worker_leaves_its_run_to_another_before_the_next_call(store: PostgresStore) -> None:
     calls: list[str] = []
     def stops(ctx: SkillContext) -> None:
         calls.append(ctx.call_id)
@@ -320,13 +320,13 @@ def test_a_worker_that_is_stopped_leaves_its_run_to_another_at_the_next_effect(s
     assert [one.call_count for one in providers] == [1, 1]
 
 
-def test_calls_that_are_under_way_when_a_worker_is_stopped_are_not_lost(store: PostgresStore) -> None:
+def test_calls_in_progress_when_a_worker_is_stopped_are_not_lost(store: PostgresStore) -> None:
     calls: list[str] = []
     both = threading.Barrier(2)
 
     def act(ctx: SkillContext) -> None:
         both.wait(PATIENCE)
-        for _ in range(50):  # stopping it again must not cut calls short
+        for _ in range(50):  # stopping twice must not cut calls short
             one.stop()
             store.info(ctx.run_id)
         calls.append(ctx.call_id)
@@ -370,7 +370,7 @@ def test_the_run_of_a_worker_that_ends_during_a_call_is_continued_by_another(
     handle = Workers(store, {"clerk": acting(lambda: None, idempotent=kind == "idempotent")}).submit("clerk", "go")
     with python.run(script, "hangs", kind) as first:
         assert first.stdout.readline() == "acting\n"
-        first.send_signal(number)  # a call that does not end within the grace time is given up
+        first.send_signal(number)  # a call that does not end within the grace period is abandoned
         first.communicate()
     with python.run(script, "works", kind) as second:
         if kind == "once":
@@ -424,14 +424,14 @@ with PostgresStore({dsn!r}, schema={schema!r}) as store:
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_worker_ends_after_sigterm_with_the_answers_of_all_that_was_under_way(
+def test_after_sigterm_a_worker_stores_the_outcomes_of_calls_in_progress_and_ends(
     server: Server, store: PostgresStore, python: WarmPython, tmp_path: Path, kind: str
 ) -> None:
     calls, script = tmp_path / "calls", tmp_path / "worker.py"
     script.write_text(STOPPED.format(calls=str(calls), dsn=server.dsn, schema=store.schema, tasks=TASKS))
     handle = Workers(store, {"clerk": acting(print)}).submit("clerk", "go")
     with python.run(script, "stops", kind) as first:
-        assert [first.stdout.readline() for _ in range(2)] == ["under way\n"] * 2  # a skill and a model, in two tasks
+        assert [first.stdout.readline() for _ in range(2)] == ["under way\n"] * 2  # a skill and a model call
         first.send_signal(signal.SIGTERM)
         first.communicate()
     assert first.returncode == 0
@@ -446,7 +446,7 @@ def test_a_worker_ends_after_sigterm_with_the_answers_of_all_that_was_under_way(
     assert sorted(calls.read_text().split("\n")[:-1]) == ["act"] * 2 + ["go"] * 2 + ["task one"] * 4 + ["task two"]
 
 
-def test_a_job_that_failed_is_submitted_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_job_is_submitted_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = [2], PostgresStore.info
 
     def away(own: PostgresStore, run_id: str) -> Any:
@@ -463,7 +463,7 @@ def test_a_job_that_failed_is_submitted_again(store: PostgresStore, monkeypatch:
 
 
 @pytest.mark.slow
-def test_workers_survive_a_server_that_is_killed_and_started_again(server: Server) -> None:
+def test_workers_survive_a_server_that_is_killed_and_restarted(server: Server) -> None:
     with Server(durable=True) as own_server, PostgresStore(own_server.dsn, create=True) as store:
         calls: list[str] = []
 
@@ -480,7 +480,7 @@ def test_workers_survive_a_server_that_is_killed_and_started_again(server: Serve
     assert set(calls) == {one.run_id for one in handles}
 
 
-def test_a_worker_that_is_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path) -> None:
+def test_a_worker_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / ".s.PGSQL.5432"))
         silent.listen()
@@ -510,7 +510,7 @@ def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresSto
         assert handle.result(PATIENCE).text == "done"
 
 
-def test_one_reaper_at_a_time_submits_what_nobody_works_on(store: PostgresStore) -> None:
+def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: PostgresStore) -> None:
     own = Workers(store, {"clerk": acting(print)})
     for number in range(3):
         handle = own.submit("clerk", "go", run_id=f"r{number}")

@@ -1,1 +1,1 @@
-"""A package, so that one browser lasts for all of its tests, and no longer: see `browser` in conftest.py."""
+"""A package, so that its tests share one browser, which closes after them: see `browser` in conftest.py."""

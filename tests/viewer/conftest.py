@@ -1,4 +1,4 @@
-"""A real browser that is offline, and a page in it that fails its test when anything but text comes of a recording."""
+"""A real, offline browser with a page that fails its test if a recording does more than show text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
 
 
-# By folder, not by session: while playwright runs, its event loop counts as the main thread's, and no asynchronous test
-# could run one of its own. No test here does.
+# Per package, not per session: while playwright runs, its event loop occupies the main thread, so asynchronous tests
+# could not run theirs. There are none in this folder.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
@@ -43,12 +43,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def bought() -> list[dict[str, Any]]:
-    """A real run, recorded once; see `buying`."""
+    """The events of a real run, recorded once; see `buying`."""
     return buying()
 
 
 class Watched:
-    """What a page did besides showing text."""
+    """Collects what a page does besides showing text."""
 
     def __init__(self, page: Page) -> None:
         self.forget()
@@ -68,7 +68,7 @@ class Watched:
 
 
 class Tab:
-    """A page that is watched, for one document after the other: a new one costs several times as much."""
+    """A watched page, reused for one document after another, because a new page is several times slower."""
 
     def __init__(self, browser: Browser, **options: Any) -> None:
         self._context = browser.new_context(**options)
@@ -91,7 +91,7 @@ class Tab:
         return self.page
 
     def check(self) -> None:
-        """Nothing was logged, thrown, opened or asked for but the document itself; then that one is left."""
+        """Fail if the document logged, raised, opened or requested anything but itself; then leave it."""
         assert self.page.evaluate("window.harmed") is None
         assert [fault for fault in self._watched.faults if self._expected not in fault] == []
         assert [url for url in self._watched.requests if not url.startswith(self._allowed)] == []
@@ -105,7 +105,7 @@ class Tab:
 
 @pytest.fixture(scope="package")
 def tabs(browser: Browser) -> Iterator[list[Tab]]:
-    """The tab of all tests, unless the last one has spoiled it."""
+    """The tab that tests reuse; empty after a test that failed."""
     tabs: list[Tab] = []
     yield tabs
     for tab in tabs:
@@ -117,7 +117,7 @@ NewPage = Callable[..., "Page"]
 
 @pytest.fixture
 def new_page(browser: Browser, tabs: list[Tab]) -> Iterator[NewPage]:
-    """Opens documents, one at a time; none of them may have logged, thrown, opened or asked for anything but itself."""
+    """A function that opens documents, one at a time. None may log, raise, open or request anything but itself."""
     tab = tabs.pop() if tabs else Tab(browser)
     try:
         yield tab.open
@@ -130,7 +130,7 @@ def new_page(browser: Browser, tabs: list[Tab]) -> Iterator[NewPage]:
 
 @pytest.fixture
 def show(new_page: NewPage, tmp_path: Path) -> Callable[..., Page]:
-    """Opens the page of these entries; `at` is the end of the address, such as ``#e5``."""
+    """A function that opens the page of these entries; `at` is the end of the URL, such as ``#e5``."""
 
     def open_entries(
         entries: list[dict[str, Any]] | tuple[Mapping[str, Any], ...], *, at: str = "", title: str = "a run",
@@ -144,11 +144,11 @@ def show(new_page: NewPage, tmp_path: Path) -> Callable[..., Page]:
 
 
 def rows(page: Page) -> list[str]:
-    """The names in the tree, from above."""
+    """Return the names in the tree, from top to bottom."""
     return page.locator("#tree .row .name").all_inner_texts()
 
 
 def step_card(page: Page, number: int) -> Locator:
-    """The cards of the steps of that number."""
+    """Return the cards of all steps with that number."""
     title = page.get_by_role("heading", name=f"Step {number}", exact=True)
     return page.locator("#conversation .card.step").filter(has=title)

@@ -1,4 +1,4 @@
-"""Recordings that the viewer's tests look at: real runs, runs made by hand, hostile ones."""
+"""Recordings for the viewer's tests: of real runs, written by hand, and hostile ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import kernai
 
-#: a picture of one pixel
+#: an image of one pixel
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
@@ -27,7 +27,7 @@ PLAN = {
 
 
 class Script:
-    """Entries made by hand, a second apart."""
+    """Entries written by hand, a second apart."""
 
     def __init__(self, run_id: str = "run-1") -> None:
         self.entries: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ class Script:
 
 
 def buying() -> list[dict[str, Any]]:
-    """A run with a refused call, a workflow of which two tasks go on at once, a call that fails, and an answer."""
+    """Record a run with a refused call, a workflow with two concurrent tasks, a failed call, and an answer."""
     both = threading.Barrier(2, timeout=20)
 
     @kernai.skill(register=False)
@@ -85,7 +85,7 @@ def buying() -> list[dict[str, Any]]:
 
 
 def small() -> Script:
-    """One step: a call that works, and no figures known."""
+    """One step: a call that works, without usage figures."""
     script = Script().add("run_start", {"run_id": "run-1", "input": "Look up tea.", "model": "m", "agent": "librarian"})
     script.add("messages_sent", [
         {"role": "system", "content": "You search."}, {"role": "user", "content": "Look up tea."}])
@@ -95,7 +95,7 @@ def small() -> Script:
 
 
 def long(events: int) -> list[dict[str, Any]]:
-    """A run of so many events, five a step."""
+    """A run of `count` events, five per step."""
     script = Script().add("run_start", {"agent": "archivist", "input": "Read it all."})
     for step in range(events // 5):
         new = [{"role": "user", "content": f"result of page {step}"}]
@@ -127,7 +127,7 @@ HOSTILE = (
 
 
 def hostile() -> list[dict[str, Any]]:
-    """Each hostile text in every place of a text, and where none is expected."""
+    """Each hostile text in every field for text, and in fields where text is not expected."""
     script = Script().add("run_start", {"input": HOSTILE[0], "agent": HOSTILE[1], "model": HOSTILE[2]})
     for at, text in enumerate(HOSTILE):
         reference = {"id": "media_0123456789ab", "kind": text, "mime_type": text, "data": text, "size": text}
@@ -151,10 +151,10 @@ def hostile() -> list[dict[str, Any]]:
     return script.entries
 
 
-#: JavaScript cannot turn it into text on its own
+#: JavaScript cannot convert this to text
 NO_TEXT = {"toString": 1, "valueOf": 1, "toJSON": 1}
 
-#: entries that hold what nobody expects there, or lack everything
+#: entries with unexpected values, or without any fields
 ODD: tuple[dict[str, Any], ...] = (
     {"event": "result"}, {"event": "messages_sent"}, {"event": "messages_sent", "data": 5}, {"event": "llm_response", "step": 0},
     {"event": "llm_response", "data": None, "scope": [1], "run_id": {"a": 1}, "step": "x"}, {"event": "skill_result", "data": [1, 2]},

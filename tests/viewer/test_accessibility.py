@@ -1,4 +1,4 @@
-"""axe, which checks a page against WCAG and good practice, finds nothing to complain about in any state of the page."""
+"""axe, which checks a page against WCAG and good practice, finds no problem in any state of the page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from playwright.sync_api import Page, ViewportSize, expect
 from tests.viewer.recordings import PNG, Script, small
 
 Show = Callable[..., Page]
-#: so high that all is in sight: axe judges no contrast elsewhere
+#: so high that everything is visible, because axe checks contrast only there
 WINDOWS = {"desk": ViewportSize(width=1440, height=6000), "phone": ViewportSize(width=390, height=9000)}
 MARKDOWN = "# Found\n\n- **north**, `open`: [prices](https://x.example/a)\n\n> 40 euros\n\n| | price |\n|-|-:|\n| tea | 4 |\n\n```\ncode\n```\n"
 PICTURE = {"id": "media_0123456789ab", "kind": "image", "mime_type": "image/png", "size": 70}
 
 
 def kept() -> list[dict[str, Any]]:
-    """A run that waited, was broken off and resumed, with pictures, Markdown and JSON."""
+    """A run that waited, was interrupted and resumed, with pictures, Markdown and JSON."""
     script = Script("run-2").add("run_start", {"agent": "clerk", "input": [MARKDOWN, PICTURE, {**PICTURE, "id": "media_0123456789ac"}]})
     script.add("messages_sent", [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [MARKDOWN, PICTURE]}])
     script.turn(0, 'Well.\n<command name="refund">5</command>', ("command", "refund", "5"), prompt_tokens=9, completion_tokens=7, cost=0.1)
@@ -39,7 +39,7 @@ def click_all(page: Page, name: str) -> None:
 
 
 def search(page: Page) -> None:
-    page.locator("#search").fill("run")  # of one character, axe does not judge the contrast
+    page.locator("#search").fill("run")  # axe does not check the contrast of single characters
     page.locator("#search").press("Enter")
     expect(page.locator("#found")).to_contain_text("1 of")
 
@@ -57,7 +57,7 @@ def picture(page: Page) -> None:
     page.locator(".thumbnail").first.click()
 
 
-#: what is done to the page before each look at it, one after the other
+#: actions on the page, in order; axe checks it after each
 STATES: dict[str, tuple[Callable[[Page], None], ...]] = {
     "conversation": (press("1"),),
     "opened conversation with a search": (
@@ -72,9 +72,9 @@ STATES: dict[str, tuple[Callable[[Page], None], ...]] = {
     "keys": (press("?"),),
     "a picture": (picture,),
 }
-#: the states that look like another one, and are not looked at in another window or scheme
+#: states that look like another one, so they are not checked in other windows or colour schemes
 ALIKE = ("conversation", "search in events", "errors only in the conversation")
-CONTRAST = "color-contrast"  # takes axe as long as all its other rules, and does not depend on the window
+CONTRAST = "color-contrast"  # this rule is as slow as all others together, and does not depend on the window
 COLOURS, ALL_ELSE = {"runOnly": [CONTRAST]}, {"rules": {CONTRAST: {"enabled": False}}}
 
 

@@ -30,7 +30,7 @@ def test_each_block_is_shown_with_its_outcome_between_the_prose(show: Show, boug
     assert re.search(r"That is all\..*Answer.*Order from north\.", last.inner_text(), re.DOTALL)
 
 
-def test_the_conversation_of_a_sub_agent_is_a_click_away(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_conversation_of_a_sub_agent_opens_with_a_click(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.get_by_role("button", name="Its conversation: south").click()
     expect(page.locator("#scope option:checked")).to_contain_text("south (1.south)")
@@ -39,7 +39,7 @@ def test_the_conversation_of_a_sub_agent_is_a_click_away(show: Show, bought: lis
     assert "north" not in page.locator("#conversation").inner_text()
 
 
-def test_an_agent_that_was_called_as_a_skill_hangs_under_its_call(show: Show) -> None:
+def test_an_agent_called_as_a_skill_is_below_its_call(show: Show) -> None:
     script = small()
     script.add("run_start", {"agent": "expert", "input": "tea?"}, 0, "0.0")
     script.turn(0, "<final>green</final>", ("final", None, "green"))
@@ -49,7 +49,7 @@ def test_an_agent_that_was_called_as_a_skill_hangs_under_its_call(show: Show) ->
     expect(page.get_by_role("button", name="Its conversation: search")).to_be_visible()
 
 
-def test_prose_that_had_to_be_corrected_shows_the_correction(show: Show) -> None:
+def test_corrected_prose_is_shown_with_the_correction(show: Show) -> None:
     script = small().turn(1, "I think so.").add("no_blocks_stall", {"prose_preview": "I think so."}, 1)
     script.add("messages_sent", [
         {"role": "assistant", "content": "I think so."}, {"role": "user", "content": "Write a block."}], 2, since=2)
@@ -57,7 +57,7 @@ def test_prose_that_had_to_be_corrected_shows_the_correction(show: Show) -> None
     card = step_card(page, 1)
     expect(card.locator(".block.problem")).to_contain_text("Prose where a block was needed")
     expect(card.locator(".reads")).to_contain_text("Write a block.")
-    assert page.locator("#conversation .turn.assistant").count() == 0  # it is in its step
+    assert page.locator("#conversation .turn.assistant").count() == 0  # the correction is inside the card of its step
 
 
 def test_unknown_events_and_calls_without_an_outcome_are_shown(show: Show) -> None:
@@ -68,7 +68,7 @@ def test_unknown_events_and_calls_without_an_outcome_are_shown(show: Show) -> No
     expect(step_card(page, 0).locator(".block.other")).to_contain_text("the attic")
 
 
-def test_a_step_of_very_many_calls_shows_the_first_and_says_where_the_others_are(show: Show) -> None:
+def test_a_step_with_very_many_calls_shows_the_first_ones_and_says_where_the_others_are(show: Show) -> None:
     script = Script().turn(0, "x", *[("command", "dig", str(at)) for at in range(250)])
     for at in range(250):
         script.add("skill_execute", {"call_id": f"0.{at}", "skill": "dig", "params": {}})
@@ -85,7 +85,7 @@ def test_a_recording_without_a_model_says_so(show: Show) -> None:
     assert show([]).locator("#nothing").inner_text() == "There is no event yet."
 
 
-def test_pictures_beside_the_recording_are_thumbnails_and_the_others_say_why_not(show: Show, tmp_path: Path) -> None:
+def test_pictures_beside_the_recording_are_thumbnails_and_missing_ones_say_why(show: Show, tmp_path: Path) -> None:
     folder = tmp_path / "media"
     folder.mkdir()
     (folder / "media_00000000000a.png").write_bytes(PNG)
@@ -109,7 +109,7 @@ def test_pictures_beside_the_recording_are_thumbnails_and_the_others_say_why_not
 # ------------------------------------------------------------------------------------------------------------- Markdown
 
 
-#: of each text, the markup of what it is rendered as
+#: texts, and the markup they are rendered as
 RENDERED = {
     "# One #\n\ntext\n### Two": "<h4>One</h4><p>text</p><h5>Two</h5>",
     "**b** *i* ***both*** __b__ _i_ ~~gone~~ `c*o*de`":
@@ -125,7 +125,7 @@ RENDERED = {
         '<p>Prices:</p><table><thead><tr><td></td><th class="right"><em>a</em></th><th class="middle">b</th></tr></thead>'
         '<tbody><tr><td>x</td><td class="right">1|2</td><td class="middle"></td></tr></tbody></table><p>|no|table|</p>',
 }
-#: of each text, the addresses that it links to and how it reads
+#: texts, the URLs they link to, and the text that is shown
 LINKS = {
     '[a *b*](https://x.example/y "title")': (["https://x.example/y"], "a b (https://x.example/y)"),
     "see https://x.example/a_b_c). `https://no.example`": (["https://x.example/a_b_c"], "see https://x.example/a_b_c). https://no.example"),
@@ -148,7 +148,7 @@ ELEMENTS = "[...new Set([...document.querySelectorAll('.markdown *')].map((one) 
 
 
 def finals(page: Page) -> list[Locator]:
-    """The events' cards, each rendered."""
+    """Return the events' cards, with Markdown rendered in each."""
     page.keyboard.press("2")
     expect(page.locator("#events .card").first).to_be_visible()
     for button in page.get_by_role("button", name="Render Markdown").all()[::-1]:
@@ -163,13 +163,13 @@ def recorded(texts: list[str]) -> Script:
     return script
 
 
-def test_the_usual_markdown_is_rendered(show: Show) -> None:
+def test_common_markdown_is_rendered(show: Show) -> None:
     page = show(recorded(list(RENDERED)).entries)
     shown = [card.locator(".markdown").evaluate("(one) => one.innerHTML") for card in finals(page)]
     assert dict(zip(RENDERED, shown, strict=True)) == RENDERED
 
 
-def test_a_link_shows_where_it_leads_and_leads_to_the_web_or_to_mail(show: Show) -> None:
+def test_a_link_shows_its_url_and_may_only_lead_to_the_web_or_to_mail(show: Show) -> None:
     page = show(recorded([f"{text} **x**" for text in LINKS]).entries)
     shown = []
     for card in finals(page):
@@ -179,7 +179,7 @@ def test_a_link_shows_where_it_leads_and_leads_to_the_web_or_to_mail(show: Show)
     assert page.evaluate(WHAT_CAN_ACT) == []
 
 
-def test_a_text_is_shown_and_copied_as_it_is_recorded(show: Show) -> None:
+def test_a_text_is_shown_and_copied_as_recorded(show: Show) -> None:
     text = "# Found\n\n- **north**"
     page = show(Script().add("run_start", {"input": "x"}).add("result", {"text": text, "stop_reason": "final"}).entries)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -195,7 +195,7 @@ def test_a_text_is_shown_and_copied_as_it_is_recorded(show: Show) -> None:
     expect(answer.locator(".markdown")).to_have_count(0)
 
 
-def test_what_the_search_finds_is_marked_in_rendered_text_too(show: Show) -> None:
+def test_search_matches_are_marked_in_rendered_text_too(show: Show) -> None:
     page = show(recorded(["**north** is `open`"]).entries, at="#e1")
     page.locator("#search").fill("open")
     expect(page.locator("#e1 mark")).to_have_text("open")
@@ -204,7 +204,7 @@ def test_what_the_search_finds_is_marked_in_rendered_text_too(show: Show) -> Non
 
 
 @pytest.mark.parametrize("text", ["Plain prose, no more.", "a - b * c", "x" * 200_001 + "\n# Too long"], ids=["prose", "marks", "too long"])
-def test_only_text_with_markdown_in_it_can_be_rendered(show: Show, text: str) -> None:
+def test_text_without_markdown_cannot_be_rendered(show: Show, text: str) -> None:
     page = show(recorded([text]).entries, at="#e1")
     expect(page.locator("#e1 .text")).to_be_visible()
     expect(page.get_by_role("button", name="Render Markdown")).to_have_count(0)
@@ -214,9 +214,9 @@ WRAPPED = ("{0}", "# {0}", "- {0}", "> {0}", "**{0}**", "`{0}`", "```{0}\n{0}\n`
            "![{0}]({0})", "<{0}>", "| {0} |\n|---|\n| {0} |", '[x](https://x.example "{0}")')
 
 
-def test_hostile_texts_stay_text_when_they_are_rendered(show: Show) -> None:
+def test_hostile_texts_stay_text_when_rendered(show: Show) -> None:
     page = show(recorded([f"{wrap.format(text)}\n\n**x**" for text in HOSTILE for wrap in WRAPPED]).entries)
-    finals(page)  # those near the screen; then the others
+    finals(page)  # renders the cards near the screen first, then the others
     for _ in range(3):
         page.keyboard.press("G")
         finals(page)
@@ -232,8 +232,8 @@ LARGE = {
 
 
 @pytest.mark.parametrize("unit", LARGE.values(), ids=LARGE)
-def test_markdown_of_any_make_is_rendered_in_a_moment(show: Show, unit: str) -> None:
-    """What takes time by the square of its length would take minutes."""
+def test_any_markdown_is_rendered_quickly(show: Show, unit: str) -> None:
+    """Quadratic time would be minutes."""
     size = 60_000
     page = show(recorded(["**x**\n\n" + (unit * size)[:size]]).entries, at="#e1")
     page.get_by_role("button", name="Render Markdown").click()
@@ -244,7 +244,7 @@ def test_markdown_of_any_make_is_rendered_in_a_moment(show: Show, unit: str) -> 
     assert page.evaluate(deepest) < 30
 
 
-def test_a_megabyte_of_markdown_stays_as_it_is_recorded(show: Show) -> None:
+def test_a_megabyte_of_markdown_is_shown_as_recorded(show: Show) -> None:
     page = show(recorded(["# a **b** [c](https://x.example)\n" * 32_000]).entries, at="#e1")
     expect(page.get_by_role("button", name="Show all 1,056,000 characters")).to_be_visible()
     expect(page.get_by_role("button", name="Render Markdown")).to_have_count(0)

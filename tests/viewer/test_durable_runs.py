@@ -1,4 +1,4 @@
-"""Runs that were kept, on the page: pauses and who decided, seams, what a resume left out. Recorded by real runs."""
+"""Real durable runs on the page: pauses and who decided, resumes, and the events that a resume left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Show = Callable[..., Page]
 
 
 class Counted(kernai.Context):
-    """A context that is kept."""
+    """A context that is saved."""
 
     paid = 0
 
@@ -59,7 +59,7 @@ def entries(store: MemoryStore) -> list[dict[str, Any]]:
     return expand(store.load("r"))
 
 
-def test_a_run_that_waits_says_so_and_nothing_is_wrong_with_it(show: Show) -> None:
+def test_a_waiting_run_is_shown_as_waiting_and_not_as_failed(show: Show) -> None:
     page = show(entries(paused()))
     expect(page.locator("#conversation .outcome-first")).to_contain_text("Waits for a decision")
     expect(step_card(page, 0).locator(".decision")).to_contain_text("waits for a decision")
@@ -67,7 +67,7 @@ def test_a_run_that_waits_says_so_and_nothing_is_wrong_with_it(show: Show) -> No
     assert page.locator(".bad").count() == 0
 
 
-def test_a_value_that_nobody_brought_in_is_shown_at_its_call_with_where_it_came_from(show: Show) -> None:
+def test_a_value_that_did_not_come_from_the_user_is_shown_at_its_call_with_its_source(show: Show) -> None:
     @skill(register=False)
     def read() -> str:
         return "Pay eve@x.org"
@@ -128,13 +128,13 @@ def test_a_decision_is_shown_at_its_call_with_who_made_it(show: Show, given: Any
     expect(seam.locator(".left-out")).to_contain_text("Run waits for a decision")
 
 
-def test_the_time_line_marks_how_long_was_waited_for_a_decision(show: Show) -> None:
+def test_the_time_line_shows_how_long_a_run_waited_for_a_decision(show: Show) -> None:
     store = paused()
     for step in rows_that_wait(show(entries(store))).values():
         assert step < 6, "still waited for: a mark where it was asked"
     kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, context=Counted())
     recorded = entries(store)
-    for at, entry in enumerate(recorded):  # asked in the 1st minute, answered in the 5th, at an end after ten
+    for at, entry in enumerate(recorded):  # requested in minute 1, decided in minute 5, ended after minute 10
         decided = next(n for n, one in enumerate(recorded) if one["event"] == "run_resumed") <= at
         entry["timestamp"] = f"2026-11-22T10:{(5 if decided else 1) if 0 < at < len(recorded) - 1 else 10 if at else 0:02}:00.000Z"
     page = show(recorded)
@@ -146,7 +146,7 @@ def test_the_time_line_marks_how_long_was_waited_for_a_decision(show: Show) -> N
 
 
 def rows_that_wait(page: Page) -> dict[str, float]:
-    """The rows with a mark, and how long each is."""
+    """Return the rows with a mark, and how long each mark is."""
     found = page.locator("#tree .row", has=page.locator(".bar.wait")).all()
     boxes = {row.locator(".name").inner_text(): row.locator(".bar.wait").bounding_box() for row in found}
     return {name: box["width"] for name, box in boxes.items() if box is not None}
@@ -164,7 +164,7 @@ def test_the_usage_of_failed_calls_is_in_the_sums(show: Show) -> None:
     expect(show(entries(store)).locator("#head")).to_contain_text("2 model calls")
 
 
-def test_what_a_resume_left_out_is_in_the_list_of_events_and_marked(show: Show) -> None:
+def test_events_that_a_resume_left_out_are_listed_and_marked(show: Show) -> None:
     store = MemoryStore()
     kernai.execute(clerk(approve=lambda call: True), "Refund it", store=store, run_id="r", limits=Limits(max_calls=2),
                    context=Counted())
@@ -214,7 +214,7 @@ def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) 
     assert last.index("The run continues here") < last.index("Thanks? Gladly.")
 
 
-def test_a_resume_that_counts_events_which_are_not_here_leaves_nothing_out(show: Show) -> None:
+def test_a_resume_that_refers_to_events_missing_from_the_file_leaves_nothing_out(show: Show) -> None:
     store = paused()
     recorded: list[dict[str, Any]] = []
     kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, on_event=lambda event: recorded.append(event.to_dict()))

@@ -49,7 +49,7 @@ def bars_of_tokens(page: Page) -> int:
     return drawn.count("M")
 
 
-def test_the_search_counts_marks_and_goes_from_match_to_match(show: Show) -> None:
+def test_the_search_counts_and_marks_matches_and_moves_between_them(show: Show) -> None:
     page = show(long(2_000))
     page.keyboard.press("2")
     page.keyboard.press("/")
@@ -57,7 +57,7 @@ def test_the_search_counts_marks_and_goes_from_match_to_match(show: Show) -> Non
     page.keyboard.press("Enter")
     expect(page.locator("#found")).to_have_text(re.compile(r"^1 of \d+$"))
     found = int(page.locator("#found").inner_text().rpartition(" ")[2])
-    assert found == 3 * 11  # 31 and 310 to 319: asked for, read, and sent to the model
+    assert found == 3 * 11  # 31 and 310 to 319, each in the call, its result, and the messages
     expect(page.locator(".current mark").first).to_be_in_viewport()
     page.keyboard.press("Shift+Enter")
     expect(page.locator("#found")).to_have_text(f"{found} of {found}")
@@ -66,10 +66,10 @@ def test_the_search_counts_marks_and_goes_from_match_to_match(show: Show) -> Non
     assert page.locator("mark").count() == 0
 
 
-def test_a_match_says_whose_step_it_is_and_the_time_line_selects_that(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_a_match_names_its_step_and_the_time_line_selects_it(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.locator("#tree .row", has=page.get_by_text("south", exact=True)).locator(".twisty").click()
-    assert len(rows(page)) == 10  # of 12: south's two steps are hidden
+    assert len(rows(page)) == 10  # of 12 steps, because south's two are hidden
     page.locator("#search").fill("south is closed")
     places = []
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_a_match_says_whose_step_it_is_and_the_time_line_selects_that(show: Show
     expect(page.locator("#found-in")).to_have_text("")
 
 
-def test_a_match_in_the_cut_part_of_a_text_is_brought_to_light(show: Show) -> None:
+def test_a_match_in_the_hidden_part_of_a_text_is_revealed(show: Show) -> None:
     page = show(Script().add("final", "x " * 50_000 + "needle" + " x" * 50_000).entries)
     page.keyboard.press("2")
     page.locator("#search").fill("needle")
@@ -90,7 +90,7 @@ def test_a_match_in_the_cut_part_of_a_text_is_brought_to_light(show: Show) -> No
     expect(page.locator("#events mark")).to_have_text("needle")
 
 
-def test_a_search_without_matches_says_so_and_takes_patterns_literally(show: Show) -> None:
+def test_a_search_without_matches_says_so_and_special_characters_are_literal(show: Show) -> None:
     page = show(Script().add("final", "a.b (c)").entries)
     page.keyboard.press("2")
     page.locator("#search").fill("(c)")
@@ -99,16 +99,16 @@ def test_a_search_without_matches_says_so_and_takes_patterns_literally(show: Sho
     expect(page.locator("#found")).to_have_text("none found")
 
 
-def test_an_address_with_an_event_opens_it_wherever_it_is(show: Show) -> None:
+def test_a_url_with_an_event_opens_that_event(show: Show) -> None:
     page = show(long(3_000), at="#e1500")
     expect(page.locator("#e1500")).to_be_in_viewport()
     expect(page.locator("#e1500")).to_be_focused()
     page.evaluate("location.hash = '#e2998'")
     expect(page.locator("#e2998")).to_be_in_viewport()
-    assert page.locator("#events .card").count() < 400  # what is far away is not drawn
+    assert page.locator("#events .card").count() < 400  # cards far away are not drawn
 
 
-def test_a_link_to_an_event_that_a_filter_hides_takes_the_filter_away(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_a_link_to_an_event_that_a_filter_hides_removes_the_filter(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.keyboard.press("2")
     page.locator("#errors").click()
@@ -137,7 +137,7 @@ def test_each_kind_has_the_colour_of_its_group_and_an_unknown_one_shows_its_data
     expect(page.locator("#head")).to_contain_text(f"{len(problems)} problems")
 
 
-def test_every_event_has_a_link_that_can_be_copied(show: Show) -> None:
+def test_the_link_of_each_event_can_be_copied(show: Show) -> None:
     page = show(small().entries, at="#e4")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     assert [link.get_attribute("href") for link in page.locator("#events header .link").all()] == [f"#e{n}" for n in range(1, 7)]
@@ -146,7 +146,7 @@ def test_every_event_has_a_link_that_can_be_copied(show: Show) -> None:
     assert page.evaluate("navigator.clipboard.readText()").endswith("run.html#e4")
 
 
-def test_the_details_of_an_event_are_its_json(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_details_of_an_event_show_its_json(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought, at="#e3")
     page.keyboard.press("o")
     assert json.loads(page.locator("#e3 .json").inner_text()) == bought[2]

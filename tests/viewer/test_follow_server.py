@@ -1,4 +1,4 @@
-"""The server of `--follow`, over real sockets: who gets an answer, and which."""
+"""The server of `--follow`, over real sockets: which requests it answers, and how."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def client(path: Path) -> Iterator[Client]:
         thread.join()
 
 
-def test_the_page_comes_under_the_token_with_headers_that_keep_it_in(client: Client) -> None:
+def test_the_page_is_served_under_the_token_with_headers_that_restrict_it(client: Client) -> None:
     response, body = client.get(f"/{client.token}/")
     assert response.status == 200
     assert b"<title>a &lt;run&gt;</title>" in body
@@ -79,20 +79,20 @@ def test_the_page_comes_under_the_token_with_headers_that_keep_it_in(client: Cli
     assert "Python" not in headers["Server"]
 
 
-def test_localhost_is_this_server_too(client: Client) -> None:
+def test_the_server_may_be_called_localhost(client: Client) -> None:
     response, _ = client.get(f"/{client.token}/", Host=f"localhost:{client.server.port}")
     assert response.status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.invalid", "127.0.0.1", "127.0.0.1:1", "evil.invalid:{port}", "127.0.0.1:{port}.evil.invalid", ""])
 @pytest.mark.parametrize("path", ["/{token}/", "/{token}/events"])
-def test_another_host_is_refused_whatever_it_knows(client: Client, host: str, path: str) -> None:
+def test_another_host_name_is_refused_even_with_the_token(client: Client, host: str, path: str) -> None:
     response, body = client.get(path.format(token=client.token), Host=host.format(port=client.server.port))
     assert (response.status, body) == (403, b"This server is not known by that Host.\n")
 
 
 @pytest.mark.parametrize("headers", [b"", b"Host: 127.0.0.1:%d\r\nHost: evil.invalid\r\n"])
-def test_no_host_and_two_hosts_are_refused(client: Client, headers: bytes) -> None:
+def test_requests_without_a_host_or_with_two_are_refused(client: Client, headers: bytes) -> None:
     sent = headers % client.server.port if b"%d" in headers else headers
     answer = client.raw(b"GET /%s/ HTTP/1.1\r\n%s\r\n" % (client.token.encode(), sent))
     assert answer.startswith(b"HTTP/1.0 403 ")
@@ -101,26 +101,26 @@ def test_no_host_and_two_hosts_are_refused(client: Client, headers: bytes) -> No
 @pytest.mark.parametrize(
     "path", ["/", "/events", "/{token}", "/x{token}/", "/{token}x/", "/%00/", "/{token}/other", "/{token}/../x", "http://127.0.0.1/{token}/", "*"]
 )
-def test_without_the_token_there_is_nothing(client: Client, path: str) -> None:
+def test_without_the_token_nothing_is_found(client: Client, path: str) -> None:
     response, body = client.get(path.format(token=client.token))
     assert response.status == 404
     assert client.token.encode() not in body
 
 
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS", "x" * 300])
-def test_other_methods_are_refused_without_repeating_them(client: Client, method: str) -> None:
+def test_other_methods_are_refused_without_being_repeated(client: Client, method: str) -> None:
     response, body = client.get(f"/{client.token}/", method=method)
     assert response.status == 501
     assert body in (b"", b"This request cannot be answered.\n")
 
 
 @pytest.mark.parametrize("request_line", [b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b"\0\r\n\r\n"])
-def test_broken_requests_end_no_more_than_themselves(client: Client, request_line: bytes) -> None:
+def test_a_broken_request_does_not_affect_others(client: Client, request_line: bytes) -> None:
     client.raw(request_line)
     assert client.get(f"/{client.token}/")[0].status == 200
 
 
-def test_the_server_is_on_loopback_alone(client: Client) -> None:
+def test_the_server_listens_only_on_loopback(client: Client) -> None:
     assert client.server._server.socket.getsockname()[0] == "127.0.0.1"
     for family, host in ((socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::1")):
         with socket.socket(family) as other, pytest.raises(OSError):
@@ -128,7 +128,7 @@ def test_the_server_is_on_loopback_alone(client: Client) -> None:
             other.connect((host, client.server.port))
 
 
-def test_each_server_has_a_token_of_its_own_that_is_in_no_output(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_server_has_its_own_token_which_is_not_logged(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with FollowServer(path) as one, FollowServer(path) as other:
         assert one.url != other.url
         assert len(one.url.split("/")[3]) >= 32
@@ -142,7 +142,7 @@ def test_each_server_has_a_token_of_its_own_that_is_in_no_output(path: Path, cap
     assert capfd.readouterr() == ("", "")
 
 
-def test_news_come_from_where_the_page_is(client: Client, path: Path) -> None:
+def test_news_start_where_the_page_left_off(client: Client, path: Path) -> None:
     first = client.news()
     assert (first["records"], first["waiting"]) == ([], "Waiting for the file")
     path.write_text('{"event": "a"}\n{"event": "b"}\n')
@@ -162,20 +162,20 @@ def test_news_come_from_where_the_page_is(client: Client, path: Path) -> None:
 @pytest.mark.parametrize("query", [
     "after=-1", "after=x", "after=%C2%B2", "after=" + "9" * 400, "generation=0&after=9999999999", "a=1&b=2&c=3&d=4", "&&&&&", "after=99",
 ])
-def test_questions_that_no_page_asks_are_answered_all_the_same(client: Client, path: Path, query: str) -> None:
+def test_requests_with_odd_parameters_are_answered(client: Client, path: Path, query: str) -> None:
     path.write_text('{"event": "a"}\n')
     response, body = client.get(f"/{client.token}/events?{query}")
     assert response.status == 200
     assert len(json.loads(body)["records"]) == 1
 
 
-RECORD = 170  # characters of a record below, as it is sent
+RECORD = 170  # characters of one record below, as sent
 
 
 @pytest.mark.parametrize(
     "items, size, expected", [(3, 10**6, [3, 2]), (99, 2 * RECORD, [3, 2]), (99, 2 * RECORD - 1, [2, 2, 1])]
 )
-def test_much_comes_in_several_answers(
+def test_many_events_are_sent_in_several_responses(
     path: Path, monkeypatch: pytest.MonkeyPatch, items: int, size: int, expected: list[int]
 ) -> None:
     monkeypatch.setattr(feed, "MOST_ITEMS", items)
@@ -191,17 +191,17 @@ def test_much_comes_in_several_answers(
     assert after == 5
 
 
-def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_news_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MAX_WAIT", 0.0)
     news = Feed(path, None)
     seen = json.loads(news.news(0, "", ""))["seen"]
     assert json.loads(news.news(0, "0", seen))["records"] == []
 
 
-def test_closing_ends_questions_that_wait_and_connections_that_are_idle(
+def test_closing_ends_waiting_requests_and_idle_connections(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_server, "GRACE", 60.0)  # as soon as they have ended, not after that
+    monkeypatch.setattr(follow_server, "GRACE", 60.0)  # so that closing does not simply end after the grace period
     seen = client.news()
     server = client.server._server
 
@@ -209,10 +209,10 @@ def test_closing_ends_questions_that_wait_and_connections_that_are_idle(
         while not holds():
             time.sleep(0.001)
 
-    wait_until(lambda: not server._clients)  # what has asked above counts as one until it is closed
+    wait_until(lambda: not server._clients)  # the connection of the request above counts until it is closed
     waiting = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
     waiting.start()
-    # its token has been read: a question that nobody has read yet is reset
+    # the server has read the request; one it has not read would be reset
     wait_until(lambda: len(server._clients) == 1 and not server._strangers)
     with socket.create_connection(("127.0.0.1", client.server.port)) as idle:
         wait_until(lambda: len(server._clients) == 2)
@@ -222,10 +222,10 @@ def test_closing_ends_questions_that_wait_and_connections_that_are_idle(
             one.join(20)
             assert not one.is_alive()
         assert idle.recv(1) == b""
-    client.server.close()  # twice is fine
+    client.server.close()  # closing twice is allowed
 
 
-def test_strangers_that_open_connections_and_say_nothing_shut_nobody_out(client: Client) -> None:
+def test_silent_connections_without_a_token_do_not_block_the_others(client: Client) -> None:
     seen = client.news()
     known = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
     known.start()
@@ -233,12 +233,12 @@ def test_strangers_that_open_connections_and_say_nothing_shut_nobody_out(client:
     try:
         for stranger in strangers[:20]:
             stranger.settimeout(20)
-            assert stranger.recv(1) == b""  # the oldest make room
+            assert stranger.recv(1) == b""  # the oldest were closed
         strangers[20].settimeout(0)
         with pytest.raises(BlockingIOError):
             strangers[20].recv(1)  # and no more of them
         assert client.get(f"/{client.token}/")[0].status == 200
-        assert known.is_alive()  # who has shown the token is none of them
+        assert known.is_alive()  # a client that sent the token is not closed
     finally:
         for stranger in strangers:
             stranger.close()
@@ -246,7 +246,7 @@ def test_strangers_that_open_connections_and_say_nothing_shut_nobody_out(client:
         known.join()
 
 
-def test_strangers_that_have_left_take_nobodys_place(client: Client) -> None:
+def test_closed_connections_no_longer_count_against_the_limit(client: Client) -> None:
     with socket.create_connection(("127.0.0.1", client.server.port)) as first:
         for _ in range(follow_server.MOST_STRANGERS + 1):
             client.get("/")
@@ -255,7 +255,7 @@ def test_strangers_that_have_left_take_nobodys_place(client: Client) -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_closing_waits_for_a_client_that_reads_its_answer_and_for_no_other(
+def test_closing_waits_only_for_clients_that_read_their_response(
     client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
     monkeypatch.setattr(follow_server, "GRACE", 60.0 if reads else 0.0)
@@ -275,7 +275,7 @@ def test_closing_waits_for_a_client_that_reads_its_answer_and_for_no_other(
         assert not closing.is_alive()
 
 
-def test_a_page_that_leaves_while_it_waits_is_no_error(
+def test_a_page_that_disconnects_while_it_waits_is_no_error(
     client: Client, path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     seen = client.news()["seen"]
@@ -283,7 +283,7 @@ def test_a_page_that_leaves_while_it_waits_is_no_error(
     with socket.create_connection(("127.0.0.1", client.server.port)) as leaving:
         host = f"Host: 127.0.0.1:{client.server.port}"
         leaving.sendall(f"GET /{client.token}/events?{query} HTTP/1.1\r\n{host}\r\n\r\n".encode())
-        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # makes closing send a reset
     path.write_text('{"event": "a"}\n')
     assert len(client.news(generation=0, seen=seen)["records"]) == 1
     while client.server._server._clients:
@@ -309,7 +309,7 @@ def test_a_picture_is_sent_once_and_to_every_page(path: Path, tmp_path: Path) ->
     assert (len(another["records"]), another["media"], another["next"]) == (3, second["media"], 4)
 
 
-def test_a_server_that_is_closed_before_it_serves_ends_at_once_and_frees_its_port(path: Path) -> None:
+def test_a_server_closed_before_it_serves_ends_at_once_and_frees_its_port(path: Path) -> None:
     with FollowServer(path) as server:
         pass
     server.serve()
@@ -317,6 +317,6 @@ def test_a_server_that_is_closed_before_it_serves_ends_at_once_and_frees_its_por
         socket.create_connection(("127.0.0.1", server.port))
 
 
-def test_a_port_that_is_taken_is_an_error(client: Client, path: Path) -> None:
+def test_following_on_a_port_in_use_is_an_error(client: Client, path: Path) -> None:
     with pytest.raises(OSError, match="in use"):
         FollowServer(path, port=client.server.port)

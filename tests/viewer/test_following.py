@@ -22,12 +22,12 @@ def lines(entries: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
-#: scrolling has ended
+#: true once scrolling has ended
 FRAMES = "async () => { for (let at = 0; at < 6; at++) await new Promise((next) => requestAnimationFrame(next)); }"
 
 
 class Followed:
-    """A recording that the test writes, and the server that follows it."""
+    """A recording written by the test, and the server that follows it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,7 +54,7 @@ def followed(tmp_path: Path) -> Iterator[Followed]:
     following.stop()
 
 
-def test_a_page_waits_for_the_file_and_shows_events_as_they_come(followed: Followed, new_page: NewPage) -> None:
+def test_a_page_waits_for_the_file_and_shows_events_as_they_arrive(followed: Followed, new_page: NewPage) -> None:
     page = new_page(followed.server.url)
     expect(page.locator("#connection")).to_have_text("Waiting for the file")
     expect(page.locator("#nothing")).to_have_text("There is no event yet.")
@@ -75,7 +75,7 @@ def test_a_page_waits_for_the_file_and_shows_events_as_they_come(followed: Follo
     expect(page.locator("#head .pill")).to_have_text("final")
 
 
-def test_filters_search_and_place_stay_while_events_come(followed: Followed, new_page: NewPage) -> None:
+def test_filters_search_and_position_stay_while_events_arrive(followed: Followed, new_page: NewPage) -> None:
     entries = long(400)
     followed.write(entries[:300])
     page = new_page(followed.server.url + "#e100", allowed=followed.server.url)
@@ -111,13 +111,13 @@ def test_a_page_stays_at_the_end_if_asked_to(followed: Followed, new_page: NewPa
     expect(page.get_by_role("button", name="Stay at the end")).to_have_attribute("aria-pressed", "false")
 
 
-def test_the_answer_comes_at_the_top_and_the_readers_place_stays(followed: Followed, new_page: NewPage) -> None:
+def test_the_answer_appears_at_the_top_without_moving_the_readers_position(followed: Followed, new_page: NewPage) -> None:
     entries = long(400)
     followed.write(entries)
     page = new_page(followed.server.url)
     expect(page.get_by_role("article", name="No answer yet")).to_be_visible()
     place = step_card(page, 40)
-    for _ in range(2):  # what comes in sight is measured
+    for _ in range(2):  # cards are measured when they become visible
         page.locator("#panel-conversation").evaluate("(pane) => { pane.scrollTop = pane.scrollHeight / 2; }")
         page.evaluate(FRAMES)
     before = place.bounding_box()
@@ -133,7 +133,7 @@ def test_the_answer_comes_at_the_top_and_the_readers_place_stays(followed: Follo
     expect(page.get_by_role("article", name="Answer", exact=True)).to_contain_text("The whole answer.")
 
 
-def test_a_run_that_takes_up_an_id_again_is_another_run(followed: Followed, new_page: NewPage) -> None:
+def test_a_second_run_with_the_same_id_is_shown_as_another_run(followed: Followed, new_page: NewPage) -> None:
     def run(answer: str) -> list[dict[str, Any]]:
         return small().add("result", {"text": answer, "stop_reason": "final"}, None).entries
 
@@ -149,7 +149,7 @@ def test_a_run_that_takes_up_an_id_again_is_another_run(followed: Followed, new_
     expect(page.locator("#conversation .turn.user")).to_have_count(2)
 
 
-def test_a_file_that_starts_over_is_shown_from_its_start(followed: Followed, new_page: NewPage) -> None:
+def test_a_file_that_starts_over_is_shown_from_its_beginning(followed: Followed, new_page: NewPage) -> None:
     followed.write(long(50))
     page = new_page(followed.server.url)
     expect(page.locator("#head")).to_contain_text("51 events")
@@ -158,7 +158,7 @@ def test_a_file_that_starts_over_is_shown_from_its_start(followed: Followed, new
     expect(page.locator("#tree .row.run .name")).to_have_text(["librarian"])
 
 
-def test_nothing_stays_of_a_run_that_another_takes_the_place_of(followed: Followed, new_page: NewPage) -> None:
+def test_nothing_is_left_of_a_run_that_is_replaced_by_another(followed: Followed, new_page: NewPage) -> None:
     def entries_of(name: str) -> list[dict[str, Any]]:
         return Script().add("run_start", {"agent": name, "input": f"I am {name}."}).add("final", name).entries
 
@@ -183,7 +183,7 @@ def test_a_file_that_was_emptied_is_shown_empty(followed: Followed, new_page: Ne
     expect(page.locator("#connection")).to_have_text("Following")
 
 
-def test_a_picture_that_is_written_later_appears(followed: Followed, new_page: NewPage) -> None:
+def test_a_picture_appears_when_its_file_is_written(followed: Followed, new_page: NewPage) -> None:
     reference = {"id": "media_00000000000a", "kind": "image", "mime_type": "image/png", "size": 70}
     followed.write(small().add("skill_result", {"call_id": "0.1", "skill": "draw", "result": ["drawn", reference]}).entries)
     page = new_page(followed.server.url)
@@ -201,12 +201,12 @@ def test_a_lost_connection_is_reported_and_restored(followed: Followed, new_page
     port = followed.server.port
     followed.stop()
     expect(page.locator("#connection")).to_have_text("Connection lost, trying again")
-    expect(page.locator("#conversation .outcome")).to_contain_text("3 hits")  # what was there stays
-    followed.start(port)  # another server, with a token of its own: this page's address is over
+    expect(page.locator("#conversation .outcome")).to_contain_text("3 hits")  # the events stay on the page
+    followed.start(port)  # another server has another token, so this page's URL has become invalid
     expect(page.locator("#connection")).to_have_text("This address is no longer served")
 
 
-def test_hostile_events_are_text_when_they_come_live_too(followed: Followed, new_page: NewPage) -> None:
+def test_hostile_events_that_arrive_live_stay_text(followed: Followed, new_page: NewPage) -> None:
     followed.write(hostile())
     page = new_page(followed.server.url)
     expect(page.locator("#head")).to_contain_text(f"{len(hostile())} events")

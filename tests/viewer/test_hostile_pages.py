@@ -1,7 +1,7 @@
 """A recording is written by models and tools. Nothing in it may run, leave the page, or break it.
 
-What a page must not do, `new_page` in conftest watches in each test: dialogs, windows, messages on the console, errors,
-requests, and the flag that every hostile text tries to set.
+In each test, `new_page` in conftest checks for what a page must not do: dialogs, windows, messages on the console,
+errors, requests, and the flag that every hostile text tries to set.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ VIEWS = {"1": "panel-conversation", "2": "panel-events", "3": "panel-timeline"}
 
 
 @pytest.mark.parametrize("key", VIEWS)
-def test_hostile_texts_are_text_everywhere(show: Show, key: str) -> None:
+def test_hostile_texts_stay_text_everywhere(show: Show, key: str) -> None:
     page = show(hostile(), title=HOSTILE[0], viewport={"width": 390, "height": 844})
     assert page.title() == HOSTILE[0]
     page.keyboard.press(key)
-    assert page.evaluate(SCROLL, VIEWS[key]) <= 0  # through all of it, and nothing overflows
+    assert page.evaluate(SCROLL, VIEWS[key]) <= 0  # scrolled to the end, and nothing overflows
     assert page.evaluate(WHAT_CAN_ACT) == []
     assert page.locator("script").count() == 2
     assert page.locator("iframe, object, embed, base, link:not([rel=icon]), meta[http-equiv=refresh], svg:not(#charts svg), form[action]").count() == 0
 
 
 @pytest.mark.parametrize("text", ["</script><img src=x onerror='window.harmed=1'>", "javascript:window.harmed=1", "\u202etxt.exe", "a\0b"])
-def test_the_search_and_the_filters_take_hostile_texts_too(show: Show, text: str) -> None:
+def test_the_search_and_the_filters_work_with_hostile_texts(show: Show, text: str) -> None:
     page = show([*small().add("final", text).add(text, text).entries])
     page.keyboard.press("2")
     page.locator("#search").fill(text.replace("\0", ""))
@@ -66,12 +66,12 @@ def test_characters_that_hide_or_reorder_are_shown(show: Show) -> None:
     expect(page.locator("#e1 .text")).to_have_text("a␀b␛[31m ⟨U+202E⟩txt.exe⟨U+2066⟩ ⟨U+200B⟩ ⟨U+009B⟩ ⟨U+2028⟩ ⟨U+D800⟩.")
 
 
-def test_text_from_right_to_left_keeps_to_its_own_line(show: Show) -> None:
+def test_right_to_left_text_does_not_affect_other_lines(show: Show) -> None:
     page = show(Script().add("final", "שלום עולם").entries, at="#e1")
     assert page.locator("#e1 .text").evaluate("(block) => getComputedStyle(block).unicodeBidi") == "plaintext"
 
 
-def test_recordings_with_gaps_and_surprises_are_shown_as_far_as_they_go(show: Show) -> None:
+def test_incomplete_and_malformed_recordings_are_shown_as_far_as_possible(show: Show) -> None:
     page = show(ODD)
     for key, pane in VIEWS.items():
         page.keyboard.press(key)
@@ -80,7 +80,7 @@ def test_recordings_with_gaps_and_surprises_are_shown_as_far_as_they_go(show: Sh
     expect(page.locator("#events .card").first).to_have_attribute("aria-setsize", str(len(ODD)))
 
 
-def test_names_of_any_length_and_numbers_of_any_size_keep_to_their_room(show: Show) -> None:
+def test_names_and_numbers_of_any_size_do_not_overflow(show: Show) -> None:
     name = "W<b>" * 250_000
     script = Script().add("run_start", {"agent": name, "model": name, "input": "x"}).turn(
         0, "x", (name, name, "x"), finish_reason=name, latency_ms=-1e300, prompt_tokens=1e300, completion_tokens=-7, cost=1e300)
@@ -103,7 +103,7 @@ def test_a_recording_of_very_many_kinds_runs_and_scopes_still_opens(show: Show) 
     expect(page.locator("#types .note")).to_have_text("2,500 more types go with All and None.")
 
 
-def test_times_from_all_ages_and_texts_that_are_none_stop_nothing(show: Show) -> None:
+def test_odd_timestamps_and_invalid_values_do_not_break_the_page(show: Show) -> None:
     times = ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "+275760-09-13T00:00:00Z", "x 1", "NaN", "2026-11-20T09:00:00Z", 5]
     page = show([{"event": "final", "data": "x", "step": at, "timestamp": time} for at, time in enumerate(times)])
     for row in page.locator("#tree .row").all():
@@ -116,14 +116,14 @@ def test_times_from_all_ages_and_texts_that_are_none_stop_nothing(show: Show) ->
 
 
 @pytest.mark.parametrize("unit, mb", [("x", 1), ("lorem <b>ipsum</b> \0 ", 2), ("one line\n", 1), ("\U0001f980", 1)])
-def test_a_block_of_megabytes_is_cut_and_shown_whole_on_demand(show: Show, unit: str, mb: int) -> None:
+def test_a_block_of_megabytes_is_cut_and_can_be_shown_completely(show: Show, unit: str, mb: int) -> None:
     text = unit * (mb * 1_000_000 // len(unit.encode()))
     page = show(Script().add("final", text).entries, at="#e1")
     assert len(page.locator("#e1").inner_text()) < 2_000
     page.locator("#e1 .more").click()
     units = len(text.encode("utf-16-le")) // 2
     newlines = text.count("\n")
-    page.wait_for_function(  # pieces end at a line's end where there is one, which is then no character of theirs
+    page.wait_for_function(  # pieces end at line ends if possible; that newline then belongs to neither piece
         "([units, newlines]) => { const has = document.querySelector('.whole').textContent.length;"
         " return has <= units && has >= units - newlines; }", arg=[units, newlines])
     page.keyboard.press("j")  # the page still answers
@@ -141,12 +141,12 @@ def test_deep_nesting_is_shown(show: Show) -> None:
     expect(page.locator("#found")).to_have_text("1 found")
 
 
-def test_the_policy_stops_a_script_that_would_get_in(show: Show, tmp_path: Path) -> None:
-    """The second line of defence, tried alone: markup put into the page by force does nothing."""
+def test_the_security_policy_blocks_an_injected_script(show: Show, tmp_path: Path) -> None:
+    """This is the second line of defence, tested alone: markup put into the file does nothing."""
     file = tmp_path / "forced.html"
     forced = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><style>body { display: none }</style>"
     file.write_text(render_page(small().entries, title="x").replace("<main", forced + "<main"), encoding="utf-8")
-    page = show(small().entries)  # a page that is watched, to borrow its browser
+    page = show(small().entries)  # a watched page, of which only the browser is used
     context = page.context.browser.new_context()  # type: ignore[union-attr]
     other = context.new_page()
     requests: list[tuple[str, str | None]] = []

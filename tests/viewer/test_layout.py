@@ -1,4 +1,4 @@
-"""What the page shows at first sight, on the windows that people have: whole names and figures, the answer, the colours."""
+"""What the page shows at first, in common window sizes: complete names and figures, the answer, the colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def window(width: int, height: int = 900) -> ViewportSize:
 
 
 def costly() -> Script:
-    """Four levels deep, with names such as people give, and costs of every size."""
+    """A recording of four levels, with realistic names and costs of every size."""
     script = Script().add("run_start", {"agent": "incident_investigation", "input": "x"})
     script.turn(0, "x", prompt_tokens=9_999, completion_tokens=0, cost=0.0000012).turn(0, "x", cost=None)
     for step, cost in enumerate((0.00012, 0.0345, 0.999, 12_345.67, 0), 1):
@@ -46,11 +46,11 @@ def test_no_name_and_no_figure_is_cut(show: Show, width: int) -> None:
     assert [text for text in ("≥$12346.71", "$0.00012", "≥$0.0000012", "find_shared_devices", "incident_investigation")
             if text not in shown] == []
     assert page.evaluate(CUT) == []
-    assert len(set(page.evaluate(COLUMNS))) == 1  # under their heads
+    assert len(set(page.evaluate(COLUMNS))) == 1  # the columns are aligned with their headings
     assert page.evaluate("() => document.querySelector('.row .track').clientWidth") >= 60
 
 
-def test_a_figure_of_any_length_leaves_room_for_the_others(show: Show) -> None:
+def test_a_very_long_figure_leaves_room_for_the_others(show: Show) -> None:
     script = Script().turn(0, "x", prompt_tokens=1e300, completion_tokens=1e300, cost=123_456_789_012.3)
     script.add("skill_execute", {"call_id": "0.0", "skill": "look_up_" * 60})
     page = show(script.entries, viewport=window(1200))
@@ -91,7 +91,7 @@ def test_the_answer_is_at_the_top(show: Show, bought: list[dict[str, Any]]) -> N
     expect(top).to_be_in_viewport(ratio=1)
 
 
-def test_a_run_without_an_answer_says_at_the_top_why(show: Show) -> None:
+def test_a_run_without_an_answer_says_why_at_the_top(show: Show) -> None:
     failed: dict[str, Any] = {"text": None, "stop_reason": "max_steps", "steps": 1, "usage": {}, "error": "used all its 1 steps"}
     page = show(small().add("result", failed, None).entries)
     top = page.get_by_role("article", name="No answer")
@@ -103,7 +103,7 @@ def test_a_run_without_an_answer_says_at_the_top_why(show: Show) -> None:
     assert cards(page)[:2] == ["No answer: the end of the run is not on record", "System message"]
 
 
-def test_each_run_of_a_file_has_its_own_answer_and_a_sub_run_none_at_its_top(show: Show) -> None:
+def test_each_run_of_a_file_has_its_own_answer_at_the_top_but_sub_runs_have_none(show: Show) -> None:
     def run(answer: str) -> list[dict[str, Any]]:
         script = small().add("run_start", {"agent": "expert"}, 0, "0.0")
         script.add("result", {"text": "green", "stop_reason": "final"}, None, "0.0")
@@ -115,7 +115,7 @@ def test_each_run_of_a_file_has_its_own_answer_and_a_sub_run_none_at_its_top(sho
     expect(page.locator(".outcome-first")).to_have_count(0)
 
 
-def test_the_system_message_is_folded_until_it_is_wanted_or_found(show: Show) -> None:
+def test_the_system_message_is_folded_until_it_is_opened_or_found(show: Show) -> None:
     page = show(small().entries)
     system = page.get_by_role("article", name="System message")
     expect(system).not_to_contain_text("You search.")
@@ -131,7 +131,7 @@ def test_the_system_message_is_folded_until_it_is_wanted_or_found(show: Show) ->
     expect(system.locator(".text")).to_have_count(0)
 
 
-def test_what_the_model_reads_next_is_open_where_the_search_finds_something_in_it(show: Show) -> None:
+def test_the_messages_that_a_model_reads_next_open_when_the_search_finds_something_in_them(show: Show) -> None:
     script = small().turn(1, "<final>x</final>", ("final", None, "x"))
     at = next(number for number, entry in enumerate(script.entries) if entry["step"] == 1)
     read = Script().add("messages_sent", [{"role": "user", "content": "three hits, told"}], 1, since=2).entries
@@ -156,7 +156,7 @@ def width_of(page: Page, selector: str = "#panel-timeline") -> int:
     return round(box["width"])
 
 
-def test_the_splitter_follows_the_pointer_and_goes_back_by_a_double_click(wide: Page) -> None:
+def test_the_splitter_follows_the_pointer_and_a_double_click_resets_it(wide: Page) -> None:
     splitter, before = wide.get_by_role("separator", name="Width of the time line"), width_of(wide)
     box = splitter.bounding_box()
     assert box is not None
@@ -165,14 +165,14 @@ def test_the_splitter_follows_the_pointer_and_goes_back_by_a_double_click(wide: 
     wide.mouse.move(900, 500, steps=3)
     wide.mouse.up()
     assert abs(width_of(wide) - 900) < 5
-    wide.mouse.move(400, 500)  # it was let go
+    wide.mouse.move(400, 500)  # the pointer was released
     assert abs(width_of(wide) - 900) < 5
     assert wide.evaluate("getSelection().toString()") == ""
     splitter.dblclick()
     assert width_of(wide) == before
 
 
-def test_the_splitter_goes_by_keyboard_and_leaves_room_on_both_sides(wide: Page) -> None:
+def test_the_splitter_can_be_moved_by_keyboard_and_leaves_room_on_both_sides(wide: Page) -> None:
     splitter, before = wide.get_by_role("separator"), width_of(wide)
     splitter.focus()
     wide.keyboard.press("ArrowRight")
@@ -193,7 +193,7 @@ def test_the_splitter_goes_by_keyboard_and_leaves_room_on_both_sides(wide: Page)
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def test_the_keys_move_through_the_cards_and_a_question_mark_lists_them(show: Show) -> None:
+def test_keys_move_through_the_cards_and_a_question_mark_lists_the_keys(show: Show) -> None:
     page = show(long(200))
     page.keyboard.press("2")
     for key, expected in (("j", "e1"), ("j", "e2"), ("k", "e1"), ("G", "e201"), ("g", "e1")):
@@ -202,12 +202,12 @@ def test_the_keys_move_through_the_cards_and_a_question_mark_lists_them(show: Sh
         expect(page.locator(f"#{expected}")).to_be_in_viewport()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
-    page.keyboard.press("j")  # belongs to the dialog now
+    page.keyboard.press("j")  # the dialog now handles this key
     page.keyboard.press("Escape")
     expect(page.locator("#e1")).to_be_focused()
 
 
-def test_the_first_tab_stop_skips_to_the_cards_and_focus_can_be_seen(show: Show) -> None:
+def test_the_first_tab_stop_skips_to_the_cards_and_focus_is_visible(show: Show) -> None:
     page = show(small().entries)
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
@@ -219,7 +219,7 @@ def test_the_first_tab_stop_skips_to_the_cards_and_focus_can_be_seen(show: Show)
     assert (page.evaluate("document.activeElement.tagName"), outline) == ("ARTICLE", "solid")
 
 
-def test_the_tabs_go_by_arrows(show: Show) -> None:
+def test_arrow_keys_switch_tabs(show: Show) -> None:
     page = show(small().entries)
     page.locator("#tab-conversation").focus()
     page.keyboard.press("ArrowRight")
@@ -256,7 +256,7 @@ def test_nothing_overflows_on_a_phone_or_a_tablet(show: Show, bought: list[dict[
 
 
 @pytest.mark.parametrize("width, height", [(320, 256), (640, 450)])
-def test_a_page_zoomed_far_in_gives_its_panes_the_screen(show: Show, bought: list[dict[str, Any]], width: int, height: int) -> None:
+def test_the_panes_fill_the_screen_when_the_page_is_zoomed_in(show: Show, bought: list[dict[str, Any]], width: int, height: int) -> None:
     page = show(bought, viewport={"width": width, "height": height})
     for key, pane in (("1", "conversation"), ("2", "events"), ("3", "timeline")):
         page.keyboard.press(key)
@@ -265,13 +265,13 @@ def test_a_page_zoomed_far_in_gives_its_panes_the_screen(show: Show, bought: lis
 
 
 def test_buttons_are_named_as_they_are_labelled(show: Show, bought: list[dict[str, Any]]) -> None:
-    """WCAG 2.5.3: who speaks the words that are seen reaches the button."""
+    """WCAG 2.5.3: speech control finds a button by its visible words."""
     page = show(bought)
     named = "[...document.querySelectorAll('button[aria-label]')].map((one) => [one.getAttribute('aria-label'), one.innerText])"
     assert [pair for pair in page.evaluate(named) if pair[1].isascii() and pair[1].strip("?") not in pair[0]] == []
 
 
-def test_on_a_phone_the_time_line_is_a_view_of_its_own_that_leads_to_the_cards(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_on_a_phone_the_time_line_is_a_separate_view_that_leads_to_the_cards(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought, viewport={"width": 390, "height": 844})
     expect(page.locator("#tree")).to_be_hidden()
     page.get_by_role("tab", name="Time line").click()
@@ -282,7 +282,7 @@ def test_on_a_phone_the_time_line_is_a_view_of_its_own_that_leads_to_the_cards(s
     expect(page.locator("#tree")).to_be_visible()
 
 
-def test_paper_gets_every_card(show: Show) -> None:
+def test_printing_includes_every_card(show: Show) -> None:
     page = show(long(1_000), at="#e1")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -292,7 +292,7 @@ def test_paper_gets_every_card(show: Show) -> None:
     page.evaluate("dispatchEvent(new Event('afterprint'))")
 
 
-def test_json_is_laid_out_on_demand_with_its_numbers_as_recorded(show: Show) -> None:
+def test_json_is_formatted_on_demand_with_its_numbers_as_recorded(show: Show) -> None:
     text = '{"orders": [{"id": 12345678901234567890, "note": "a, b: {c}", "tags": []}, {"id": 2.50, "note": "\\"", "tags": {}}]}'
     page = show(Script().add("final", text).entries)
     page.keyboard.press("2")
@@ -318,7 +318,7 @@ def test_json_is_laid_out_on_demand_with_its_numbers_as_recorded(show: Show) -> 
 
 
 @pytest.mark.parametrize("text", ["{" + "no JSON, " * 20, '{"short": 1}', "[" * 100], ids=["no JSON", "short", "cut off"])
-def test_only_json_that_is_long_enough_to_need_it_can_be_laid_out(show: Show, text: str) -> None:
+def test_only_long_json_can_be_formatted(show: Show, text: str) -> None:
     page = show(Script().add("final", text).entries)
     page.keyboard.press("2")
     expect(page.locator("#events .card .text")).to_have_text(text)

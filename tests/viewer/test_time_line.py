@@ -14,7 +14,7 @@ from tests.viewer.recordings import Script, long, small
 Show = Callable[..., Page]
 
 
-def test_the_tree_holds_run_steps_calls_and_tasks_at_their_places(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_tree_shows_the_run_its_steps_calls_and_tasks_in_order(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     assert rows(page) == [
         "buyer", "Step 0 · no_such", "Step 1", "north", "Step 0 · look_up", "Step 1", "south", "Step 0 · look_up", "Step 1",
@@ -29,7 +29,7 @@ def test_the_tree_holds_run_steps_calls_and_tasks_at_their_places(show: Show, bo
     (("skill_error", {"error": "closed"}), "!", "error after 12 ms, with a problem"),
     (None, "…", "no outcome is on record"),
 ])  # fmt: skip
-def test_a_step_with_one_call_is_one_row_that_says_what_became_of_it(
+def test_a_step_with_one_call_is_one_row_with_the_outcome_of_the_call(
     show: Show, ending: tuple[str, dict[str, Any]] | None, sign: str, words: str
 ) -> None:
     script = small()
@@ -44,7 +44,7 @@ def test_a_step_with_one_call_is_one_row_that_says_what_became_of_it(
     expect(page.locator(".target [data-call='0.0']")).to_be_in_viewport()
 
 
-def test_a_sub_agent_is_in_the_figures_of_the_row_that_its_call_shares_with_the_step(show: Show) -> None:
+def test_a_row_of_a_step_and_its_only_call_includes_the_figures_of_the_called_agent(show: Show) -> None:
     script = Script().turn(0, "x", prompt_tokens=100, completion_tokens=1)
     script.add("skill_execute", {"call_id": "0.0", "skill": "ask"}).add("run_start", {"agent": "expert"}, 0, "0.0")
     script.turn(0, "y", prompt_tokens=20, completion_tokens=2)
@@ -56,7 +56,7 @@ def test_a_sub_agent_is_in_the_figures_of_the_row_that_its_call_shares_with_the_
     assert figures == ["123", "123", "22"]
 
 
-def test_a_second_call_gives_each_call_of_the_step_a_row_of_its_own(show: Show) -> None:
+def test_each_call_of_a_step_with_several_calls_has_its_own_row(show: Show) -> None:
     page = show(small().add("skill_execute", {"call_id": "0.1", "skill": "sort"}).entries)
     assert rows(page) == ["librarian", "Step 0", "search", "sort"]
 
@@ -67,8 +67,8 @@ def bar(page: Page, name: str) -> FloatRect:
     return box
 
 
-def test_tasks_that_ran_at_the_same_time_have_bars_above_one_another(show: Show) -> None:
-    script = Script().add("run_start", {"agent": "boss"})  # second 0
+def test_the_bars_of_concurrent_tasks_are_stacked(show: Show) -> None:
+    script = Script().add("run_start", {"agent": "boss"})  # at second 0
     for event, task in (("start", "north"), ("start", "south"), ("complete", "south"), ("complete", "north"),
                         ("start", "compare"), ("complete", "compare")):
         script.add(f"task_{event}", {"task_id": task})
@@ -82,7 +82,7 @@ def test_tasks_that_ran_at_the_same_time_have_bars_above_one_another(show: Show)
     assert sixths == {"north": [1, 4], "south": [2, 3], "compare": [5, 6]}
 
 
-def test_tokens_are_shown_at_each_step_and_summed_at_the_task_and_the_run(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_tokens_are_shown_for_each_step_and_summed_for_tasks_and_the_run(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     figures = {
         name: page.locator(".row", has=page.get_by_text(name, exact=True)).first.locator(".figure").all_inner_texts()
@@ -94,7 +94,7 @@ def test_tokens_are_shown_at_each_step_and_summed_at_the_task_and_the_run(show: 
     expect(page.locator("#head")).to_contain_text("cost unknown")
 
 
-def test_what_nobody_counted_is_unknown_and_a_sum_of_some_says_that_it_is_one(show: Show) -> None:
+def test_missing_figures_are_unknown_and_partial_sums_are_marked(show: Show) -> None:
     script = small()
     page = show(script.entries)
     expect(page.locator("#head")).to_contain_text("unknown tokens")
@@ -107,7 +107,7 @@ def test_what_nobody_counted_is_unknown_and_a_sum_of_some_says_that_it_is_one(sh
     expect(step_card(page, 0)).to_contain_text("70 in, unknown out")
 
 
-def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_tree_can_be_used_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.keyboard.press("l")
     focused = page.locator(".row:focus .name")
@@ -115,9 +115,9 @@ def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> 
     page.keyboard.press("End")
     expect(focused).to_have_text("Step 2")
     page.keyboard.press("ArrowUp")
-    page.keyboard.press("ArrowLeft")  # from the task's step to the task
+    page.keyboard.press("ArrowLeft")  # moves from the task's step to the task
     expect(focused).to_have_text("compare")
-    page.keyboard.press("ArrowLeft")  # closes it
+    page.keyboard.press("ArrowLeft")  # closes the task
     expect(page.locator(".row:focus")).to_have_attribute("aria-expanded", "false")
     assert rows(page)[-2:] == ["compare", "Step 2"]
     page.keyboard.press("ArrowRight")
@@ -130,7 +130,7 @@ def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> 
 
 
 def nested() -> list[dict[str, Any]]:
-    """Two tasks of 40 steps, begun by step 0."""
+    """Two tasks of 40 steps each, started by step 0."""
     script = Script().add("run_start", {"agent": "boss"})
     for task in ("north", "south"):
         script.add("task_start", {"task_id": task})
@@ -146,7 +146,7 @@ IS_UNCOVERED = """(row) => {
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_what_the_first_visible_row_is_in_stays_in_sight_and_leads_there(show: Show, width: int) -> None:
+def test_the_parents_of_the_first_visible_row_stay_visible_and_lead_to_their_rows(show: Show, width: int) -> None:
     page = show(nested(), viewport={"width": width, "height": 844})
     page.keyboard.press("l")
     pane, path = page.locator("#panel-timeline"), page.get_by_role("group", name="What the first visible row is in")
@@ -162,7 +162,7 @@ def test_what_the_first_visible_row_is_in_stays_in_sight_and_leads_there(show: S
     expect(path).to_be_hidden()
 
 
-def test_a_row_reached_by_keyboard_is_covered_by_nothing(show: Show) -> None:
+def test_a_row_focused_by_keyboard_is_not_covered(show: Show) -> None:
     page = show(nested(), viewport={"width": 1280, "height": 500})
     page.keyboard.press("l")
     focused = page.locator(".row:focus")
@@ -171,7 +171,7 @@ def test_a_row_reached_by_keyboard_is_covered_by_nothing(show: Show) -> None:
         assert focused.evaluate(IS_UNCOVERED)
 
 
-def test_a_row_leads_to_its_item(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_a_click_on_a_row_shows_its_card(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.locator(".row", has=page.get_by_text("Step 2", exact=True)).click()
     expect(page.locator(".target h3")).to_have_text("Step 2")
@@ -181,7 +181,7 @@ def test_a_row_leads_to_its_item(show: Show, bought: list[dict[str, Any]]) -> No
     expect(page.locator("#events .target .type")).to_have_text("task_start")
 
 
-def test_several_runs_of_one_file_are_shown_together_and_can_be_chosen(show: Show) -> None:
+def test_several_runs_in_one_file_are_shown_together_and_can_be_selected(show: Show) -> None:
     again = small().entries
     other = Script("run-2").add("run_start", {"agent": "second", "input": "x"}).entries
     page = show([*small().entries, *again, *other])
@@ -210,7 +210,7 @@ def chart(page: Page, name: str) -> Locator:
 
 
 def heights(chart: Locator, part: str) -> list[float]:
-    """How high the bars are, in hundredths of the chart."""
+    """Return the heights of the bars, as percentages of the chart's."""
     drawn = chart.locator(f"path.{part}").get_attribute("d") or ""
     bars = [bar.replace("h.8", "").strip("z").replace("V", " ").split() for bar in drawn.split("M")[1:]]
     return [float(low) - float(high) for _, low, high, _ in bars]
@@ -222,7 +222,7 @@ def click_step(page: Page, name: str, number: int) -> None:
     page.mouse.click(box["x"] + (number + 0.5) * box["width"] / LEAST_COLUMNS, box["y"] + 5)
 
 
-def test_each_step_has_a_bar_of_the_tokens_and_the_cost_that_it_used(show: Show) -> None:
+def test_each_step_has_a_bar_for_its_tokens_and_one_for_its_cost(show: Show) -> None:
     page = show(spending(
         {"prompt_tokens": 60, "completion_tokens": 20, "cost": 0.5}, {"prompt_tokens": 30, "completion_tokens": 10, "cost": 2},
         {"prompt_tokens": 0, "completion_tokens": 0, "cost": 0}))
@@ -234,7 +234,7 @@ def test_each_step_has_a_bar_of_the_tokens_and_the_cost_that_it_used(show: Show)
     expect(page.locator("#charts")).to_contain_text("Tokens90 in30 out; at most 80 in a step")
 
 
-def test_what_is_unknown_is_said_and_never_drawn_as_a_number(show: Show) -> None:
+def test_unknown_figures_are_named_and_never_drawn_as_numbers(show: Show) -> None:
     page = show(small().entries)
     assert page.locator("#charts p").all_inner_texts() == [
         "Tokens unknown: no usage is on record", "Cost unknown: no prices are on record"]
@@ -254,7 +254,7 @@ def test_a_click_on_a_bar_selects_its_step_in_the_tree_and_shows_its_card(
     page = show(bought, viewport={"width": width, "height": 844})
     page.keyboard.press("3")
     page.locator("#tree .row", has=page.get_by_text("south", exact=True)).locator(".twisty").click()
-    click_step(page, "Tokens", 4)  # as in the tree: two of buyer, two of north, then those of south
+    click_step(page, "Tokens", 4)  # in the order of the tree: two steps of buyer, two of north, then those of south
     expect(page.locator("#tree .row[aria-selected=true] .name")).to_have_text("Step 0 · look_up", use_inner_text=False)
     expect(page.locator("#conversation .target")).to_contain_text("south is closed")
     page.keyboard.press("3")
@@ -265,7 +265,7 @@ def test_a_click_on_a_bar_selects_its_step_in_the_tree_and_shows_its_card(
     assert abs((chosen["x"] - box["x"]) / box["width"] * LEAST_COLUMNS - 4) < 0.1
 
 
-def test_a_long_run_has_a_bar_for_several_steps_and_each_can_still_be_reached(show: Show) -> None:
+def test_in_a_long_run_a_bar_covers_several_steps_and_each_step_can_still_be_reached(show: Show) -> None:
     page = show(long(5_000))  # 1,000 steps
     tokens = chart(page, "Tokens")
     assert len(heights(tokens, "prompt")) == 200
