@@ -1,4 +1,4 @@
-"""GBNF, read and followed: whether a grammar accepts a text, and texts that it accepts."""
+"""A parser for GBNF that tells whether a grammar accepts a text, and generates texts that it accepts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Grammar:
             node = ("repeat", node, least, most)
         return node
 
-    # ------------------------------------------------------------------------------------------------- following
+    # ------------------------------------------------------------------------------------------------- matching
 
     def accepts(self, text: str) -> bool:
         memo: dict[tuple[int, int], frozenset[int]] = {}
@@ -133,7 +133,7 @@ class Grammar:
     # -------------------------------------------------------------------------------------------------- sampling
 
     def _shortest(self) -> dict[str, int]:
-        """How many rules deep the shallowest text of each rule is."""
+        """Return for each rule the smallest depth of rules that a text of it needs."""
         depths = dict.fromkeys(self.rules, 10**6)
         for _ in self.rules:
             for name, node in self.rules.items():
@@ -153,7 +153,7 @@ class Grammar:
         return 0
 
     def sample(self, chance: random.Random, depth: int = 24) -> str:
-        """A text that the grammar accepts."""
+        """Generate a text that the grammar accepts."""
         return self._sampled(("rule", "root"), chance, depth)
 
     def _sampled(self, node: Node, chance: random.Random, depth: int) -> str:

@@ -1,4 +1,4 @@
-"""A grammar compiled from skills accepts right calls, and nothing but right calls."""
+"""A grammar compiled from skills accepts valid calls and nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kernai.grammars.response_grammar import JsonGrammar
 from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
 
-#: how many random agents are tried: `KERNAI_SAMPLES=10000` for the long way
+#: how many random agents are tried; for a thorough test, set `KERNAI_SAMPLES=10000`
 SAMPLES = int(os.environ.get("KERNAI_SAMPLES", "60"))
 
 
@@ -121,7 +121,7 @@ def skills_of(agent: Agent) -> dict[str, Skill]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_a_grammar_accepts_every_call_that_usage_lines_show(part: int) -> None:
+def test_a_grammar_accepts_every_call_in_usage_lines(part: int) -> None:
     for seed in range(part, SAMPLES, 4):
         agent = some_agent(seed)
         grammar = Grammar(agent.grammar())
@@ -130,14 +130,14 @@ def test_a_grammar_accepts_every_call_that_usage_lines_show(part: int) -> None:
             try:
                 one.bind(one.read(shown.content))
             except SkillInputError:
-                continue  # what a model with bounds of its own shows may not be right itself
+                continue  # the usage line of a model class with its own bounds may be invalid
             assert grammar.accepts(one.usage()), (seed, one.usage())
             assert one.usage() in one.describe()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_whatever_a_grammar_accepts_is_a_final_or_right_calls(part: int) -> None:
+def test_every_text_that_a_grammar_accepts_is_an_answer_or_valid_calls(part: int) -> None:
     for seed in range(part, SAMPLES, 4):
         agent = some_agent(seed)
         grammar = Grammar(agent.grammar())
@@ -160,7 +160,7 @@ def check_response(agent: Agent, text: str) -> None:
         elif block.type == "command" and block.name in known:
             params = known[block.name].read(block.content)
             if isinstance(getattr(params, "refused", ""), str) and "twice" in getattr(params, "refused", ""):
-                continue  # free keys: no grammar counts them
+                continue  # free keys, which a grammar cannot count
             known[block.name].bind(params)
         else:
             assert block.name in ("/skills", "/protocols") or block.type in ("mcp", "sql 2"), text
@@ -200,7 +200,7 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize("inputs, right, wrong", TEXTS, ids=lambda row: str(row)[:40])
-def test_a_block_is_exactly_its_tags_around_a_value_of_its_schema(inputs: dict[str, Any], right: list[str], wrong: list[str]) -> None:
+def test_a_call_is_its_tags_around_a_value_that_is_valid_for_its_schema(inputs: dict[str, Any], right: list[str], wrong: list[str]) -> None:
     grammar = grammar_of(inputs)
     for content in right:
         assert grammar.accepts(go(content)), content
@@ -209,7 +209,7 @@ def test_a_block_is_exactly_its_tags_around_a_value_of_its_schema(inputs: dict[s
 
 
 INTEGER: dict[str, Any] = {"type": "integer"}
-#: schemas as models and servers write them, JSON that fits each, and JSON that does not
+#: schemas as model classes and servers have them, JSON that is valid for each, and JSON that is not
 SCHEMAS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"anyOf": [{"type": "string", "pattern": "^odd$"}, INTEGER]}, ["1"], ['"odd"']),
     ({"anyOf": [{"type": "string", "pattern": "^odd$"}]}, ['"x"'], ["1"]),
@@ -229,7 +229,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize("schema, right, wrong", SCHEMAS, ids=str)
-def test_a_schema_is_written_as_the_json_that_fits_it(schema: dict[str, Any], right: list[str], wrong: list[str]) -> None:
+def test_the_grammar_of_a_schema_accepts_only_valid_json(schema: dict[str, Any], right: list[str], wrong: list[str]) -> None:
     rules = Rules()
     rules.fill(rules.reserve("root"), JsonGrammar(rules, schema).root("it"))
     grammar = Grammar(rules.text())
@@ -257,7 +257,7 @@ def test_a_schema_is_written_as_the_json_that_fits_it(schema: dict[str, Any], ri
         (go("") + '<block type="final">b</block>', False),
     ],
 )  # fmt: skip
-def test_a_response_is_a_final_or_some_calls(text: str, accepted: bool) -> None:
+def test_a_response_is_an_answer_or_some_calls(text: str, accepted: bool) -> None:
     assert grammar_of({}).accepts(text) is accepted
 
 
@@ -276,7 +276,7 @@ def test_a_response_is_a_final_or_some_calls(text: str, accepted: bool) -> None:
         ({"max_length": 1001}, ["It is 2 < 3."], [""]),
     ],
 )
-def test_an_answer_of_bounded_length_is_a_text_of_that_length(
+def test_an_answer_of_bounded_length_is_within_its_bounds(
     bounds: dict[str, int], right: list[str], wrong: list[str]
 ) -> None:
     output = Annotated[str, pydantic.Field(**bounds)]
@@ -289,18 +289,18 @@ def test_an_answer_of_bounded_length_is_a_text_of_that_length(
         assert not grammar.accepts(f'<block type="final">{text}</block>'), text
 
 
-def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:
+def test_the_grammar_has_the_skills_that_the_agent_may_call_with_its_model() -> None:
     seeing = Skill("look", execute=lambda: "", requires="vision", inputs={})
     agent = Agent(instructions="", skills=[seeing], protocols=[Protocol("sql", lambda block, ctx: "")])
     look, ask = str(Block("command", "look")), '<block type="sql">select 1</block>'
     assert [Grammar(agent.grammar()).accepts(text) for text in (look, ask)] == [False, True]
-    with_eyes = agent.replace(model=Model("eyes", ("text", "vision")), protocols=[])
-    assert [Grammar(with_eyes.grammar()).accepts(text) for text in (look, ask)] == [True, False]
-    assert Grammar(with_eyes.replace(list_skills=False).grammar()).accepts(str(Block("command", "/skills")))
+    with_vision = agent.replace(model=Model("eyes", ("text", "vision")), protocols=[])
+    assert [Grammar(with_vision.grammar()).accepts(text) for text in (look, ask)] == [True, False]
+    assert Grammar(with_vision.replace(list_skills=False).grammar()).accepts(str(Block("command", "/skills")))
     assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
 
 
-def test_a_call_without_parameters_is_written_only_where_the_skill_takes_it() -> None:
+def test_a_call_without_parameters_is_accepted_only_if_the_skill_allows_it() -> None:
     class Picky(Skill):
         def bind(self, params: Mapping[str, object], *given: Any, **named: Any) -> dict[str, object]:
             if not params:
@@ -313,7 +313,7 @@ def test_a_call_without_parameters_is_written_only_where_the_skill_takes_it() ->
         assert (grammar.accepts(go("")), grammar.accepts(go('{"a": 2}'))) == (taken, True)
 
 
-def test_rules_are_named_after_what_they_hold() -> None:
+def test_rules_are_named_after_their_skills() -> None:
     inputs: dict[str, dict[str, Any]] = {"a b": {}, "a-b": {}, "A B": {}, "é": {"é": str}}
     some = [Skill(name, execute=lambda **given: "", inputs=one) for name, one in inputs.items()]
     names = [line.partition(" ::= ")[0] for line in Agent(instructions="", skills=some, protocols=[]).grammar().splitlines()]
@@ -331,7 +331,7 @@ def test_a_grammar_is_compiled_again_when_a_skill_is_added() -> None:
 
 
 @pytest.mark.parametrize("least, most", [(0, 0), (0, 9), (3, 7), (0, 10), (7, 123), (100, 199), (99, 1001), (-5, 5), (-120, -7), (-1, 0), (1, 255), (19, 20)])
-def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) -> None:
+def test_a_range_of_integers_accepts_only_integers_within_it(least: int, most: int) -> None:
     grammar = Grammar(f"root ::= {integers(least, most)}\n")
     near = {*range(-130, 260), *range(990, 1010)}
     assert {number for number in near if grammar.accepts(str(number))} == near & {*range(least, most + 1)}
@@ -349,7 +349,7 @@ def test_a_repetition_is_written_in_its_shortest_form(least: int, most: int | No
     (0, 0), (0, 1), (0, 2), (0, 12), (-1, 0), (-1, 1), (-3, -2), ("0", "0.1"), ("0.02", "0.98"), ("0.25", "0.75"), ("0.5", "0.5"),
     ("-0.5", "0.05"), ("-2.5", "-2.45"), ("1.05", "3"), ("0.099", "10.001"), ("7.3", "8"), ("0.1", "0.101"), ("9.99", "10"),
 ])  # fmt: skip
-def test_a_range_of_decimals_holds_those_and_no_others(least: str, most: str) -> None:
+def test_a_range_of_decimals_accepts_only_decimals_within_it(least: str, most: str) -> None:
     low, high = Decimal(least), Decimal(most)
     steps = (Decimal(step).scaleb(-places) for step in range(-21, 22) for places in range(4))
     near = {f"{(edge + step).normalize():f}" for step in steps for edge in (low, high, (low + high) / 2)}
@@ -363,7 +363,7 @@ def test_a_range_of_decimals_holds_those_and_no_others(least: str, most: str) ->
         assert not grammar.accepts("-0")
 
 
-def test_where_no_number_is_between_the_bounds_one_that_satisfies_the_lower_one_may_be_written() -> None:
+def test_if_no_number_is_within_the_bounds_the_grammar_accepts_one_above_the_lower_bound() -> None:
     grammar = Grammar(f"root ::= {decimals(Decimal('0.5'), Decimal('0.5'), above=True, below=False)}\n")
     assert [text for text in ("0", "0.5", "0.51", "1", "2") if grammar.accepts(text)] == ["1"]
 
@@ -375,18 +375,18 @@ def test_where_no_number_is_between_the_bounds_one_that_satisfies_the_lower_one_
     ([Ge(0.25), Le(0.75)], ["0.25", "0.5", "0.75", "0.6"], ["0.2", "0.76", "0", "1"]),
     ([Gt(0)], ["19.99", "0.01", "3.14159265"], ["0", "0.00", "-1"]),
     ([Ge(5), Ge(7)], ["7", "8.5"], ["5", "6.9"]),
-    # as many digits as floats tell apart
+    # as many digits as a float distinguishes
     ([Ge(0), Le(2)], [f"0.{'1' * 12}", f"1.{'1' * 13}"], [f"0.{'1' * 13}", f"1.{'1' * 14}"]),
     ([Ge(0.25), Le(0.75)], [f"0.3{'1' * 12}"], [f"0.3{'1' * 13}"]), ([Ge(1), Le(1000)], [f"5.{'1' * 10}"], [f"5.{'1' * 11}"]),
     ([Ge(12345678.000001), Le(12345678.9)], ["12345678.0000011"], ["12345678.00000111"]),
     ([Ge(1), Le(10**15)], ["5.1"], ["5.12"]), ([Ge(1), Le(10**15 + 1)], [f"5.{'1' * 17}"], [f"5.{'1' * 18}"]),
 ])  # fmt: skip
-def test_a_number_between_bounds_is_any_of_them_and_no_other(bounds: list[Any], right: list[str], wrong: list[str]) -> None:
+def test_a_number_with_bounds_accepts_every_number_within_them_and_no_other(bounds: list[Any], right: list[str], wrong: list[str]) -> None:
     grammar = Grammar(Agent(instructions="", output=Annotated[float, *bounds]).grammar())
     assert [text for text in (*right, *wrong) if grammar.accepts(f'<block type="final">{text}</block>')] == right
 
 
-def test_a_grammar_lets_through_no_number_outside_of_its_bounds() -> None:
+def test_a_grammar_accepts_no_number_outside_its_bounds() -> None:
     chance = random.Random(5)
     for _ in range(SAMPLES):
         least = chance.choice([0, -0.001, 99.99, chance.randint(-2000, 2000) / chance.choice([1, 2, 10, 100])])
@@ -397,13 +397,13 @@ def test_a_grammar_lets_through_no_number_outside_of_its_bounds() -> None:
             AnswerType(kind).read(parse(grammar.sample(chance)).blocks[0].content)
 
 
-def test_a_text_under_constraints_is_written_as_it_is_and_not_as_a_json_string() -> None:
+def test_a_text_answer_with_constraints_is_plain_and_not_a_json_string() -> None:
     grammar = Grammar(Agent(instructions="", output=Annotated[str, MinLen(2)]).grammar())
     assert grammar.accepts('<block type="final">two words</block>')
     assert not grammar.accepts('<block type="final"></block>')
 
 
-# ------------------------------------------------------------------------------------------------- held to a grammar
+# -------------------------------------------------------------------------------------- agents constrained by a grammar
 
 
 class Server(MockProvider):
@@ -427,7 +427,7 @@ def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
     assert sent_at(server, -1).extra == {"a": 1}
 
 
-def test_a_sub_agent_is_held_to_its_own_grammar() -> None:
+def test_a_sub_agent_is_constrained_by_its_own_grammar() -> None:
     inner = Agent(instructions="inner", skills=None, protocols=[], constrain=True, name="inner")
     outer = Agent(instructions="", skills=[inner.as_skill("ask", "Asks.")], protocols=[])
     server = Server(str(Block("command", "ask", "x")), "<final>in</final>", "<final>out</final>")
@@ -436,7 +436,7 @@ def test_a_sub_agent_is_held_to_its_own_grammar() -> None:
     assert sent_at(server, 1).extra == {"structured": {"grammar": inner.grammar()}}
 
 
-def test_a_provider_that_takes_no_grammar_is_an_error_at_the_start() -> None:
+def test_a_provider_without_support_for_grammars_is_an_error_at_the_start() -> None:
     mock = MockProvider("<final>x</final>")
     with pytest.raises(ValueError, match=r"constrain=True\) needs a provider that accepts a grammar, and MockProvider .*local/"):
         execute(Agent(instructions="", constrain=True), "Go.", provider=mock)

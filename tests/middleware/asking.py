@@ -1,4 +1,4 @@
-"""What tests of middleware share: providers that do one thing, and a run's events."""
+"""Helpers of the middleware tests: scripted providers, and the events of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRYABLE = ProviderError("busy", retryable=True, code="overloaded")
 
 
 class Script(Provider):
-    """Answers in turn: a text is streamed in two pieces, an `LlmResponse` returned, an error raised after `pieces`."""
+    """Gives the scripted answers in turn: texts are streamed in two pieces, `LlmResponse`s returned, errors raised."""
 
     def __init__(self, *answers: str | LlmResponse | BaseException, pieces: str = "") -> None:
         self.answers = list(answers)
@@ -36,7 +36,7 @@ class Script(Provider):
 
 
 class AsyncScript(Script):
-    """The same, native under asyncio."""
+    """The same with a native `acall`."""
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         return self.call(messages, model, generation, on_chunk)

@@ -1,4 +1,4 @@
-"""What is bundled, each as its documentation says, under every driver."""
+"""The bundled middleware does what its documentation says, under every driver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def asked(hand: ByHand, kind: str) -> list[Any]:
 
 @WAYS
 @BOTH
-def test_retry_makes_a_call_again_that_may_succeed_later(way: Way, kind: type[Script]) -> None:
+def test_retry_repeats_a_call_after_a_transient_failure(way: Way, kind: type[Script]) -> None:
     provider = kind(RETRYABLE, RETRYABLE, FINAL)
     assert way(agent_with(provider, retry(3, first_wait=0))).text == "done"
     assert len(provider.asked) == 3
@@ -70,7 +70,7 @@ def test_retry_makes_a_call_again_that_may_succeed_later(way: Way, kind: type[Sc
     ],
     ids=str,
 )
-def test_retry_gives_up_on_what_is_of_no_use(error: ProviderError, asked: int) -> None:
+def test_retry_does_not_repeat_calls_that_cannot_succeed(error: ProviderError, asked: int) -> None:
     provider = Script(error)
     result = ByHand(agent_with(provider, retry(3))).run("go")
     assert (str(result.error), len(provider.asked)) == (str(error), asked)
@@ -87,7 +87,7 @@ def test_retry_gives_up_on_what_is_of_no_use(error: ProviderError, asked: int) -
         (ProviderError("x", retryable=True, retry_after=-1), 1.0, [0.5, 1.0, 2.0, 4.0, 8.0]),
     ],
 )
-def test_retry_waits_as_long_as_the_vendor_asks_else_twice_as_long_each_time(
+def test_retry_waits_as_long_as_the_vendor_says_or_with_exponential_backoff(
     error: ProviderError, draw: float, waits: list[float]
 ) -> None:
     hand = ByHand(agent_with(Script(error), retry(6, draw=lambda: draw)))
@@ -95,14 +95,14 @@ def test_retry_waits_as_long_as_the_vendor_asks_else_twice_as_long_each_time(
     assert [effect.seconds for effect in asked(hand, "Sleep")] == waits
 
 
-def test_a_thousand_attempts_wait_no_longer_than_the_longest() -> None:
+def test_the_wait_between_retries_has_a_maximum() -> None:
     hand = ByHand(agent_with(Script(RETRYABLE), retry(1200, draw=lambda: 1.0)))
     hand.run("go")
     assert max(effect.seconds for effect in asked(hand, "Sleep")) == 60
 
 
 @WAYS
-def test_a_run_that_is_cancelled_while_it_waits_to_retry_ends(way: Way) -> None:
+def test_a_run_cancelled_while_it_waits_to_retry_ends(way: Way) -> None:
     class Cancels(Script):
         def call(self, *given: Any) -> LlmResponse:
             cancel.set()
@@ -114,7 +114,7 @@ def test_a_run_that_is_cancelled_while_it_waits_to_retry_ends(way: Way) -> None:
 
 
 @WAYS
-def test_retry_leaves_skills_alone(way: Way) -> None:
+def test_retry_does_not_repeat_skills(way: Way) -> None:
     @skill(register=False)
     def flaky() -> str:
         raise RETRYABLE
@@ -129,7 +129,7 @@ def test_retry_leaves_skills_alone(way: Way) -> None:
 
 @WAYS
 @BOTH
-def test_fallback_asks_another_model_where_the_first_fails(way: Way, kind: type[Script]) -> None:
+def test_fallback_calls_another_model_if_the_first_fails(way: Way, kind: type[Script]) -> None:
     recorder = Recorder()
     agent = agent_with(
         kind(ProviderError("down")),
@@ -141,7 +141,7 @@ def test_fallback_asks_another_model_where_the_first_fails(way: Way, kind: type[
     assert data_of(recorder, "llm_response")[0]["model"] == "other"
 
 
-def test_fallbacks_are_tried_the_innermost_first_and_the_last_error_counts() -> None:
+def test_the_innermost_fallback_is_tried_first_and_the_last_error_is_reported() -> None:
     first, second, third = Script(ProviderError("1")), Script(ProviderError("2")), Script(ProviderError("3"))
     result = ByHand(agent_with(first, fallback(third), fallback(second))).run("go")
     assert (len(first.asked), len(third.asked), str(result.error)) == (1, 1, "2")
@@ -150,13 +150,13 @@ def test_fallbacks_are_tried_the_innermost_first_and_the_last_error_counts() -> 
     assert [model.id for _, model in only_model.asked] == ["text-only", "small"]
 
 
-def test_a_stop_is_no_failure_to_fall_back_from() -> None:
+def test_fallback_does_not_apply_when_the_run_is_stopped() -> None:
     other = Script(FINAL)
     result = ByHand(agent_with(Script(FINAL), fallback(other), guardrail(lambda what: False))).run("go")
     assert (result.stop_reason, other.asked) == ("guardrail", [])
 
 
-def test_each_is_retried_when_retry_is_the_inner_one() -> None:
+def test_each_provider_is_retried_if_retry_is_inside_fallback() -> None:
     first, second = Script(RETRYABLE), Script(RETRYABLE, FINAL)
     agent = agent_with(first, fallback(second), retry(2, first_wait=0))
     assert ByHand(agent).run("go").text == "done"
@@ -170,7 +170,7 @@ def test_each_is_retried_when_retry_is_the_inner_one() -> None:
 @pytest.mark.parametrize(
     "verdict, stopped", [(None, None), (True, None), (False, "a guardrail has stopped the run"), ("why", "why"), ("", "a guardrail has stopped the run")],
 )
-def test_guardrail_stops_the_run_where_its_check_objects(way: Way, verdict: Any, stopped: str | None) -> None:
+def test_guardrail_stops_the_run_if_its_check_objects(way: Way, verdict: Any, stopped: str | None) -> None:
     checked: list[str] = []
 
     def check(effect: object) -> Any:
@@ -184,7 +184,7 @@ def test_guardrail_stops_the_run_where_its_check_objects(way: Way, verdict: Any,
 
 @WAYS
 @BOTH
-def test_an_answer_that_is_stopped_is_shown_to_nobody(way: Way, kind: type[Script]) -> None:
+def test_an_answer_stopped_by_a_guardrail_is_not_shown(way: Way, kind: type[Script]) -> None:
     def check(what: object) -> bool:
         return not (isinstance(what, LlmResponse) and "secret" in what.content)
 
@@ -200,7 +200,7 @@ def test_an_answer_that_is_stopped_is_shown_to_nobody(way: Way, kind: type[Scrip
 
 @WAYS
 @pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
-def test_timeout_gives_each_try_its_time(way: Way, kind: type[Waits]) -> None:
+def test_each_attempt_has_its_own_timeout(way: Way, kind: type[Waits]) -> None:
     provider = kind()
     result = way(agent_with(provider, retry(2, first_wait=0), timeout(0.02)))
     assert getattr(result.error, "code", None) == "timeout"
@@ -210,7 +210,7 @@ def test_timeout_gives_each_try_its_time(way: Way, kind: type[Waits]) -> None:
     assert first < second
 
 
-def test_the_shorter_of_two_timeouts_counts() -> None:
+def test_the_shorter_of_two_timeouts_applies() -> None:
     for one, other in ((1, 2), (2, 1)):
         hand = ByHand(agent_with(Script(FINAL), timeout(one), timeout(other)))
         hand.run("go")
@@ -225,7 +225,7 @@ SECRET = "4929-1234"
 @WAYS
 @BOTH
 @pytest.mark.parametrize("listening", [False, True], ids=["unwatched", "watched"])
-def test_what_is_redacted_is_nowhere(way: Way, kind: type[Script], listening: bool) -> None:
+def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind: type[Script], listening: bool) -> None:
     @skill(register=False)
     def card(form: str) -> Any:
         forms = {
@@ -261,7 +261,7 @@ def test_what_is_redacted_is_nowhere(way: Way, kind: type[Script], listening: bo
 @pytest.mark.parametrize("raised, reason", [
     (Pause(f"pay with {SECRET}?", {"cards": [SECRET]}), "interrupt"), (Stop("guardrail", f"no such card: {SECRET}"), "guardrail"),
 ])  # fmt: skip
-def test_what_is_redacted_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised: BaseException, reason: str) -> None:
+def test_a_redacted_secret_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised: BaseException, reason: str) -> None:
     def pay() -> str:
         raise raised
 
@@ -273,7 +273,7 @@ def test_what_is_redacted_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised: 
     assert (SECRET in everything, "[redacted]" in everything) == (False, True)
 
 
-def test_a_pause_that_is_redacted_still_ends_at_its_time() -> None:
+def test_a_pause_with_a_redacted_reason_keeps_its_time() -> None:
     def wait() -> str:
         raise Pause(SECRET, until=datetime(2026, 11, 20, tzinfo=UTC))
 
@@ -283,7 +283,7 @@ def test_a_pause_that_is_redacted_still_ends_at_its_time() -> None:
     assert [info.run_id for info in store.runs(due=True)] == ["r"]
 
 
-def test_a_providers_error_stays_one() -> None:
+def test_a_redacted_provider_error_keeps_its_type_and_attributes() -> None:
     error = ProviderError(f"refused: {SECRET}", status=403, code="policy")
     result = ByHand(agent_with(Script(error), redact(SECRET, "X"))).run("go")
     assert (str(result.error), getattr(result.error, "status", None)) == ("refused: X", 403)
@@ -296,7 +296,7 @@ def test_a_providers_error_stays_one() -> None:
     (Stop("guardrail", f"card {SECRET}"), Stop, ("guardrail", "card X")), (KeyboardInterrupt(SECRET), KeyboardInterrupt, (SECRET,)),
     (ValueError(f"card {SECRET}"), RuntimeError, ("card X",)), (ValueError("plain"), ValueError, ("plain",)),
 ])  # fmt: skip
-def test_a_secret_is_in_no_part_of_an_error_and_an_interrupt_stays_one(
+def test_all_arguments_of_an_error_are_redacted_and_its_type_is_kept(
     raised: BaseException, kind: type[BaseException], args: tuple[str, ...]
 ) -> None:
     effect: Any = object()
@@ -318,7 +318,7 @@ def sent_of(hand: ByHand) -> list[list[str]]:
     return [[message.text for message in effect.messages] for effect in asked(hand, "CallModel")]
 
 
-def test_compact_sends_the_oldest_results_as_a_line_each_and_the_tape_keeps_everything() -> None:
+def test_compact_sends_the_oldest_results_as_one_line_each_and_the_conversation_keeps_them() -> None:
     @skill(register=False)
     def repeat(letter: str) -> str:
         return letter * 400
@@ -352,12 +352,12 @@ def test_compact_works_in_every_scope(way: Way) -> None:
 
     agent = agent_with(Answers(""), compact(100), answers, skills=[echo])
     assert way(agent).text == "done"
-    # what the model writes itself is not shortened: 4,000 characters a step remain of 8,000
+    # the model's own texts are not shortened: 4,000 of 8,000 characters per step remain
     assert sent["0.a"] == sent["0.b"]
     assert sent["0.a"][-1] - sent["0.a"][0] < 6 * 4200 + 4200
 
 
-def test_compact_keeps_what_a_task_is_to_do_behind_the_results_that_it_depends_on() -> None:
+def test_compact_keeps_the_input_of_a_task_after_the_results_it_depends_on() -> None:
     steps = [plan(task("a"), task("b", "THE TASK b", depends_on=["a"])), f"<final>{'a' * 300}</final>", command("echo", "x" * 2000), FINAL]
     hand = ByHand(agent_with(Script(*steps), compact(400), skills=[echo]))
     assert hand.run("go").text == "done"
@@ -373,7 +373,7 @@ def test_compact_keeps_what_a_task_is_to_do_behind_the_results_that_it_depends_o
     ),
     st.integers(1, 2000),
 )  # fmt: skip
-def test_what_was_shortened_stays_so_and_what_the_model_has_not_answered_to_is_whole(
+def test_shortened_results_stay_shortened_and_results_without_a_response_are_complete(
     steps: list[tuple[list[tuple[str, int]], int]], most: int
 ) -> None:
     conversation = Conversation([Message("user", "go")])
@@ -395,12 +395,12 @@ def test_what_was_shortened_stays_so_and_what_the_model_has_not_answered_to_is_w
 
 
 @pytest.mark.parametrize("characters, first, spare, shortened", [
-    (1000, 1341, 1, 5),  # exactly half of the limit is left then
+    (1000, 1341, 1, 5),  # leaves exactly half of the limit
     (1000, 1341, 0, 0),
-    (100, 2, 2, 7),  # all but the one that the model has not answered to, and still more than half is left
-    (30, 2, 2, 0),  # the line would be as long
+    (100, 2, 2, 7),  # all results but the one the model has not answered yet; still more than half is left
+    (30, 2, 2, 0),  # the replacement would be as long as the result
 ])  # fmt: skip
-def test_the_oldest_results_are_shortened_beyond_the_limit_until_half_is_left(
+def test_beyond_the_limit_the_oldest_results_are_shortened_until_half_is_left(
     characters: int, first: int, spare: int, shortened: int
 ) -> None:
     steps = [Message("assistant", ""), Message("user", result_of(characters))] * 8
@@ -410,7 +410,7 @@ def test_the_oldest_results_are_shortened_beyond_the_limit_until_half_is_left(
     assert ["left out here" in message.text for message in sent[3::2]] == [True] * shortened + [False] * (8 - shortened)
 
 
-def test_media_among_old_results_are_left_out_with_them() -> None:
+def test_media_in_shortened_results_are_left_out() -> None:
     picture = Media.from_bytes(b"p", mime_type="image/png")
     messages = [
         Message("system", "s"), Message("user", "go"), Message("assistant", "look"),
@@ -447,17 +447,17 @@ wrong: Any = "text"
         (lambda: Pause("x", wrong), "metadata must be a mapping or None, got str"),
     ],
 )
-def test_a_wrong_argument_is_refused_at_once(make: Any, says: str) -> None:
+def test_a_wrong_argument_of_a_bundled_middleware_is_an_error_at_once(make: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         make()
 
 
 @pytest.mark.parametrize("made", [lambda: compact(1), lambda: retry(1)])
-def test_the_least_argument_is_taken(made: Any) -> None:
+def test_the_smallest_valid_argument_is_accepted(made: Any) -> None:
     assert ByHand(agent_with(Script(FINAL), made())).run("go").text == "done"
 
 
-def test_one_that_was_not_called_says_how() -> None:
+def test_a_bundled_middleware_that_was_not_called_is_an_error_with_the_fix() -> None:
     with pytest.raises(TypeError, match=r"timeout makes a middleware: write timeout\(\.\.\.\)"):
         agent_with(Script(FINAL), timeout)
 
@@ -482,7 +482,7 @@ TAPE = [*calls(6), "<final>Read.</final>"]
 
 
 class Summaries:
-    """A function that summarizes, and what it was given."""
+    """A function that summarizes, and keeps the messages it was given."""
 
     def __init__(self, more: str = "") -> None:
         self.given: list[list[str]] = []
@@ -507,39 +507,39 @@ def test_the_older_half_is_replaced_by_a_summary(way: Way) -> None:
     assert sent[1].text.startswith(HEADING)
     assert "&lt;block" in sent[1].text
     assert sent[2].role == "assistant"
-    for one_call in provider.calls:  # what is kept begins with a response, whose results follow
+    for one_call in provider.calls:  # the kept part starts with a response, followed by its results
         roles = [message.role for message in one_call.messages[1:]]
         assert all(pair != ("assistant", "assistant") for pair in itertools.pairwise(roles))
-    assert len(result.messages) == 14  # the conversation keeps everything
+    assert len(result.messages) == 14  # the conversation itself keeps all messages
     assert all("Summary of" not in str(event.to_dict()) for event in recorder.for_event("messages_sent"))
 
 
 @pytest.mark.parametrize("more, summaries", [(0, 0), (1, 1)])
-def test_a_conversation_beyond_the_limit_keeps_about_half_of_it_after_its_summary(more: int, summaries: int) -> None:
+def test_after_a_summary_about_half_of_the_limit_is_left_of_the_conversation(more: int, summaries: int) -> None:
     provider, summary = MockProvider("<final>Read.</final>"), Summaries()
     history = [Message("user", "q" * 55), Message("assistant", "a" * 10), Message("user", "b" * 10), Message("assistant", "c" * 10)]
     kernai.execute(reader(provider, summary, 25), "d" * (15 + more), history=history)
     assert (len(summary.given), provider.calls[0].messages[2].text) == (summaries, "a" * 10)
 
 
-def test_a_second_summary_takes_up_the_first_and_summaries_count_as_sent() -> None:
+def test_a_second_summary_includes_the_first_and_the_length_of_summaries_counts() -> None:
     provider, summary = MockProvider(*calls(14), "<final>Read.</final>"), Summaries("s" * 700)
     kernai.execute(reader(provider, summary), "Go.")
     assert len(summary.given) > 1
     assert summary.given[1][0].startswith(f"{HEADING}summary 1 &lt;block type='command'>")
     assert all(sum(len(message.text) for message in one.messages[1:]) < 2400 for one in provider.calls)
     pages = [text for given in summary.given for text in given if text.startswith('<block type="result"')]
-    assert len(pages) == len(set(pages))  # none is summarized twice
+    assert len(pages) == len(set(pages))  # no message is summarized twice
 
 
-def test_what_is_short_enough_is_sent_as_it_is() -> None:
+def test_a_short_conversation_is_sent_unchanged() -> None:
     provider, summary = MockProvider(*TAPE), Summaries()
     kernai.execute(reader(provider, summary, 100_000), "Go.")
     assert summary.given == []
     assert len(provider.calls[-1].messages) == 14
 
 
-def test_a_conversation_from_which_the_system_message_was_taken_is_summarized_from_its_first_message() -> None:
+def test_a_conversation_without_its_system_message_is_summarized_from_its_first_message() -> None:
     def without_system(effect: Any) -> Any:
         return (yield effect.replace(messages=effect.messages[1:]) if isinstance(effect, CallModel) else effect)
 
@@ -551,7 +551,7 @@ def test_a_conversation_from_which_the_system_message_was_taken_is_summarized_fr
 
 
 @pytest.mark.parametrize("stop_at", [5, 6])
-def test_a_resumed_run_uses_the_summary_that_was_made(stop_at: int) -> None:
+def test_a_resumed_run_uses_the_existing_summary(stop_at: int) -> None:
     store, first, second = MemoryStore(), Summaries(), Summaries()
     broken = MockProvider(*TAPE).fail_on_step(stop_at)
     kernai.execute(reader(broken, first), "Go.", store=store, run_id="r")
@@ -564,7 +564,7 @@ def test_a_resumed_run_uses_the_summary_that_was_made(stop_at: int) -> None:
     assert kernai.replay(reader(MockProvider(), Summaries()), "r", store=store) is not None
 
 
-def test_a_chat_takes_its_summary_along() -> None:
+def test_the_next_turn_of_a_chat_uses_the_existing_summary() -> None:
     provider, summary = MockProvider(*TAPE), Summaries()
     messages = kernai.execute(reader(provider, summary), "Go.").messages
     saved = [Message.from_dict(json.loads(json.dumps(message.to_dict()))) for message in messages]
@@ -573,7 +573,7 @@ def test_a_chat_takes_its_summary_along() -> None:
     assert more.calls[0].messages[1].text.startswith(f"{HEADING}summary {len(summary.given)}")
 
 
-def test_an_agent_is_asked_for_the_summary_with_a_call_of_its_own() -> None:
+def test_a_summary_by_an_agent_is_a_separate_model_call() -> None:
     writer = MockProvider("In short.")
     provider = MockProvider(*TAPE)
     one = reader(provider, Agent(instructions="Summarize.", provider=writer))
@@ -584,14 +584,14 @@ def test_an_agent_is_asked_for_the_summary_with_a_call_of_its_own() -> None:
     assert provider.calls[-1].messages[1].text == f"{HEADING}In short."
 
 
-def test_a_blank_summary_of_an_agent_replaces_nothing() -> None:
+def test_a_blank_summary_by_an_agent_replaces_nothing() -> None:
     provider = MockProvider(*TAPE)
     assert kernai.execute(reader(provider, Agent(instructions="Summarize.", provider=MockProvider(" "))), "Go.").text == "Read."
     assert provider.calls[-1].messages[1].text == "Go."
 
 
 @WAYS
-def test_what_a_summary_costs_is_on_the_bill_and_counts_against_the_limits(way: Way) -> None:
+def test_the_usage_of_a_summary_is_in_the_result_and_counts_against_the_limits(way: Way) -> None:
     def spent(max_tokens: int | None) -> kernai.Result:
         def used(messages: Any, content: str) -> dict[str, int]:
             return {"prompt_tokens": 10, "completion_tokens": 1}
@@ -607,7 +607,7 @@ def test_what_a_summary_costs_is_on_the_bill_and_counts_against_the_limits(way: 
     assert spent(1000).stop_reason == "max_tokens"
 
 
-def test_a_failing_summary_fails_the_call_and_a_wrong_one_is_refused() -> None:
+def test_a_summary_function_that_fails_or_returns_no_text_fails_the_call() -> None:
     def broken(messages: Sequence[Message]) -> str:
         raise RuntimeError("no")
 

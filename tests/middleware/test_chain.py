@@ -1,4 +1,4 @@
-"""Effects go through the list, outermost first, whatever drives the run; a mistake in a middleware is said plainly."""
+"""Effects go through the list, outermost first, under every driver; mistakes in a middleware are clear errors."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def agent_with(*middleware: Any, provider: Any = None, **options: Any) -> Agent:
     return Agent(**given | options)
 
 
-# ------------------------------------------------------------------------------------------------- what it sees
+# ----------------------------------------------------------------------------------------------- what a middleware sees
 
 
 @WAYS
-def test_the_first_of_the_list_is_the_outermost(way: Way) -> None:
+def test_the_first_middleware_of_the_list_is_the_outermost(way: Way) -> None:
     notes: list[Any] = []
     assert way(agent_with(noting(notes, "a"), noting(notes, "b"))).text == "done"
     assert [(name, where) for name, where, _, call_id in notes if call_id == "0.0"] == [
@@ -80,7 +80,7 @@ def test_the_first_of_the_list_is_the_outermost(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-def test_it_sees_the_calls_of_every_scope(way: Way, parallel: bool) -> None:
+def test_a_middleware_sees_the_calls_of_every_scope(way: Way, parallel: bool) -> None:
     helper = Agent(instructions="h", skills=[echo], provider=MockProvider(command("echo", "in"), FINAL))
     calls = ECHO + command("echo", "x") + command("helper", "y")
     agent = agent_with(
@@ -98,7 +98,7 @@ def test_it_sees_the_calls_of_every_scope(way: Way, parallel: bool) -> None:
 
 
 @WAYS
-def test_a_list_of_a_sub_agent_replaces_the_callers(way: Way) -> None:
+def test_a_sub_agents_list_of_middleware_replaces_the_callers(way: Way) -> None:
     inner: list[Any] = []
     outer: list[Any] = []
 
@@ -113,7 +113,7 @@ def test_a_list_of_a_sub_agent_replaces_the_callers(way: Way) -> None:
     assert {call_id for *_, call_id in outer} == {"0", "0.2/0", "1"}
 
 
-# ------------------------------------------------------------------------------------------------- what it may do
+# --------------------------------------------------------------------------------------------- what a middleware may do
 
 
 def shout(effect: CallSkill) -> Flow:
@@ -142,7 +142,7 @@ def refuse(effect: CallSkill) -> Flow:
     (shout, command("echo", "hello"), ["REWRITTEN"], []), (rescue, command("fail", "why"), ["rescued: why"], []),
     (twice, command("echo", "hello"), ['["hello", "hello"]'], []), (refuse, command("echo", "hello"), [], ["not today"]),
 ])  # fmt: skip
-def test_it_may_change_a_call_and_what_came_of_it(way: Way, middleware: Any, call: str, results: list[str], errors: list[str]) -> None:
+def test_a_middleware_may_change_a_call_and_its_outcome(way: Way, middleware: Any, call: str, results: list[str], errors: list[str]) -> None:
     recorder = Recorder()
     assert way(agent_with(for_skills(middleware), provider=MockProvider(call, FINAL)), recorder=recorder).text == "done"
     assert [one["result"] for one in data_of(recorder, "skill_result")] == results
@@ -150,7 +150,7 @@ def test_it_may_change_a_call_and_what_came_of_it(way: Way, middleware: Any, cal
 
 
 @WAYS
-def test_it_may_answer_in_the_place_of_a_provider_that_does_not_exist(way: Way) -> None:
+def test_a_middleware_may_answer_without_any_provider(way: Way) -> None:
     def fixture(effect: Effect) -> Flow:
         return LlmResponse("<final>from a fixture</final>")
         yield
@@ -162,13 +162,13 @@ def test_it_may_answer_in_the_place_of_a_provider_that_does_not_exist(way: Way) 
 
 
 @WAYS
-def test_without_a_provider_and_without_an_answer_it_says_how_to_set_one(way: Way) -> None:
+def test_if_no_middleware_answers_the_error_says_how_to_set_a_provider(way: Way) -> None:
     result = way(Agent(instructions="x", middleware=[passing]))
     assert (result.stop_reason, "no provider is set" in str(result.error)) == ("error", True)
 
 
 @WAYS
-def test_it_may_make_another_call_first(way: Way) -> None:
+def test_a_middleware_may_make_another_call_first(way: Way) -> None:
     def first(effect: CallModel) -> Flow:
         if not isinstance(effect, CallModel):
             return (yield effect)
@@ -180,7 +180,7 @@ def test_it_may_make_another_call_first(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-def test_it_may_stop_the_run(way: Way, parallel: bool) -> None:
+def test_a_middleware_may_stop_the_run(way: Way, parallel: bool) -> None:
     def guard(effect: CallSkill) -> Flow:
         if effect.arguments["text"] == "bad":
             raise Stop("guardrail", "not that")
@@ -196,7 +196,7 @@ def test_it_may_stop_the_run(way: Way, parallel: bool) -> None:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-def test_a_pause_of_its_own_needs_a_store_as_a_calls_does(way: Way, parallel: bool) -> None:
+def test_a_pause_raised_by_a_middleware_needs_a_store_like_a_calls(way: Way, parallel: bool) -> None:
     def ask(effect: CallSkill) -> Flow:
         raise Pause("over 100 €")
         yield
@@ -209,7 +209,7 @@ def test_a_pause_of_its_own_needs_a_store_as_a_calls_does(way: Way, parallel: bo
 
 
 @WAYS
-def test_it_may_sleep(way: Way) -> None:
+def test_a_middleware_may_sleep(way: Way) -> None:
     def wait(effect: CallSkill) -> Flow:
         assert (yield Sleep(0)) is None
         assert (yield Sleep(0.001, effect.scope, effect.call_id)) is None
@@ -238,7 +238,7 @@ async def test_while_a_run_sleeps_the_event_loop_does_other_work() -> None:
 
 @WAYS
 @pytest.mark.parametrize("by", ["timeout", "cancel", "spawned"])
-def test_a_sleep_ends_when_the_run_is_to_stop(way: Way, by: str) -> None:
+def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str) -> None:
     begun, ended = threading.Event(), []
 
     def wait(effect: CallSkill) -> Flow:
@@ -259,7 +259,7 @@ def test_a_sleep_ends_when_the_run_is_to_stop(way: Way, by: str) -> None:
     assert len(data_of(recorder, "skill_error")) == len(data_of(recorder, "skill_execute"))
 
 
-def test_a_sleep_takes_a_time_that_can_be_waited_for() -> None:
+def test_a_sleep_needs_a_valid_number_of_seconds() -> None:
     assert Sleep(0) == Sleep(0, "", "", reason=None, attempt=1)
     for seconds in (-1, float("nan"), float("inf"), 10**400):
         with pytest.raises(ValueError, match="at least 0 and finite"):
@@ -269,26 +269,26 @@ def test_a_sleep_takes_a_time_that_can_be_waited_for() -> None:
             Sleep(wrong)  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------- it changes nothing
+# ------------------------------------------------------------------------------------ a middleware that changes nothing
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_that_passes_everything_on_changes_nothing(case: Case) -> None:
+def test_a_middleware_that_passes_everything_on_changes_nothing(case: Case) -> None:
     def run(*middleware: Any) -> tuple[Any, ...]:
         hand = ByHand(set_up(case, 7).replace(middleware=middleware), history=case.history, limits=case.limits)
         result = hand.run(*case.input)
         asked = [(type(one), getattr(one, "scope", None)) for one in hand.effects]
         events = [one.to_dict() for one in hand.events]
         for start in (one["data"] for one in events if one["event"] == "run_start"):
-            start.pop("definition", None)  # which has the names of the agent's middleware
+            start.pop("definition", None)  # it has the names of the agent's middleware
         return asked, events, result.to_dict(), type(result.error)
 
     assert run(passing, passing, passing) == run()
 
 
 @given(st.lists(st.sampled_from(["pass", "sleep", "twice", "catch", "answer", "raise"]), max_size=6), st.booleans())
-def test_any_nesting_is_what_nested_functions_would_do(kinds: list[str], fails: bool) -> None:
-    """The flat stack against the plain recursion that it replaces."""
+def test_nested_middleware_behaves_like_nested_functions(kinds: list[str], fails: bool) -> None:
+    """Compares the flat stack with plain recursion, which it replaces."""
     effect = CallSkill("", "0.0", "echo", {})
 
     def one(kind: str, at: int) -> Callable[[Any], Flow]:
@@ -394,7 +394,7 @@ MISUSES = {
 
 @WAYS
 @pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
-def test_a_mistake_at_a_model_call_ends_the_run_and_says_what_it_is(way: Way, misuse: Any) -> None:
+def test_a_mistake_at_a_model_call_ends_the_run_with_a_clear_error(way: Way, misuse: Any) -> None:
     result = way(agent_with(passing, misuse, passing))
     assert isinstance(result.error, ProviderError)
     assert str(result.error).startswith("a middleware raised TypeError: ")
@@ -402,7 +402,7 @@ def test_a_mistake_at_a_model_call_ends_the_run_and_says_what_it_is(way: Way, mi
 
 
 @pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
-def test_middleware_outside_of_it_may_correct_a_mistake(misuse: Any) -> None:
+def test_an_outer_middleware_may_correct_the_mistake_of_an_inner_one(misuse: Any) -> None:
     def mend(effect: Effect) -> Flow:
         try:
             return (yield effect)
@@ -414,7 +414,7 @@ def test_middleware_outside_of_it_may_correct_a_mistake(misuse: Any) -> None:
 
 @WAYS
 @pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
-def test_a_mistake_at_a_skill_is_that_calls_failure(way: Way, misuse: Any) -> None:
+def test_a_mistake_at_a_skill_call_fails_only_that_call(way: Way, misuse: Any) -> None:
     def middleware(effect: Effect) -> Any:
         return misuse(effect) if isinstance(effect, CallSkill) else passing(effect)
 
@@ -426,7 +426,7 @@ def test_a_mistake_at_a_skill_is_that_calls_failure(way: Way, misuse: Any) -> No
 
 @WAYS
 @pytest.mark.parametrize("answer", ["<final>x</final>", 3])
-def test_what_is_no_response_is_not_taken_for_one(way: Way, answer: Any) -> None:
+def test_a_middleware_that_returns_anything_but_a_response_is_an_error(way: Way, answer: Any) -> None:
     def middleware(effect: Effect) -> Flow:
         yield effect
         return answer
@@ -450,7 +450,7 @@ def answering_models_alone(effect: Effect) -> Flow:
 
 @WAYS
 @pytest.mark.parametrize("middleware", [swallowing, answering_models_alone])
-def test_nothing_in_place_of_a_failure_or_of_a_call_is_no_result(way: Way, middleware: Any) -> None:
+def test_a_middleware_that_returns_none_for_a_skill_call_is_an_error(way: Way, middleware: Any) -> None:
     def fail() -> str:
         raise LookupError("gone")
 
@@ -461,7 +461,7 @@ def test_nothing_in_place_of_a_failure_or_of_a_call_is_no_result(way: Way, middl
 
 
 @WAYS
-def test_what_a_middleware_changes_of_a_call_is_checked_and_the_rest_stays(way: Way) -> None:
+def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(way: Way) -> None:
     paid: list[tuple[int, int]] = []
 
     def pay(number: int, amount: int = 5) -> str:
@@ -492,14 +492,14 @@ def test_what_a_middleware_changes_of_a_call_is_checked_and_the_rest_stays(way: 
 
 
 @WAYS
-def test_the_provider_that_failed_is_named_behind_middleware_too(way: Way) -> None:
+def test_the_failed_provider_is_named_even_if_there_is_middleware(way: Way) -> None:
     result = way(agent_with(passing, provider=Script(KeyError("slot"))))
     assert str(result.error) == "Script raised KeyError: KeyError: 'slot'"
     assert isinstance(getattr(result.error, "__cause__", None), KeyError)
 
 
 @WAYS
-def test_one_that_swallows_the_end_of_the_run_does_not_keep_it_going(way: Way) -> None:
+def test_a_middleware_that_swallows_the_end_of_the_run_does_not_keep_it_running(way: Way) -> None:
     cancel = threading.Event()
 
     @skill(register=False)
@@ -539,6 +539,6 @@ class Instance:
         ([asynchronous], "asynchronous.* is an async function"),
     ],
 )
-def test_what_can_be_no_middleware_is_refused_at_once(wrong: Any, says: str) -> None:
+def test_an_object_that_cannot_be_a_middleware_is_an_error_at_once(wrong: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         Agent(instructions="x", middleware=wrong)

@@ -32,7 +32,7 @@ from tests.ways import WAYS, Way
 
 
 class Noting(Hooks):
-    """Notes everything."""
+    """Hooks that note every call."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[Any, ...]] = []
@@ -67,7 +67,7 @@ def agent_with(hooks: Any, *answers: Any, **options: Any) -> Agent:
 
 
 @WAYS
-def test_every_hook_is_called_in_its_place(way: Way) -> None:
+def test_every_hook_is_called_in_order(way: Way) -> None:
     hooks = Noting()
     calls = command("echo", "hi") + command("fail", "why") + '<block type="note">n</block>'
     way(agent_with(hooks, calls, FINAL))
@@ -83,7 +83,7 @@ def test_every_hook_is_called_in_its_place(way: Way) -> None:
 
 
 @WAYS
-def test_each_sub_run_is_a_run(way: Way) -> None:
+def test_hooks_of_runs_are_called_for_sub_runs_too(way: Way) -> None:
     hooks = Noting()
     way(agent_with(hooks, plan(task("a", "x")), "<final>task</final>", FINAL))
     assert [note for note in hooks.notes if note[0].startswith("on_run")] == [
@@ -91,7 +91,7 @@ def test_each_sub_run_is_a_run(way: Way) -> None:
     ]  # fmt: skip
 
 
-def test_hooks_may_have_another_base_with_options_of_its_own() -> None:
+def test_hooks_may_have_another_base_class_with_class_options() -> None:
     class Named:
         name = ""
 
@@ -105,7 +105,7 @@ def test_hooks_may_have_another_base_with_options_of_its_own() -> None:
 
 
 @WAYS
-def test_hooks_that_are_not_written_change_nothing(way: Way) -> None:
+def test_hooks_that_are_not_overridden_change_nothing(way: Way) -> None:
     assert way(agent_with(Hooks(), command("echo", "hi"), command("fail", "why"), FINAL)).text == "done"
 
 
@@ -158,7 +158,7 @@ class Verdict(Hooks):
         ([LlmResponse("<final>instead</final>")], "final", "instead"),
     ],
 )
-def test_on_error_decides_what_becomes_of_a_model_call(way: Way, verdicts: list[Any], stop: str, text: str | None) -> None:
+def test_on_error_decides_how_a_failed_model_call_continues(way: Way, verdicts: list[Any], stop: str, text: str | None) -> None:
     hooks = Verdict(*verdicts)
     answers = [RETRYABLE] * len(verdicts)
     result = way(agent_with(hooks, *answers, FINAL))
@@ -181,7 +181,7 @@ def test_on_error_decides_what_becomes_of_a_model_call(way: Way, verdicts: list[
     ],
     ids=str,
 )
-def test_on_error_decides_what_becomes_of_a_tools_call(
+def test_on_error_decides_how_a_failed_tool_call_continues(
     way: Way, verdict: Any, stop: str, error: str | None, results: list[str]
 ) -> None:
     outcomes: list[Any] = [ValueError("not yet"), "at last"]
@@ -214,7 +214,7 @@ def test_on_run_start_may_stop_the_run(way: Way) -> None:
 
 
 @WAYS
-def test_a_hook_that_raises_at_the_end_changes_nothing(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_on_run_end_changes_nothing(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     class Breaks(Hooks):
         def on_run_end(self, run: Any, result: Any) -> None:
             raise ValueError("broken")
@@ -224,7 +224,7 @@ def test_a_hook_that_raises_at_the_end_changes_nothing(way: Way, caplog: pytest.
 
 
 @WAYS
-def test_a_run_that_the_hosts_code_broke_off_has_an_end_event(way: Way) -> None:
+def test_on_run_end_is_called_when_the_hosts_code_ends_the_run_with_an_exception(way: Way) -> None:
     def instructions() -> str:
         if hooks.notes:
             raise LookupError("no more")
@@ -239,7 +239,7 @@ def test_a_run_that_the_hosts_code_broke_off_has_an_end_event(way: Way) -> None:
 
 
 @WAYS
-def test_on_error_asks_the_next_provider_of_a_fallback_before_it(way: Way) -> None:
+def test_on_error_may_use_a_fallback_earlier_in_the_list(way: Way) -> None:
     def down() -> MockProvider:
         return MockProvider().fail_on_step(0, ProviderError("down"))
 
@@ -270,12 +270,12 @@ def one(self: Hooks, ctx: HookContext) -> None: ...
     ("before_tool", lambda self: None, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
     ("on_error", lambda self, ctx, error, how: None, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
 ])  # fmt: skip
-def test_a_hook_that_would_guard_nothing_is_refused_at_its_class(name: str, function: Any, says: str) -> None:
+def test_a_misspelt_or_unusable_hook_is_an_error_when_the_class_is_defined(name: str, function: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         type("Guard", (Hooks,), {name: function})
 
 
-def test_hooks_may_be_static_take_defaults_and_have_helpers() -> None:
+def test_hooks_may_be_static_have_defaults_and_helpers() -> None:
     class Fine(Hooks):
         on_record = 5
 
@@ -291,7 +291,7 @@ def test_hooks_may_be_static_take_defaults_and_have_helpers() -> None:
 
 @WAYS
 @pytest.mark.parametrize("hook", ["before_tool", "after_tool", "before_model", "after_model"])
-def test_a_hook_that_returns_what_nobody_reads_fails_the_call(way: Way, hook: str) -> None:
+def test_a_hook_that_returns_a_value_without_effect_fails_the_call(way: Way, hook: str) -> None:
     guard = type("Guard", (Hooks,), {hook: lambda self, ctx: False})
     recorder = Recorder()
     result = way(agent_with(guard(), command("echo", "hi"), FINAL), recorder=recorder)
@@ -307,7 +307,7 @@ EACH_WAY = pytest.mark.parametrize("way", DURABLE_WAYS, ids=way_id)
 
 
 def finishing(hook: str, text: str = "enough", skill: str | None = None) -> Hooks:
-    """Hooks of which one finishes the run, at a call of that skill if one is named."""
+    """Return hooks of which one finishes the run, if given only at a call of `skill`."""
 
     def finish(self: Hooks, ctx: Any, *error: Any) -> None:
         if skill in (None, getattr(ctx.effect, "skill", None)):
@@ -350,7 +350,7 @@ def test_a_hook_of_a_call_finishes_the_run_with_its_text(way: Way, hook: str) ->
 
 
 @WAYS
-def test_a_skill_finishes_the_run_and_what_it_says_of_a_tag_stays_text(way: Way) -> None:
+def test_a_skill_may_finish_the_run_and_tags_in_its_text_stay_text(way: Way) -> None:
     def finish(ctx: SkillContext[Any]) -> str:
         raise Stop("final", "use <command> here")
 
@@ -361,7 +361,7 @@ def test_a_skill_finishes_the_run_and_what_it_says_of_a_tag_stays_text(way: Way)
 
 
 @WAYS
-def test_the_text_is_checked_as_the_models_answers_are(way: Way) -> None:
+def test_the_text_of_a_hook_is_checked_like_a_models_answer(way: Way) -> None:
     model, outputs = MockProvider(), list[Any]()
     for text in ("8", "many"):
         model = MockProvider(command("look"), "<final>7</final>")
@@ -372,7 +372,7 @@ def test_the_text_is_checked_as_the_models_answers_are(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("guarded", [False, True])
-def test_calls_beside_it_end_first_and_a_guard_among_them_counts_more(way: Way, guarded: bool) -> None:
+def test_concurrent_calls_end_first_and_a_guardrail_takes_precedence_over_the_answer(way: Way, guarded: bool) -> None:
     ended: list[str] = []
 
     def slow(ctx: SkillContext[Any]) -> str:
@@ -390,7 +390,7 @@ def test_calls_beside_it_end_first_and_a_guard_among_them_counts_more(way: Way, 
 
 
 @WAYS
-def test_in_a_sub_run_it_is_the_answer_of_that_alone(way: Way) -> None:
+def test_in_a_sub_run_a_stop_is_the_answer_of_only_that_sub_run(way: Way) -> None:
     clerk = worker(finishing("before_tool", "the clerk's", "look")).as_skill("clerk", "Helps.")
     scripts = {
         "go": [command("clerk", "help"), plan(task("a")), "<final>done</final>"], "help": [command("look")],
@@ -407,7 +407,7 @@ def test_in_a_sub_run_it_is_the_answer_of_that_alone(way: Way) -> None:
 @EACH_WAY
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("hook", ["before_tool", "after_model"])
-def test_a_run_that_was_finished_so_is_resumed_replayed_and_continued(way: DurableWay, hook: str, at_once: bool) -> None:
+def test_a_run_finished_by_a_hook_can_be_resumed_replayed_and_continued(way: DurableWay, hook: str, at_once: bool) -> None:
     store = MemoryStore()
     it = worker(finishing(hook, skill="look" if hook == "before_tool" else None), parallel_skills=at_once)
     scripts = {"go": [command("break_down") + command("look") + command("break_down")]}
@@ -426,7 +426,7 @@ def test_a_run_that_was_finished_so_is_resumed_replayed_and_continued(way: Durab
 
 
 @WAYS
-def test_a_callback_and_instructions_have_no_call_to_finish_with(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_cannot_finish_the_run(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     def stop(*given: Any) -> str:
         raise Stop("final", "mine")
 
@@ -436,6 +436,6 @@ def test_a_callback_and_instructions_have_no_call_to_finish_with(way: Way, caplo
 
 
 @pytest.mark.parametrize("text", ["", None, 5])
-def test_an_answer_that_is_no_text_is_refused_where_it_is_made(text: Any) -> None:
+def test_stop_final_without_a_text_is_an_error(text: Any) -> None:
     with pytest.raises(ValueError, match=r"Stop\('final', text\) needs the answer as text"):
         Stop("final", text)

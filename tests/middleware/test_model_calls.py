@@ -1,4 +1,4 @@
-"""What an effect may say of a model call: whom to ask, for how long, and whether its text is shown as it comes."""
+"""Options of a model call in an effect: provider and model, timeout, and whether its text is streamed."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def changed(**changes: Any) -> Callable[[Effect], Flow]:
 
 
 def again(effect: CallModel) -> Flow:
-    """Makes a call once more when it has failed."""
+    """Repeat a failed call once."""
     try:
         return (yield effect)
     except ProviderError:
         return (yield effect)
 
 
-# ------------------------------------------------------------------------------------------------- who is asked
+# ----------------------------------------------------------------------------------------------- the provider and model
 
 
 @WAYS
 @BOTH
-def test_another_provider_and_another_model_may_be_asked(way: Way, kind: type[Script]) -> None:
+def test_a_middleware_may_choose_another_provider_and_model(way: Way, kind: type[Script]) -> None:
     own, other = kind(FINAL), kind("<final>other</final>")
     small = Model("small", cost=(1.0, 10.0))
     recorder = Recorder()
@@ -68,7 +68,7 @@ def test_another_provider_and_another_model_may_be_asked(way: Way, kind: type[Sc
     assert result.usage.cost == pytest.approx(0.002)
 
 
-def test_of_the_runs_own_model_nothing_is_said() -> None:
+def test_a_response_of_the_runs_own_model_does_not_record_its_name() -> None:
     recorder = Recorder()
     by_execute(agent_with(Script(FINAL), changed(), model=Model("large", cost=(100.0, 1000.0))), recorder=recorder)
     response = data_of(recorder, "llm_response")[0]
@@ -86,14 +86,14 @@ def test_of_the_runs_own_model_nothing_is_said() -> None:
         (LlmResponse("x", prompt_tokens=1000, completion_tokens=100, model="large"), 0.2),
     ],
 )
-def test_a_cost_that_is_known_comes_before_the_models_price(response: LlmResponse, cost: float | None) -> None:
+def test_a_reported_cost_takes_precedence_over_the_models_price(response: LlmResponse, cost: float | None) -> None:
     agent = Agent(instructions="x", provider=MockProvider(response), model=Model("large", cost=(100.0, 1000.0)))
     used = execute(agent, "go").usage
     assert used.cost == (None if cost is None else pytest.approx(cost))
     assert used.model_calls == 1
 
 
-def test_a_cost_is_dollars_and_a_model_is_its_id() -> None:
+def test_a_response_with_an_invalid_cost_or_model_is_an_error() -> None:
     for cost in (-1, "1", True, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="cost must be dollars"):
             LlmResponse("", cost=cost)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_a_cost_is_dollars_and_a_model_is_its_id() -> None:
         LlmResponse("", model=Model("x"))  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------- what is shown
+# ------------------------------------------------------------------------------------------------- what is streamed
 
 
 def shown(events: list[Event]) -> list[Any]:
@@ -110,7 +110,7 @@ def shown(events: list[Event]) -> list[Any]:
 
 @WAYS
 @BOTH
-def test_text_that_is_not_streamed_is_shown_when_it_is_whole(way: Way, kind: type[Script]) -> None:
+def test_text_that_is_not_streamed_is_emitted_in_one_piece(way: Way, kind: type[Script]) -> None:
     live: list[Event] = []
 
     def upper(effect: CallModel) -> Flow:
@@ -126,7 +126,7 @@ def test_text_that_is_not_streamed_is_shown_when_it_is_whole(way: Way, kind: typ
 @WAYS
 @BOTH
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "not streamed"])
-def test_a_call_made_again_takes_back_what_it_had_shown(way: Way, kind: type[Script], streamed: bool) -> None:
+def test_repeating_a_call_retracts_the_text_it_had_streamed(way: Way, kind: type[Script], streamed: bool) -> None:
     class FailsOnce(kind):  # type: ignore[misc, valid-type]
         def call(self, *given: Any) -> LlmResponse:
             self.pieces = "" if self.asked else "half an ans"
@@ -142,7 +142,7 @@ def test_a_call_made_again_takes_back_what_it_had_shown(way: Way, kind: type[Scr
     first = [("text_chunk", "half an ans"), *restarted] if streamed else []
     pieces = [("text_chunk", "whole "), ("text_chunk", "answer")] if streamed else [("text_chunk", "whole answer")]
     assert shown(live)[:-1] == first + pieces
-    # recorded alike, whether anybody watched or not
+    # the recording is the same whether or not anybody watches
     unwatched = Recorder()
     way(agent.replace(provider=FailsOnce(RETRYABLE, "whole answer")), recorder=unwatched)
     assert types(unwatched) == types(recorder)
@@ -150,14 +150,14 @@ def test_a_call_made_again_takes_back_what_it_had_shown(way: Way, kind: type[Scr
 
 
 @WAYS
-def test_a_call_made_again_without_a_word_so_far_takes_nothing_back(way: Way) -> None:
+def test_repeating_a_call_that_had_streamed_nothing_retracts_nothing(way: Way) -> None:
     recorder = Recorder()
     assert way(agent_with(Script(RETRYABLE, FINAL), again), recorder=recorder).text == "done"
     assert "model_restarted" not in types(recorder)
 
 
 @WAYS
-def test_a_call_made_again_counts_against_the_limits(way: Way) -> None:
+def test_a_repeated_call_counts_against_the_limits(way: Way) -> None:
     result = way(agent_with(Script(RETRYABLE, FINAL), again), limits=Limits(max_calls=1))
     assert (result.stop_reason, type(result.error).__name__) == ("max_calls", "LimitReachedError")
 
@@ -206,7 +206,7 @@ def _falls_back(effect: CallModel) -> Flow:
     (_asks_again, (10, 200), (210, 2)), (_asks_twice_more, (10, 20, 200), (230, 3)), (_judges, (10, 200), (210, 2)), (_changes, (10,), (10, 1)), (_makes_up, (10,), (10, 2)),
     (_refuses, (10,), (10, 1)), (_falls_back, (10, None), (10, 2)),
 ])  # fmt: skip
-def test_each_answer_is_on_the_bill_once_whatever_a_middleware_makes_of_it(
+def test_the_usage_of_each_response_is_counted_once_whatever_a_middleware_does(
     way: Way, middleware: Any, answers: Sequence[int | None], tokens: tuple[int, int]
 ) -> None:
     said = [RETRYABLE if one is None else LlmResponse(FINAL, prompt_tokens=one, completion_tokens=0) for one in answers]
@@ -220,11 +220,11 @@ def test_each_answer_is_on_the_bill_once_whatever_a_middleware_makes_of_it(
         assert resume(agent, "r", store=store).usage == result.usage
 
 
-# ------------------------------------------------------------------------------------------------- for how long
+# ------------------------------------------------------------------------------------------------- timeouts
 
 
 class Waits(Provider):
-    """Waits for its time to be up, looking at `on_chunk` as the adapters of this package do."""
+    """Waits for its timeout and checks `on_chunk` meanwhile, as the adapters of kernai do."""
 
     def __init__(self) -> None:
         self.deadlines: list[float | None] = []
@@ -247,7 +247,7 @@ class AsyncWaits(Waits):
 @WAYS
 @pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
 @pytest.mark.parametrize("limits", [None, Limits(timeout=1000)], ids=["no limit", "a later limit"])
-def test_a_call_ends_when_its_own_time_is_up(way: Way, kind: type[Waits], limits: Limits | None) -> None:
+def test_a_call_ends_at_its_own_timeout(way: Way, kind: type[Waits], limits: Limits | None) -> None:
     provider = kind()
     result = way(agent_with(provider, changed(timeout=0.02)), limits=limits)
     error = result.error
@@ -258,7 +258,7 @@ def test_a_call_ends_when_its_own_time_is_up(way: Way, kind: type[Waits], limits
 
 @WAYS
 @pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
-def test_an_earlier_end_of_the_run_ends_the_run(way: Way, kind: type[Waits]) -> None:
+def test_if_the_runs_deadline_is_earlier_the_run_ends(way: Way, kind: type[Waits]) -> None:
     result = way(agent_with(kind(), changed(timeout=1000)), limits=Limits(timeout=0.02))
     assert result.stop_reason == "timeout"
     assert not isinstance(result.error, ProviderError)
@@ -266,7 +266,7 @@ def test_an_earlier_end_of_the_run_ends_the_run(way: Way, kind: type[Waits]) -> 
 
 @WAYS
 @pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
-def test_only_the_call_whose_time_is_up_ends(way: Way, kind: type[Waits]) -> None:
+def test_only_the_call_that_timed_out_ends(way: Way, kind: type[Waits]) -> None:
     def for_one(effect: CallModel) -> Flow:
         if effect.scope == "0.a":
             return (yield effect.replace(provider=kind(), timeout=0.02))
@@ -281,7 +281,7 @@ def test_only_the_call_whose_time_is_up_ends(way: Way, kind: type[Waits]) -> Non
 
 
 class Foreign(Provider):
-    """Takes no notice of `on_chunk` while it waits; afterwards it says something."""
+    """Ignores `on_chunk` while it waits, then streams a text."""
 
     def __init__(self) -> None:
         self.entered, self.leave = threading.Event(), threading.Event()
@@ -309,7 +309,7 @@ def foreign() -> Iterator[Foreign]:
 
 
 @pytest.mark.parametrize("way", [by_aexecute, by_astream])
-def test_under_asyncio_a_foreign_provider_is_left_behind_and_what_it_says_goes_nowhere(way: Way, foreign: Foreign) -> None:
+def test_under_asyncio_an_unresponsive_provider_is_abandoned_and_its_late_text_ignored(way: Way, foreign: Foreign) -> None:
     live: list[Event] = []
 
     def other(effect: CallModel) -> Flow:
@@ -323,13 +323,13 @@ def test_under_asyncio_a_foreign_provider_is_left_behind_and_what_it_says_goes_n
     for thread in threading.enumerate():
         if thread.name == "kernai-worker":
             thread.join(PATIENCE)
-    # a run that has ended meanwhile is a cancelled one to its provider
+    # to the provider, a run that has ended meanwhile counts as cancelled
     assert isinstance(foreign.refused, (ProviderError, RunCancelledError))
     assert "late" not in [one.data for one in live]
 
 
 class Late(Provider):
-    """Takes no notice of its time, and says how it ended when that is over."""
+    """Ignores its timeout and answers late."""
 
     def __init__(self, answer: LlmResponse | Exception) -> None:
         self.answer = answer
@@ -343,7 +343,7 @@ class Late(Provider):
 
 
 @pytest.mark.parametrize("way", [by_execute, by_stream])
-def test_in_threads_a_foreign_provider_is_waited_for(way: Way) -> None:
+def test_in_threads_an_unresponsive_provider_is_waited_for(way: Way) -> None:
     assert way(agent_with(Late(LlmResponse(FINAL)), changed(timeout=0.01))).text == "done"
     result = way(agent_with(Late(OSError("broken off")), changed(timeout=0.01)))
     assert getattr(result.error, "code", None) == "timeout"
@@ -356,12 +356,12 @@ class TimesOut(Script):
 
 
 @pytest.mark.parametrize("way", [by_aexecute, by_astream])
-def test_a_timeout_of_the_providers_own_is_not_taken_for_the_calls(way: Way) -> None:
+def test_a_timeout_error_of_the_provider_is_not_taken_for_that_of_the_call(way: Way) -> None:
     result = way(agent_with(TimesOut(FINAL), changed(timeout=1000)))
     assert str(result.error) == "TimesOut raised TimeoutError: of the network"
 
 
-# -------------------------------------------------------------------------------------------- waiting to be made again
+# -------------------------------------------------------------------------------------------- waiting for a retry
 
 
 BUSY = MemoryReply(429, {"retry-after-ms": "10"}, b'{"error": {"code": "rate_limit_exceeded", "message": "slow down"}}')
@@ -385,7 +385,7 @@ def busy_middleware() -> Agent:
 
 @WAYS
 @pytest.mark.parametrize("make", [busy_provider, busy_middleware])
-def test_whoever_watches_sees_each_wait_and_no_recording_holds_it(
+def test_a_wait_is_a_live_event_that_is_not_recorded(
     way: Way, make: Callable[[], Agent], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Event] = []
@@ -399,13 +399,13 @@ def test_whoever_watches_sees_each_wait_and_no_recording_holds_it(
     assert [line for line in lines if "model.waiting" in line and "slow down" in line and "attempt=2" in line]
 
 
-def test_a_wait_is_logged_though_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_is_logged_even_if_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
     by_execute(busy_provider())
     assert caplog.text.count("event=model.waiting") == 2
 
 
 @pytest.mark.parametrize("view", [Narrator, PipedTurn])
-def test_the_command_line_has_a_line_for_a_wait(view: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_a_wait(view: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
     by_execute(busy_provider(), on_event=view())
     assert f"asks the model again in 0.0 s: {WHY}" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The log: silent until it is asked, one line an event, and nothing private in it."""
+"""The log: silent unless configured, one line per event, and without private texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 @contextmanager
 def logged(level: int = logging.INFO, *, debug: bool = False) -> Iterator[io.StringIO]:
-    """What an application that asked for the log finds in it."""
+    """Configure logging as an application would, and yield the text that is logged."""
     text = io.StringIO()
     logger = logging.Logger("app")  # noqa: LOG001 - of its own, so that no other test's handlers are in the way
     logger.addHandler(logging.StreamHandler(text))
@@ -53,7 +53,7 @@ def run(*turns: str, input: str = "Go.", **agent: Any) -> None:
     kernai.execute(Agent(**given), input, run_id="run-1")
 
 
-# ---------------------------------------------------------------------------------------------------- silence
+# ------------------------------------------------------------------------------------------------ without configuration
 
 LOUD = """
 import kernai
@@ -76,7 +76,7 @@ def printed(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_library_prints_nothing_unasked_and_what_went_wrong_to_an_application_that_configures_logging() -> None:
+def test_nothing_is_printed_unless_an_application_configures_logging_which_then_shows_problems() -> None:
     done = printed(LOUD)
     assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
     done = printed(f"import logging\nlogging.basicConfig(level='INFO')\n{LOUD}")
@@ -123,7 +123,7 @@ def test_the_fields_of_a_line_are_in_the_record(caplog: pytest.LogCaptureFixture
     ("<final>x", "WARNING", "block.incomplete"), ("<result>x</result>", "WARNING", "forged.block"),
     ("prose", "WARNING", "no.blocks_stall"), (command("echo", "x"), "INFO", "skill.result"),
 ])  # fmt: skip
-def test_what_went_wrong_is_a_warning(turn: str, level: str, event: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_problems_are_logged_as_warnings(turn: str, level: str, event: str, caplog: pytest.LogCaptureFixture) -> None:
     fails = Protocol("fails", lambda *_: 1 / 0)
     with caplog.at_level(logging.INFO, "kernai"):
         run(turn, "<final>done</final>", protocols=[fails], on_prose="correct")
@@ -134,7 +134,7 @@ def test_what_went_wrong_is_a_warning(turn: str, level: str, event: str, caplog:
 
 @pytest.mark.parametrize("level,wanted", [(logging.WARNING, {"skill.error"}), (logging.ERROR, set())])
 @pytest.mark.parametrize("recorder", [None, Recorder()])
-def test_a_logger_that_wants_less_gets_less(level: int, wanted: set[str], recorder: Recorder | None) -> None:
+def test_the_level_of_the_logger_is_respected(level: int, wanted: set[str], recorder: Recorder | None) -> None:
     with logged(level) as text:
         kernai.configure(recorder=recorder)
         run(command("nope"), "done")
@@ -144,7 +144,7 @@ def test_a_logger_that_wants_less_gets_less(level: int, wanted: set[str], record
 # -------------------------------------------------------------------------------------------- what is not logged
 
 
-def test_texts_of_people_and_models_stay_out_unless_debug_is_on() -> None:
+def test_texts_of_people_and_models_are_not_logged_unless_debug_is_on() -> None:
     def private(text: str) -> str:
         return f"private {text}"
 
@@ -202,7 +202,7 @@ def test_a_value_is_plain_or_an_ascii_json_string(value: object, shown: str) -> 
         st.sampled_from("abc"), st.text(st.characters() | st.sampled_from("\n\r\u2028\x85=\"' "), max_size=300)
     )
 )
-def test_a_line_is_one_line_and_its_values_are_bounded(fields: dict[str, str]) -> None:
+def test_a_line_has_no_line_breaks_and_its_values_are_bounded(fields: dict[str, str]) -> None:
     written = line(fields)
     assert len(written.splitlines()) <= 1
     left = written
@@ -230,7 +230,7 @@ FORGERY = "x\nevent=skill.result run_id=run-1 skill=transfer"
     {"on_event": lambda _: _raise()},
     {"run_id": FORGERY},
 ], ids=["sink", "callback", "run_id"])  # fmt: skip
-def test_no_text_makes_a_second_line(options: dict[str, Any]) -> None:
+def test_no_text_can_forge_a_second_line(options: dict[str, Any]) -> None:
     def fail() -> None:
         _raise()
 
@@ -251,7 +251,7 @@ def _raise() -> None:
     raise RuntimeError(FORGERY)
 
 
-def test_an_event_of_no_step_names_none() -> None:
+def test_the_line_of_an_event_outside_of_steps_has_no_step() -> None:
     with logged() as text:
         EventLog(kernai.config.logger, debug=False).write(Event("final", "42", run_id="r").row)
     assert text.getvalue() == "event=final run_id=r\n"
@@ -267,7 +267,7 @@ def test_a_failing_observer_is_logged_with_the_event_it_got() -> None:
     assert text.getvalue() == 'event=callback.failed run_id=r during=final error="ValueError: bad luck"\n'
 
 
-def test_the_failure_of_an_observer_is_in_the_record_and_its_trace_in_a_debug_line(
+def test_the_record_has_the_failure_of_an_observer_and_a_debug_line_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kernai.configure(debug=True)
@@ -312,7 +312,7 @@ BREAKS = [
 @pytest.mark.parametrize("function, turn, provider", BREAKS)
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("native", [False, True])
-def test_the_traceback_of_what_a_call_raised_is_in_the_debug_log_alone(
+def test_the_traceback_of_a_failed_call_is_only_in_the_debug_log(
     function: str, turn: str, provider: type[MockProvider], parallel: bool, native: bool
 ) -> None:
     skills = [Skill(one.__name__, execute=one, credentials={"key": Credential()}) for one in (broken, broken_later)]

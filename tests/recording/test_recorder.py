@@ -1,5 +1,5 @@
-"""The recorder: every event of a run, in order, before it happens, and nothing that must not be kept. A recording is read
-from whichever file it was written to.
+"""The recorder has every event of a run, in order, and nothing that must not be kept. Recordings are read from files of
+every format.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ECHO = command("echo", "x" * 200)
 
 
 def recorded(*turns: str, **agent: Any) -> Recorder:
-    """The recording of a run of a few turns, each of which used 10 tokens for the prompt and 1 for the rest."""
+    """Record a run of a few turns, each of which used 10 prompt tokens and 1 completion token."""
     recorder = Recorder()
     given = {"instructions": "Work.", "skills": [echo], "on_prose": "accept", **agent}
     provider = MockProvider(*turns).with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
@@ -46,10 +46,10 @@ def recorded(*turns: str, **agent: Any) -> Recorder:
     return recorder
 
 
-# -------------------------------------------------------------------------------------------------- looking in
+# -------------------------------------------------------------------------------------------------- reading events
 
 
-def test_a_recording_is_looked_at_by_type_by_step_and_as_a_whole() -> None:
+def test_events_can_be_read_by_type_by_step_and_all_together() -> None:
     recorder = recorded(ECHO, "done")
     types = [event.type for event in recorder.entries]
     assert types == [
@@ -61,13 +61,13 @@ def test_a_recording_is_looked_at_by_type_by_step_and_as_a_whole() -> None:
     assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["echo"]
     assert recorder.for_event("nope") == recorder.for_step(7) == []
     with pytest.raises(ValueError, match="there is no event 'skil_error'; did you mean 'skill_error'"):
-        recorder.for_event("skil_error")  # an assertion that there are none would hold
+        recorder.for_event("skil_error")  # otherwise an assertion that there are no events would pass
     assert recorder.to_list() == [event.to_dict() for event in recorder.entries]
     assert json.loads(recorder.to_json()) == recorder.to_list()
     assert recorder.to_json().isascii()
 
 
-def test_a_recorder_can_be_emptied_and_used_again() -> None:
+def test_a_recorder_can_be_cleared_and_used_again() -> None:
     recorder = recorded(ECHO, "done")
     kept = recorder.entries
     recorder.clear()
@@ -102,7 +102,7 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
         Recorder(Late())  # type: ignore[arg-type]  # likewise
 
 
-def test_the_first_sink_that_keeps_events_is_looked_into() -> None:
+def test_events_are_read_from_the_first_sink_that_keeps_them() -> None:
     memory = MemorySink()
     recorder = Recorder(CompositeSink(CompositeSink(), CompositeSink(memory), MemorySink()))
     recorder.record(Event("final"))
@@ -112,7 +112,7 @@ def test_the_first_sink_that_keeps_events_is_looked_into() -> None:
 # ---------------------------------------------------------------------------------------------------- tokens
 
 
-def test_tokens_add_up_by_run_by_step_and_by_task() -> None:
+def test_tokens_are_summed_by_run_by_step_and_by_task() -> None:
     recorder = recorded(plan(task("a"), task("b")), "A!", ECHO, "B!", "done")
     assert recorder.token_usage() == Usage(50, 5, 55, None, 5)
     assert recorder.token_usage_per_task() == {
@@ -123,7 +123,7 @@ def test_tokens_add_up_by_run_by_step_and_by_task() -> None:
     assert recorder.token_usage_per_step() == {0: Usage(30, 3, 33, None, 3), 1: Usage(20, 2, 22, None, 2)}
 
 
-def test_a_recording_knows_what_the_calls_cost() -> None:
+def test_a_recording_has_the_cost_of_the_calls() -> None:
     recorder = Recorder()
     agent = Agent(instructions="", skills=[echo], model=Model("m", cost=(1.0, 10.0)))
     provider = MockProvider(ECHO, "<final>done</final>").with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
@@ -142,10 +142,10 @@ def test_tokens_that_no_call_reported_are_unknown() -> None:
     assert Recorder().token_usage_per_step() == {}
 
 
-# ---------------------------------------------------------------------------------- the tape in a recording
+# ---------------------------------------------------------------------------------- the messages in a recording
 
 
-def test_the_tape_in_a_recording_is_what_was_sent_and_stays_so() -> None:
+def test_the_recorded_messages_are_those_that_were_sent_at_each_step() -> None:
     recorder = recorded(ECHO, "done")
     first, second = (event.data for event in recorder.for_event("messages_sent"))
     assert [message["role"] for message in first] == ["system", "user"]
@@ -156,7 +156,7 @@ def test_the_tape_in_a_recording_is_what_was_sent_and_stays_so() -> None:
     assert list(second[:2]) == list(first)
 
 
-def test_without_expansion_a_recording_grows_with_the_run_and_not_with_its_square(tmp_path: Path) -> None:
+def test_without_expansion_the_size_of_a_recording_is_linear_in_the_length_of_the_run(tmp_path: Path) -> None:
     def sizes(steps: int) -> tuple[int, int, int]:
         path, memory = tmp_path / f"{steps}.jsonl", MemorySink()
         with JsonlSink(path) as file:
@@ -199,11 +199,11 @@ def test_media_are_recorded_as_references_without_payload_and_without_a_urls_que
     assert [len(recorder.for_event(f"{kind}_result")) for kind in ("skill", "protocol")] == [2, 1]
     for text in (recorder.to_json(), recorder.to_json(expand=False), repr(recorder.entries)):
         assert "hunter2" not in text
-        assert "aHVudGVyMg" not in text  # nor as base64
+        assert "aHVudGVyMg" not in text  # the payload is not there as base64 either
         assert secret.id in text
 
 
-# ----------------------------------------------------------------------------------------------- what is odd
+# ----------------------------------------------------------------------------------------------- odd values
 
 
 class ToDictFails:
@@ -227,7 +227,7 @@ ODD: dict[str, object] = {
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("debug", [False, True])
-def test_whatever_the_host_hands_in_is_recorded_as_valid_json(
+def test_any_object_passed_by_the_host_is_recorded_as_valid_json(
     name: str, debug: bool, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "kernai")
@@ -263,7 +263,7 @@ def test_any_model_text_is_recorded_unchanged(tmp_path: Any) -> None:
 # ---------------------------------------------------------------------------------------------- which recorder
 
 
-def test_the_recorder_of_the_run_goes_before_the_configured_one_and_keeps_runs_apart_by_id() -> None:
+def test_the_runs_recorder_is_used_instead_of_the_configured_one_and_tells_runs_apart_by_id() -> None:
     configured, own = Recorder(), Recorder()
     kernai.configure(recorder=configured)
     agent = Agent(instructions="", provider=MockProvider("done"))
@@ -278,7 +278,7 @@ def test_the_recorder_of_the_run_goes_before_the_configured_one_and_keeps_runs_a
 
 @pytest.fixture
 def run(tmp_path: Path) -> Recorder:
-    """Three steps, written line by line to run.jsonl as they happened."""
+    """Record a run of three steps, which is also written to run.jsonl line by line."""
     memory = MemorySink()
     with JsonlSink(tmp_path / "run.jsonl") as lines:
         provider = MockProvider(command("echo", "\ud800é"), command("echo", "b"), "<final>done</final>")
@@ -288,7 +288,7 @@ def run(tmp_path: Path) -> Recorder:
 
 
 @pytest.mark.parametrize("form", ["whole", "compact", "lines", "under events", "compact under events"])
-def test_every_form_of_a_recording_gives_the_same_events(tmp_path: Path, run: Recorder, form: str) -> None:
+def test_every_format_of_a_recording_has_the_same_events(tmp_path: Path, run: Recorder, form: str) -> None:
     texts = {
         "whole": run.to_json(),
         "compact": run.to_json(expand=False),
@@ -301,7 +301,7 @@ def test_every_form_of_a_recording_gives_the_same_events(tmp_path: Path, run: Re
     assert read_recording(path) == run.to_list()
 
 
-def test_lines_are_read_without_the_last_one_that_a_crash_cut_off(tmp_path: Path, run: Recorder) -> None:
+def test_a_last_line_cut_off_by_a_crash_is_ignored(tmp_path: Path, run: Recorder) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     assert read_recording(path) == run.to_list()[:-1]
@@ -319,7 +319,7 @@ def test_lines_rewritten_in_utf_8_are_read_too(tmp_path: Path) -> None:
     assert [entry.get("data") for entry in read_recording(path)] == [None, "café"]
 
 
-def test_an_entry_that_lacks_what_its_type_has_is_read_as_it_is(tmp_path: Path) -> None:
+def test_an_entry_that_lacks_the_fields_of_its_type_is_read_unchanged(tmp_path: Path) -> None:
     entries = [{"event": "messages_sent"}, {"event": "messages_sent", "data": 7, "scope": ["x"]}, {"event": "new"}]
     path = tmp_path / "run.json"
     path.write_text(json.dumps(entries))
@@ -347,7 +347,7 @@ def test_an_entry_that_lacks_what_its_type_has_is_read_as_it_is(tmp_path: Path) 
         (b'{"event": "run_start"}\n' + b"[" * 100_000 + b"\n\n", ":2 is not JSON"),
     ],
 )
-def test_a_file_that_is_no_recording_is_named_with_its_fault(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_a_file_that_is_not_a_recording_is_an_error_that_says_why(tmp_path: Path, content: bytes, fault: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
     with pytest.raises(KernaiError) as caught:

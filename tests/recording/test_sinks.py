@@ -1,4 +1,4 @@
-"""Sinks: every event is written and can be read back whole, whatever fails beside it."""
+"""Sinks write every event so that it can be read back complete, whatever else fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TURNS = st.sampled_from([
 
 
 def run_of(turns: list[str], every: int, sink: Any, **options: Any) -> None:
-    """A run whose instructions change with every so many steps, and whose prose is no answer."""
+    """Record a run whose instructions change every few steps, and in which prose is not an answer."""
     left = [0]
 
     def instructions() -> str:
@@ -48,7 +48,7 @@ def run_of(turns: list[str], every: int, sink: Any, **options: Any) -> None:
 
 @pytest.mark.slow
 @given(st.lists(TURNS, min_size=1, max_size=8), st.integers(1, 4), st.booleans())
-def test_what_is_written_is_read_as_it_was_recorded(turns: list[str], every: int, twice: bool) -> None:
+def test_events_are_read_from_a_file_as_they_were_recorded(turns: list[str], every: int, twice: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.jsonl")
         memory = MemorySink()
@@ -63,7 +63,7 @@ def test_what_is_written_is_read_as_it_was_recorded(turns: list[str], every: int
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path, is_reopened: bool) -> None:
+def test_two_runs_with_the_same_id_in_one_file_keep_their_own_messages(tmp_path: Path, is_reopened: bool) -> None:
     memory, file = MemorySink(), JsonlSink(tmp_path / "run.jsonl")
     for number in range(2):
         if is_reopened:
@@ -77,7 +77,7 @@ def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])
-def test_a_run_id_that_is_used_again_begins_with_no_messages(start: dict[str, str], whole: list[str] | None) -> None:
+def test_a_second_run_with_the_same_id_starts_without_messages(start: dict[str, str], whole: list[str] | None) -> None:
     sent = {"event": "messages_sent", "run_id": "r", "scope": ""}
     entries: list[dict[str, Any]] = [{**sent, "data": ["a"]}, {"event": "run_start", "run_id": "r", "scope": "", **start}, {**sent, "since": 1, "data": ["b"]}]
     if whole is None:
@@ -94,7 +94,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_file_that_was_cut_off_anywhere_is_added_to_and_read_without_that_line(
+def test_a_file_cut_off_anywhere_can_be_appended_to_and_read_without_that_line(
     at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, after = tmp_path / "run.jsonl", Event("final", "after", run_id="a")
@@ -119,7 +119,7 @@ def test_a_file_that_was_cut_off_anywhere_is_added_to_and_read_without_that_line
     *[(line, "JSON") for line in ("{nonsense", '{"event": nonsense}', '{"event": "x"} y', '{"event": tru, "a": 1}', "{'a': 1}")],
     *[(line, "an event") for line in ("5", "[]", '"text"', "null")],
 ])
-def test_a_line_that_was_not_cut_off_and_is_no_event_is_named(tmp_path: Path, line: str, fault: str) -> None:
+def test_a_complete_line_that_is_not_an_event_is_an_error_with_its_number(tmp_path: Path, line: str, fault: str) -> None:
     (tmp_path / "run.jsonl").write_text(f'{{"event": "final"}}\n{line}\n{{"event": "final"}}\n')
     with pytest.raises(KernaiError, match=rf"run\.jsonl:2 is not {fault}"):
         JsonlSink.read(tmp_path / "run.jsonl")
@@ -127,8 +127,8 @@ def test_a_line_that_was_not_cut_off_and_is_no_event_is_named(tmp_path: Path, li
 
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="a file's size cannot be limited here")
 @pytest.mark.parametrize("room", [0, 1, 50, 700, 1500, 3000])
-def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_alone(room: int, tmp_path: Path) -> None:
-    """A process limit simulates a full disk: the write that does not fit is partial, and later ones are refused."""
+def test_only_the_events_written_while_the_disk_is_full_are_lost(room: int, tmp_path: Path) -> None:
+    """A process limit simulates a full disk: the write that does not fit is partial, and later ones fail."""
     import resource
 
     path, memory = tmp_path / "run.jsonl", MemorySink()
@@ -142,7 +142,7 @@ def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_alone(ro
                 file.record(event)
             except OSError:
                 lost.append(event.type)
-                # there is room again for what comes next
+                # now there is room again
                 resource.setrlimit(resource.RLIMIT_FSIZE, before)
                 return
             assert path.stat().st_size > at
@@ -159,11 +159,11 @@ def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_alone(ro
     assert JsonlSink.read(path)[1:] == Recorder(memory).to_list()
 
 
-def test_a_killed_run_and_a_later_run_of_its_id_are_read_separately(tmp_path: Path) -> None:
+def test_a_killed_run_and_a_later_run_with_the_same_id_are_read_separately(tmp_path: Path) -> None:
     path, memory = tmp_path / "run.jsonl", MemorySink()
 
     class Killed:
-        """The process of the run dies in its third model call, before a sub-run has recorded its end."""
+        """Simulates a process that dies in its third model call, before a sub-run has recorded its end."""
 
         def __init__(self, sink: CompositeSink) -> None:
             self.sink = sink
@@ -180,7 +180,7 @@ def test_a_killed_run_and_a_later_run_of_its_id_are_read_separately(tmp_path: Pa
     assert JsonlSink.read(path) == Recorder(memory).to_list()
 
 
-def test_what_a_recording_no_longer_needs_of_a_run_is_not_kept(tmp_path: Path) -> None:
+def test_a_sink_frees_the_memory_of_ended_runs(tmp_path: Path) -> None:
     with JsonlSink(tmp_path / "run.jsonl") as file:
         run_of([command("echo", "x"), "<final>done</final>"], 1, file)
         tracemalloc.start()
@@ -196,7 +196,7 @@ def test_what_a_recording_no_longer_needs_of_a_run_is_not_kept(tmp_path: Path) -
     assert left < 300_000
 
 
-def test_a_pipe_keeps_its_mode_and_its_events_come_out(tmp_path: Path) -> None:
+def test_a_pipe_keeps_its_mode_and_delivers_the_events(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path, 0o644)
     os.chmod(path, 0o644)
@@ -252,7 +252,7 @@ print(hung, [one["step"] for one in JsonlSink.read(sys.argv[1]) if one["run_id"]
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_that_is_forked_while_threads_write_finds_every_lock_open(tmp_path: Path) -> None:
+def test_no_lock_is_held_in_a_child_forked_while_threads_write(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING, str(tmp_path / "run.jsonl")], capture_output=True, text=True, check=True
     )
@@ -297,7 +297,7 @@ with JsonlSink(sys.argv[1]) as sink:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_two_processes_with_other_seeds_of_hashes_record_the_same(tmp_path: Path) -> None:
+def test_processes_with_different_hash_seeds_record_the_same(tmp_path: Path) -> None:
     recorded = []
     for seed in ("0", "1", "2"):
         path = tmp_path / f"{seed}.jsonl"
@@ -313,7 +313,7 @@ def test_two_processes_with_other_seeds_of_hashes_record_the_same(tmp_path: Path
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_file_is_for_its_owner_alone_whatever_the_umask_and_its_mode_before(tmp_path: Path, is_there: bool) -> None:
+def test_only_the_owner_can_read_a_file_whatever_the_umask_and_its_earlier_mode(tmp_path: Path, is_there: bool) -> None:
     path, before = tmp_path / "run.jsonl", os.umask(0)
     try:
         if is_there:
@@ -325,7 +325,7 @@ def test_a_file_is_for_its_owner_alone_whatever_the_umask_and_its_mode_before(tm
     assert JsonlSink.read(path) == []
 
 
-def test_a_sink_works_where_the_system_has_no_modes_of_open_files(
+def test_a_sink_works_on_systems_without_fchmod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "fchmod")
@@ -344,7 +344,7 @@ def test_a_line_is_in_the_file_when_record_returns(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_a_closed_sink_says_so_and_closing_twice_is_fine(tmp_path: Path) -> None:
+def test_recording_to_a_closed_sink_is_an_error_and_closing_twice_is_not(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "run.jsonl")
     sink.close()
     sink.close()
@@ -365,8 +365,8 @@ def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
         assert [one["step"] for one in entries if one["run_id"] == str(number)] == list(range(50))
 
 
-def test_messages_that_are_no_longer_a_growing_tape_are_written_whole(tmp_path: Path) -> None:
-    """Whoever records events of their own may send any list."""
+def test_messages_that_do_not_continue_the_previous_ones_are_written_in_full(tmp_path: Path) -> None:
+    """Hosts that record their own events may send any list."""
     lists = [[{"role": "system", "content": "s"}, {"role": "user", "content": str(at)}] for at in range(3)]
     lists += [lists[0][:1], [], lists[2]]
     with JsonlSink(tmp_path / "run.jsonl") as sink:
@@ -390,7 +390,7 @@ class Failing:
         raise self.error
 
 
-def test_a_sink_that_fails_does_not_keep_the_event_from_the_others() -> None:
+def test_a_failing_sink_does_not_keep_an_event_from_the_others() -> None:
     first, memory, second = Failing(ValueError("first")), MemorySink(), Failing(ValueError("second"))
     with pytest.raises(ValueError, match="first"):
         CompositeSink(first, memory, second).record(Event("final"))

@@ -1,4 +1,4 @@
-"""What an agent may call: listed, shown in the prompt and allowed at the call by one and the same answer."""
+"""What an agent may call: the listing, the prompt and the check at the call agree."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def registered(*names: str) -> None:
 
 
 def listed(skills: Any, model: Model = BLIND) -> list[str]:
-    """The names in the listing, in its order."""
+    """Return the names in the listing, in order."""
     prompt = Agent(instructions="", skills=skills, model=model, list_skills=True).system_prompt()
     return re.findall(r"^### (\w+)$", prompt, re.MULTILINE)
 
 
 def answer(agent: Agent, *calls: str) -> list[str]:
-    """What the model reads for its calls."""
+    """Return what the model reads in answer to its calls."""
     messages = ByHand(agent, provider=MockProvider("".join(calls), "<final>done</final>")).run("Go.").messages
     return [message.text for message in messages[2:-1]]
 
@@ -52,7 +52,7 @@ def answer(agent: Agent, *calls: str) -> list[str]:
     (["see", "b", "nope", "a"], None, ["b", "a"], ["see", "b", "a"]),
     (["a"], ["b"], [], []),
 ])  # fmt: skip
-def test_what_is_visible_is_what_scope_configuration_and_model_allow(
+def test_the_listing_has_the_skills_that_scope_configuration_and_model_allow(
     scope: Any, allowed: Sequence[str] | None, visible: list[str], to_the_seeing: list[str]
 ) -> None:
     registered("a", "b")
@@ -61,7 +61,7 @@ def test_what_is_visible_is_what_scope_configuration_and_model_allow(
     assert listed(scope, SEEING) == to_the_seeing
 
 
-def test_a_skill_given_directly_goes_before_the_registered_one_of_its_name() -> None:
+def test_a_skill_passed_as_an_object_takes_precedence_over_the_registered_one() -> None:
     registered("a", "b")
     own = Skill("a", execute=lambda: "own")
     assert answer(Agent(instructions="", skills=[own, "b"]), command("a"), command("b")) == [
@@ -71,7 +71,7 @@ def test_a_skill_given_directly_goes_before_the_registered_one_of_its_name() -> 
     assert answer(Agent(instructions="", skills=["a"]), command("a")) == ['<block type="result" name="a">a</block>']
 
 
-def test_a_skill_given_directly_is_held_to_the_allow_list_too() -> None:
+def test_the_allow_list_applies_to_a_skill_passed_as_an_object_too() -> None:
     kernai.configure(allowed_skills=["b"])
     own = made("a")
     assert listed([own]) == []
@@ -80,14 +80,14 @@ def test_a_skill_given_directly_is_held_to_the_allow_list_too() -> None:
     ]
 
 
-def test_the_same_name_asked_for_twice_has_the_same_answer() -> None:
+def test_calling_the_same_name_twice_gives_the_same_answer() -> None:
     registered("a")
     for scope in (None, "all"):
         answers = answer(Agent(instructions="", skills=scope), *[command(one) for one in ("a", "nope", "a", "nope")])
         assert answers[:2] == answers[2:]
 
 
-def test_a_skill_replaced_or_removed_during_a_run_is_so_at_the_next_call() -> None:
+def test_replacing_or_removing_a_skill_during_a_run_affects_the_next_call() -> None:
     def swap() -> None:
         kernai.skills.register(Skill("a", execute=lambda: "new"))
 
@@ -108,7 +108,7 @@ NAMES = ("a", "b", "c", "see", "nope")
     st.one_of(st.none(), st.lists(st.sampled_from(NAMES))),
     st.sampled_from([BLIND, SEEING]),
 )
-def test_what_is_hidden_is_refused_and_what_is_listed_runs(scope: Any, allowed: list[str] | None, model: Model) -> None:
+def test_exactly_the_listed_skills_can_be_called(scope: Any, allowed: list[str] | None, model: Model) -> None:
     with kernai.isolated():
         registered("a", "b", "c")
         kernai.configure(allowed_skills=allowed)
@@ -129,7 +129,7 @@ def test_what_is_hidden_is_refused_and_what_is_listed_runs(scope: Any, allowed: 
 @pytest.mark.parametrize("scope,visible", [
     (None, ["p", "q"]), ([], []), (["q", "nope"], ["q"]), (["q", "p"], ["p", "q"]),
 ])  # fmt: skip
-def test_protocols_are_all_those_registered_or_those_that_are_named(scope: Any, visible: list[str]) -> None:
+def test_an_agent_has_all_registered_protocols_or_those_it_names(scope: Any, visible: list[str]) -> None:
     for name in ("p", "q"):
         kernai.protocols.register(name, lambda *_: "yes")
     agent = Agent(instructions="", protocols=scope)
@@ -140,7 +140,7 @@ def test_protocols_are_all_those_registered_or_those_that_are_named(scope: Any, 
         assert ("is not allowed" in text) == (name not in visible)
 
 
-def test_a_protocol_given_directly_goes_before_the_registered_one_of_its_name() -> None:
+def test_a_protocol_passed_as_an_object_takes_precedence_over_the_registered_one() -> None:
     kernai.protocols.register("p", lambda *_: "theirs")
     kernai.protocols.register("q", lambda *_: "theirs")
     agent = Agent(instructions="", protocols=[Protocol("p", lambda *_: "mine"), "q"])
@@ -165,7 +165,7 @@ def test_a_skill_registered_during_a_run_may_be_called_by_an_agent_with_all_skil
     assert ["### new" in prompt for prompt in prompts] == [False, True, True]
 
 
-def test_an_agent_that_is_registered_between_two_runs_asks_as_it_says() -> None:
+def test_an_agent_registered_as_a_skill_between_two_runs_asks_for_its_approvals() -> None:
     asked: list[str] = []
 
     def approve(call: Any) -> bool:
@@ -205,14 +205,14 @@ def test_a_registered_skill_takes_trusted_values_from_a_registered_directory(sco
     assert paid == ["ann", "ann"]
 
 
-def test_a_run_does_as_much_whether_ten_skills_are_registered_or_a_thousand() -> None:
+def test_the_work_of_a_run_does_not_depend_on_the_number_of_registered_skills() -> None:
     agent = Agent(instructions="", skills="all")
     counted: list[int] = []
     calls: list[str] = []
     for count in (10, 1000):
         for number in range(count):
             kernai.skills.register(made(f"skill_{number}"))
-        for _ in range(2):  # the first run may look at what is new
+        for _ in range(2):  # the first run may process the new skills
             calls.clear()
             sys.setprofile(lambda _frame, kind, _argument: calls.append(kind))
             try:

@@ -1,4 +1,4 @@
-"""Configuration: one object for ever, changed in place, put back whole."""
+"""Configuration: a single object that is changed in place and restored completely."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def state() -> dict[str, object]:
     return {name: getattr(kernai.config, name) for name in OPTIONS}
 
 
-def test_each_option_is_set_in_place_and_the_others_stay() -> None:
+def test_setting_one_option_does_not_change_the_others() -> None:
     config = kernai.config
     for name, value in OPTIONS.items():
         before = state()
@@ -50,7 +50,7 @@ def test_a_list_of_allowed_skills_is_copied() -> None:
     assert state()["allowed_skills"] is None
 
 
-def test_none_puts_an_option_back_to_its_default() -> None:
+def test_none_restores_the_default_of_an_option() -> None:
     kernai.configure(**OPTIONS)
     kernai.configure(
         default_provider=None,
@@ -73,7 +73,7 @@ def test_none_puts_an_option_back_to_its_default() -> None:
     ({"setting_resolver": str}, "setting_resolver"),
     ({"default_provider": MockProvider}, "default_provider"), ({"recorder": Recorder}, "recorder"),
 ])  # fmt: skip
-def test_a_wrong_option_is_named_and_nothing_changes(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_is_an_error_that_names_it_and_nothing_changes(options: dict[str, Any], message: str) -> None:
     before = state()
     with pytest.raises(TypeError, match=message):
         kernai.configure(**{"debug": True, **options} if "debug" not in options else options)
@@ -95,7 +95,7 @@ def test_reset_restores_all_defaults_and_empties_both_registries() -> None:
     assert (kernai.config, kernai.skills, kernai.protocols) == (config, skills, protocols)
 
 
-def test_isolated_puts_everything_back_whatever_was_done() -> None:
+def test_isolated_restores_everything() -> None:
     kernai.configure(debug=True, allowed_skills=["a"])
     kernai.skills.register(echo)
     kernai.protocols.register("p", lambda *_: "")
@@ -116,7 +116,7 @@ def test_isolated_puts_everything_back_whatever_was_done() -> None:
     assert (state(), kernai.skills.all(), kernai.protocols.all()) == (before, skills, protocols)
 
 
-def test_isolated_starts_from_what_is_there() -> None:
+def test_isolated_starts_with_the_current_state() -> None:
     kernai.skills.register(echo)
     with kernai.isolated():
         assert kernai.skills.all() == [echo]
@@ -124,10 +124,10 @@ def test_isolated_starts_from_what_is_there() -> None:
     assert kernai.skills.find("echo") is echo
 
 
-# ------------------------------------------------------------------------------------------------- what it does
+# ------------------------------------------------------------------------------------------------- its effects
 
 
-def test_the_default_provider_serves_runs_and_agents_that_name_none() -> None:
+def test_the_default_provider_is_used_if_neither_run_nor_agent_names_one() -> None:
     agents, theirs, default = MockProvider("the agent's"), MockProvider("the run's"), MockProvider("the default")
     kernai.configure(default_provider=default)
     assert kernai.run(Agent(instructions=""), "Go.") == "the default"
@@ -150,7 +150,7 @@ def test_configuration_is_read_when_the_run_starts() -> None:
     assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["change", "echo"]
 
 
-def test_configuration_shows_itself_without_a_secret() -> None:
+def test_the_repr_of_the_configuration_shows_no_secret() -> None:
     kernai.configure(credential_resolver=MappingResolver({"key": "hunter2"}))
     shown = repr(kernai.config)
     assert "debug=False" in shown
@@ -162,13 +162,13 @@ def test_configuration_shows_itself_without_a_secret() -> None:
     ("allowed_skills", "search", TypeError, "allowed_skills must be a list of names or None"),
     ("debug", "yes", TypeError, "debug must be True or False"),
 ])  # fmt: skip
-def test_assignment_is_checked_as_configure_is(name: str, value: object, error: type[Exception], says: str) -> None:
+def test_an_assigned_option_is_checked_as_by_configure(name: str, value: object, error: type[Exception], says: str) -> None:
     before = kernai.config.snapshot()
     with pytest.raises(error, match=re.escape(says)):
         setattr(kernai.config, name, value)
     assert kernai.config.snapshot() == before
 
 
-def test_what_is_assigned_is_configured() -> None:
+def test_an_option_can_be_set_by_assignment() -> None:
     kernai.config.allowed_skills = ["a"]  # type: ignore[assignment]
     assert kernai.config.allowed_skills == ("a",)

@@ -1,4 +1,4 @@
-"""Credentials and settings: where values come from, what is missing, and that no secret ever shows."""
+"""Credentials and settings: where values come from, missing ones, and that no secret is ever shown."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def context(**options: Any) -> SkillContext[Any]:
         ("Straße.2", "clé", "KERNAI_SKILL_STRASSE_2_CL_"),
     ],
 )
-def test_the_environment_variable_of_a_key(skill_name: str, key: str, variable: str) -> None:
+def test_the_name_of_the_environment_variable_of_a_key(skill_name: str, key: str, variable: str) -> None:
     assert environment_name(skill_name, key) == variable
 
 
-def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_environment_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "")
     with pytest.raises(CredentialMissingError):
         context().credential("api_key")
@@ -75,8 +75,8 @@ def test_a_rotated_value_is_seen_at_the_next_read(monkeypatch: pytest.MonkeyPatc
 # --------------------------------------------------------------------------------------------------- resolvers
 
 
-def test_the_configured_resolvers_serve_where_none_was_given() -> None:
-    ctx = context()  # made before: the resolvers are looked up when a key is read
+def test_the_configured_resolvers_are_used_if_none_was_given() -> None:
+    ctx = context()  # created first, because the resolvers are looked up when a key is read
     configure(credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
               setting_resolver=MappingResolver({"find it": {"timeout": "7"}}))
     assert ctx.credential("api_key") == SECRET
@@ -87,7 +87,7 @@ def test_the_configured_resolvers_serve_where_none_was_given() -> None:
         ctx.credential("api_key")
 
 
-def test_a_context_takes_a_mapping_of_its_own_keys_or_a_resolver() -> None:
+def test_a_context_accepts_a_mapping_of_keys_or_a_resolver() -> None:
     class Resolver:
         def resolve(self, skill_name: str, key: str, /) -> str | None:
             return f"{skill_name}/{key}"
@@ -123,7 +123,7 @@ def test_a_mapping_resolver_keeps_skills_apart() -> None:
     assert resolver.resolve("c", "a") is None
 
 
-def test_a_mapping_resolver_of_something_else_is_a_type_error() -> None:
+def test_a_mapping_resolver_made_of_anything_else_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="values must be a mapping"):
         MappingResolver([SECRET])  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ def test_a_mapping_resolver_of_something_else_is_a_type_error() -> None:
 # -------------------------------------------------------------------------------------------------- credentials
 
 
-def test_a_required_credential_that_is_missing_names_skill_key_and_variable_when_it_is_read() -> None:
+def test_reading_a_missing_credential_is_an_error_that_names_skill_key_and_variable() -> None:
     ctx = context()
     with pytest.raises(CredentialMissingError) as caught:
         ctx.credential("api_key")
@@ -139,7 +139,7 @@ def test_a_required_credential_that_is_missing_names_skill_key_and_variable_when
         assert part in str(caught.value)
 
 
-def test_an_optional_credential_that_is_missing_is_its_default() -> None:
+def test_a_missing_optional_credential_has_its_default() -> None:
     ctx = context(credentials={})
     assert ctx.credential("spare") is None
     assert ctx.credential("optional") == "o"
@@ -155,13 +155,13 @@ def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
         SkillContext(skill_with()).credential("x")
 
 
-def test_a_protocols_handler_has_neither() -> None:
+def test_a_protocols_handler_has_neither_credentials_nor_settings() -> None:
     for read in (SkillContext(None).credential, SkillContext(None).setting):
         with pytest.raises(KernaiError, match="a protocol's handler has no"):
             read("api_key")
 
 
-def test_a_credential_that_is_no_text_is_an_error_without_the_value() -> None:
+def test_a_credential_that_is_not_text_is_an_error_that_does_not_show_it() -> None:
     with pytest.raises(KernaiError) as caught:
         context(credentials={"api_key": 123456789}).credential("api_key")
     assert "must be text, not int" in str(caught.value)
@@ -174,7 +174,7 @@ def test_a_wrong_argument_of_a_credential_is_a_type_error(options: dict[str, Any
         Credential(**options)
 
 
-def test_no_representation_shows_a_value() -> None:
+def test_no_repr_shows_a_credential() -> None:
     declared = skill_with(credentials={"k": Credential(default=SECRET)})
     ctx = SkillContext(declared, credentials={"k": SECRET})
     ctx.credential("k")
@@ -214,7 +214,7 @@ def test_a_setting_is_converted_to_its_type(kind: Any, given: object, expected: 
      (date, "never", "date"), (list[int], "[1, ", "list of integer"), (list[int], '["a"]', "integer"),
      (Literal["a"], "b", '"a"'), (int, "[" * 100_000, "integer")],
 )
-def test_a_bad_setting_names_setting_variable_expected_type_and_value(kind: Any, given: str, expected: str) -> None:
+def test_an_invalid_setting_is_an_error_with_its_name_variable_expected_type_and_value(kind: Any, given: str, expected: str) -> None:
     declared = skill_with(settings={"s": Setting(kind)})
     with pytest.raises(KernaiError) as caught:
         SkillContext(declared, settings={"s": given}).setting("s")
@@ -224,12 +224,12 @@ def test_a_bad_setting_names_setting_variable_expected_type_and_value(kind: Any,
     assert len(text) < 300
 
 
-def test_a_setting_without_a_value_is_its_default_unconverted() -> None:
+def test_a_setting_without_a_value_has_its_default_unconverted() -> None:
     declared = skill_with(settings={"a": Setting(int), "b": Setting(int, default="none"), "c": Setting(default=None)})
     ctx = SkillContext(declared, settings={"c": None})
     assert [ctx.setting(key) for key in "abc"] == [None, "none", None]
 
 
-def test_a_setting_of_an_unsupported_type_is_a_type_error_where_it_is_declared() -> None:
+def test_declaring_a_setting_of_an_unsupported_type_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="timedelta is not supported"):
         Setting(timedelta)

@@ -1,4 +1,4 @@
-"""Protocols: what may be one, the registry, the decorator, and what an agent may speak."""
+"""Protocols: what may be one, the registry, the decorator, and which an agent may use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
         (("a", answer, 5), TypeError, "documentation must be text or None"),
     ],
 )
-def test_a_wrong_argument_is_refused_by_name(arguments: Any, error: type[Exception], complaint: str) -> None:
+def test_a_wrong_argument_of_a_protocol_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Protocol(*arguments)
 
@@ -62,7 +62,7 @@ def test_a_wrong_argument_is_refused_by_name(arguments: Any, error: type[Excepti
 # ------------------------------------------------------------------------------------------------- the registry
 
 
-def test_a_protocol_is_registered_found_and_removed() -> None:
+def test_a_protocol_can_be_registered_found_and_removed() -> None:
     registry = ProtocolRegistry()
     made = registry.register("tickets", answer, documentation="How to ask.")
     assert made == Protocol("tickets", answer, "How to ask.")
@@ -77,7 +77,7 @@ def test_a_protocol_is_registered_found_and_removed() -> None:
     assert "tickets" not in registry
 
 
-def test_a_reset_empties_the_registry_which_is_still_one() -> None:
+def test_a_reset_empties_the_registry_without_replacing_it() -> None:
     registry = ProtocolRegistry()
     registry.register("a", answer)
     registry.reset()
@@ -90,7 +90,7 @@ def test_a_reset_empties_the_registry_which_is_still_one() -> None:
     "arguments, complaint",
     [(("a",), r"register\('a', handler\): the handler is missing"), ((answer,), "takes a Protocol or a name, not")],
 )
-def test_registering_something_else_is_refused(arguments: Any, complaint: str) -> None:
+def test_registering_anything_but_a_protocol_is_refused(arguments: Any, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         ProtocolRegistry().register(*arguments)
 
@@ -116,7 +116,7 @@ RETURNED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("returned, injected", RETURNED)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_what_a_handler_gives_reaches_the_model(returned: Any, injected: str, *, is_async: bool) -> None:
+def test_the_result_of_a_handler_reaches_the_model(returned: Any, injected: str, *, is_async: bool) -> None:
     def handle(block: Block, ctx: SkillContext[Any]) -> Any:
         if isinstance(returned, Exception):
             raise returned
@@ -140,7 +140,7 @@ def test_what_a_handler_gives_reaches_the_model(returned: Any, injected: str, *,
     json.dumps(recorder.to_list())
 
 
-def test_a_block_type_that_nobody_speaks_is_no_call() -> None:
+def test_a_block_whose_type_is_no_protocol_is_not_a_call() -> None:
     provider = MockProvider('<block type="unheard">x</block>', "<final>done</final>")
     recorder = Recorder()
     execute(Agent(instructions="", provider=provider, skills=[]), "x", recorder=recorder)
@@ -157,7 +157,7 @@ def test_protocols_are_listed_as_json_with_name_and_documentation() -> None:
     assert listed == [{"name": "tickets", "documentation": "How to ask: <block>."}]
 
 
-def test_the_decorator_registers_a_function_by_its_name_and_docstring_or_others_and_gives_it_back() -> None:
+def test_the_decorator_registers_a_function_by_its_name_and_docstring_and_returns_it() -> None:
     @protocol
     def ticketing(block: Block, ctx: SkillContext[Any]) -> str:
         """Tickets by number."""
@@ -178,7 +178,7 @@ def test_the_decorator_registers_a_function_by_its_name_and_docstring_or_others_
     assert result.messages[2].text == '<block type="result" name="ticketing">ticket 5</block>'
 
 
-def test_a_handler_without_a_name_of_its_own_is_given_one() -> None:
+def test_a_handler_without_a_name_must_be_given_one() -> None:
     handler = partial(answer)
     for decorate in (protocol, protocol()):
         with pytest.raises(TypeError, match=r"has no name of its own; give one with protocol\(name\)"):
@@ -187,6 +187,6 @@ def test_a_handler_without_a_name_of_its_own_is_given_one() -> None:
     assert protocols.names == []
 
 
-def test_all_protocols_are_none_and_the_hint_says_so() -> None:
+def test_the_word_all_for_protocols_is_an_error_that_suggests_none() -> None:
     with pytest.raises(TypeError, match="got 'all': None means every registered one"):
         Agent(instructions="", protocols="all")

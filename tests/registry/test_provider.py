@@ -1,4 +1,4 @@
-"""`Provider`: what a subclass gets for nothing, and what the kernel makes of what it does."""
+"""`Provider`: what a subclass inherits, and how the kernel handles what it returns and raises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOUND = Media.from_bytes(b"sound", mime_type="audio/wav")
 
 
 class Scripted(Provider):
-    """Streams the pieces, then does what `end` says: returns it, raises it, or calls it."""
+    """Streams the pieces, then returns, raises or calls `end`."""
 
     def __init__(self, *pieces: Any, end: Any = None) -> None:
         self.pieces = pieces
@@ -49,7 +49,7 @@ class Scripted(Provider):
 
 
 class Typed(Scripted):
-    """Wraps every part, as vendors do; takes images where the model can see."""
+    """Wraps every part, as vendors do; sends images to vision models."""
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
@@ -68,7 +68,7 @@ def outcome_of(provider: Provider) -> tuple[Any, list[Event]]:
 # ------------------------------------------------------------------------------------------------------ encoding
 
 
-def test_by_default_text_passes_and_media_becomes_its_placeholder() -> None:
+def test_by_default_text_is_sent_unchanged_and_media_become_placeholders() -> None:
     provider = Scripted()
     assert provider.encode(["a", IMAGE, SOUND, "b"], Models.GPT_4O) == [
         "a", "[image unavailable: image/png]", "[audio unavailable: audio/wav]", "b",
@@ -82,7 +82,7 @@ def test_by_default_text_passes_and_media_becomes_its_placeholder() -> None:
         (Models.LLAMA_3_1, {"type": "text", "text": "[image unavailable: image/png]"}),
     ],
 )
-def test_a_placeholder_takes_the_vendors_shape_too(model: Model, expected: dict[str, str]) -> None:
+def test_a_placeholder_is_wrapped_in_the_vendors_format_too(model: Model, expected: dict[str, str]) -> None:
     encoded = Typed().encode(["see", IMAGE], model)
     assert encoded == [{"type": "text", "text": "see"}, expected]
 
@@ -95,7 +95,7 @@ def test_the_placeholder_can_be_chosen() -> None:
     assert Terse().encode([SOUND], Models.TEXT_ONLY) == [{"type": "text", "text": "(audio)"}]
 
 
-def test_an_encoder_that_takes_nothing_at_all_still_gives_text() -> None:
+def test_an_encoder_that_accepts_no_part_still_results_in_text() -> None:
     class Mute(Scripted):
         def encode_part(self, part: str | Media, model: Model) -> Any:
             return None
@@ -106,14 +106,14 @@ def test_an_encoder_that_takes_nothing_at_all_still_gives_text() -> None:
 # ---------------------------------------------------------------------------------------------------- the calls
 
 
-def test_a_class_in_place_of_a_provider_is_refused_with_the_fix() -> None:
+def test_a_class_instead_of_a_provider_instance_is_an_error_with_the_fix() -> None:
     with pytest.raises(TypeError, match=r"provider must be an instance: write Scripted\(\.\.\.\)"):
         Agent(instructions="", provider=Scripted)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"provider must be a kernai\.Provider, got str"):
         execute(Agent(instructions=""), "x", provider="openai")  # type: ignore[arg-type]
 
 
-def test_a_call_gets_system_message_tape_model_and_options() -> None:
+def test_a_call_gets_the_system_message_the_conversation_the_model_and_options() -> None:
     provider = Scripted(end=LlmResponse("done"))
     agent = Agent(instructions="Be brief.", provider=provider, generation={"top_p": 0.5})
     execute(agent, ["see ", IMAGE], model=Models.LLAVA, history=[Message("user", "a"), Message("assistant", "b")])
@@ -135,18 +135,18 @@ def test_a_call_gets_system_message_tape_model_and_options() -> None:
     ],
     ids=["no pieces", "the same in pieces", "other pieces", "empty pieces"],
 )
-def test_what_counts_is_the_final_content(pieces: tuple[str, ...], content: str, *, restarted: bool) -> None:
+def test_the_final_content_counts_and_not_the_streamed_pieces(pieces: tuple[str, ...], content: str, *, restarted: bool) -> None:
     result, events = outcome_of(Scripted(*pieces, end=LlmResponse(content)))
     assert result.text == "done"
     assert [event.type for event in events if event.type == "model_restarted"] == ["model_restarted"] * restarted
-    recorder = Recorder()  # and nobody listens
+    recorder = Recorder()  # nobody watches the stream
     execute(Agent(instructions="", provider=Scripted(*pieces, end=LlmResponse(content))), "x", recorder=recorder)
     assert len(recorder.for_event("model_restarted")) == restarted
     shown = "".join(event.data for event in events if event.type == "block_content")
     assert shown.endswith("done")
 
 
-def test_the_cause_that_a_provider_gives_is_kept() -> None:
+def test_the_cause_of_a_providers_error_is_kept() -> None:
     class Chaining(Scripted):
         def call(self, *args: Any) -> LlmResponse:
             try:
@@ -159,7 +159,7 @@ def test_the_cause_that_a_provider_gives_is_kept() -> None:
     assert isinstance(result.error.__cause__, ConnectionResetError)
 
 
-def test_a_missing_provider_is_reported_with_the_ways_to_set_one() -> None:
+def test_the_error_about_a_missing_provider_says_how_to_set_one() -> None:
     result = execute(Agent(instructions=""), "x")
     assert result.stop_reason == "error"
     for way in ("run(..., provider=...)", "Agent(provider=...)", "configure(default_provider=...)"):

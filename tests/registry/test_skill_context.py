@@ -1,4 +1,4 @@
-"""The context of a call: what it carries, what it emits, and that what was read through it does not leak."""
+"""The context of a call: what it holds, what it emits, and that credentials read through it do not leak."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ SKILL = Skill("probe", execute=lambda: None, credentials={key: Credential(requir
 
 
 def reading(**credentials: str) -> SkillContext[Any]:
-    """A context whose credentials have all been read."""
+    """Return a context whose credentials have all been read."""
     ctx = SkillContext(SKILL, credentials=credentials)
     for key in credentials:
         ctx.credential(key)
     return ctx
 
 
-# --------------------------------------------------------------------------------------------- what it carries
+# --------------------------------------------------------------------------------------------- what it holds
 
 
-def test_a_context_for_a_test_needs_nothing_but_the_skill() -> None:
+def test_a_context_can_be_created_with_only_a_skill() -> None:
     ctx = SkillContext(SKILL)
     assert ctx.skill is SKILL
     assert ctx.run_context is None
@@ -56,19 +56,19 @@ def test_a_context_for_a_test_needs_nothing_but_the_skill() -> None:
     assert (ctx.call_id, ctx.idempotency_key, ctx.cancelled, ctx.emitted) == ("", ":", False, [])
 
 
-def test_the_media_store_is_the_given_one_then_that_of_the_run() -> None:
+def test_the_media_store_is_the_given_one_or_that_of_the_run() -> None:
     context, store = Context(), MediaStore()
     assert SkillContext(SKILL, context).media_store is context.media_store
     assert SkillContext(SKILL, context, store).media_store is store
 
 
-def test_the_idempotency_key_is_run_and_call() -> None:
+def test_the_idempotency_key_is_the_run_id_and_the_call_id() -> None:
     ctx = SkillContext(SKILL, call_id="2.a/0.1", run_id="r1")
     assert ctx.idempotency_key == "r1:2.a/0.1"
     assert repr(ctx) == "SkillContext(skill='probe', call_id='2.a/0.1')"
 
 
-def test_cancelled_is_asked_each_time() -> None:
+def test_cancelled_is_evaluated_each_time() -> None:
     flag = threading.Event()
     ctx = SkillContext(SKILL, cancelled=flag.is_set)
     assert not ctx.cancelled
@@ -79,14 +79,14 @@ def test_cancelled_is_asked_each_time() -> None:
 # ------------------------------------------------------------------------------------------------------- emitting
 
 
-def test_what_is_emitted_outside_a_run_is_kept() -> None:
+def test_data_emitted_outside_a_run_is_kept() -> None:
     ctx = SkillContext(SKILL)
     ctx.emit({"done": 1})
     ctx.emit("half")
     assert ctx.emitted == [{"done": 1}, "half"]
 
 
-def test_what_is_emitted_goes_to_the_run_json_ready_and_shares_nothing() -> None:
+def test_emitted_data_is_copied_as_json_for_the_run() -> None:
     seen: list[object] = []
     ctx = SkillContext(SKILL, emit=seen.append)
     data: dict[str, Any] = {"rows": [1], "kinds": {"b", "a"}}
@@ -96,13 +96,13 @@ def test_what_is_emitted_goes_to_the_run_json_ready_and_shares_nothing() -> None
     assert ctx.emitted == []
 
 
-def test_what_is_emitted_holds_no_credential() -> None:
+def test_emitted_data_holds_no_credential() -> None:
     ctx = reading(a="hunter2")
     ctx.emit({"url": "https://x?key=hunter2", "hunter2": ["hunter2"]})
     assert ctx.emitted == [{"url": "https://x?key=[credential a]", "[credential a]": ["[credential a]"]}]
 
 
-def test_data_that_json_cannot_hold_is_an_error_where_it_is_emitted() -> None:
+def test_emitting_data_that_json_cannot_hold_is_an_error() -> None:
     circle: list[object] = []
     circle.append(circle)
     for data in (b"raw", circle):
@@ -113,7 +113,7 @@ def test_data_that_json_cannot_hold_is_an_error_where_it_is_emitted() -> None:
 # ------------------------------------------------------------------------------------------------------ scrubbing
 
 
-def test_only_what_was_read_is_scrubbed() -> None:
+def test_only_credentials_that_were_read_are_scrubbed() -> None:
     ctx = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta"})
     value = ["alpha beta"]
     assert ctx.scrub(value) is value
@@ -186,7 +186,7 @@ LEAKS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("leak", LEAKS)
-def test_a_credential_is_in_nothing_that_a_run_keeps_or_sends(leak: str, tmp_path: Path) -> None:
+def test_a_credential_is_in_nothing_that_a_run_records_or_sends(leak: str, tmp_path: Path) -> None:
     secret = "alpha-secret"
 
     def leaky(ctx: SkillContext[Any]) -> Any:
@@ -213,11 +213,11 @@ def test_a_credential_is_in_nothing_that_a_run_keeps_or_sends(leak: str, tmp_pat
     assert any("[credential a]" in str(text) for text in kept) or "URL" in leak
 
 
-def test_a_mark_is_not_scrubbed_again() -> None:
+def test_replacements_are_not_scrubbed_again() -> None:
     assert reading(a="credential", b="b").scrub("credential b") == "[credential a] [credential b]"
 
 
-def test_data_that_contains_itself_is_an_error_and_no_endless_walk() -> None:
+def test_scrubbing_data_that_contains_itself_is_an_error() -> None:
     circle: list[object] = []
     circle.append(circle)
     with pytest.raises(KernaiError, match="contains itself or nests deeper"):
@@ -231,7 +231,7 @@ def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:
         assert ctx.scrub("alpha beta gamma") == "[credential a] [credential b] [credential c]"
 
 
-# A mark such as "[credential a]" has none of these characters, so a secret in the text is one that was missed.
+# A replacement such as "[credential a]" has none of these characters, so any secret in the text was missed.
 SECRETS = st.text(alphabet="xyz\\\"'\n&%/é🙂", min_size=1, max_size=6)
 TEXTS = st.text(alphabet="xyz\\\"'\n&%/é🙂 ", max_size=12)
 DATA = st.recursive(

@@ -1,4 +1,4 @@
-"""`@skill` and `Skill`: what is read from a function, what a mistake says, how a skill is called."""
+"""`@skill` and `Skill`: what is read from a function, the errors for mistakes, and calling a skill."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def search(query: str, limit: int = 10) -> str:
     return f"{query}/{limit}"
 
 
-# ------------------------------------------------------------------------------------------------ what is read
+# ----------------------------------------------------------------------------------------- what is read from a function
 
 
 def test_name_description_and_inputs_come_from_the_function() -> None:
@@ -62,7 +62,7 @@ def test_name_description_and_inputs_come_from_the_function() -> None:
     assert not search.wants_context
 
 
-def test_options_override_what_the_function_says() -> None:
+def test_options_override_the_name_and_docstring_of_the_function() -> None:
     @skill(name="find it", description=" Finds. ", requires="vision", produces=["image", "text"],
            credentials={"key": Credential()}, settings={"timeout": Setting(int, default=30)})
     def find() -> None:
@@ -74,7 +74,7 @@ def test_options_override_what_the_function_says() -> None:
     assert find.settings["timeout"].default == 30
 
 
-def test_a_decorated_function_is_registered_unless_its_options_say_no() -> None:
+def test_a_decorated_function_is_registered_unless_register_is_false() -> None:
     @skill
     def listed() -> None: ...
 
@@ -85,12 +85,12 @@ def test_a_decorated_function_is_registered_unless_its_options_say_no() -> None:
     assert skills.find("hidden") is None
 
 
-def test_a_skill_is_still_called_like_the_function() -> None:
+def test_a_skill_can_still_be_called_like_the_function() -> None:
     assert search("a", limit=2) == "a/2"
     assert search("a", "unchecked") == "a/unchecked"  # type: ignore[arg-type]  # and a type checker still looks
 
 
-def test_a_skill_shows_itself_as_the_function_to_help_and_inspect() -> None:
+def test_help_and_inspect_show_the_function_of_a_skill() -> None:
     assert search.__name__ == "search"
     assert search.__module__ == __name__
     assert search.__doc__ is not None
@@ -99,7 +99,7 @@ def test_a_skill_shows_itself_as_the_function_to_help_and_inspect() -> None:
     assert list(inspect.signature(search).parameters) == ["query", "limit"]
 
 
-def test_a_skill_of_a_module_is_pickled_by_name_and_copied_as_itself() -> None:
+def test_a_skill_defined_in_a_module_is_pickled_by_name_and_copied_as_itself() -> None:
     assert copy.deepcopy(search) is search
     assert copy.copy(search) is search
     assert search.__reduce__() == "search"
@@ -113,7 +113,7 @@ def _local() -> Callable[[], None]:
     return local
 
 
-def test_an_unannotated_parameter_takes_anything() -> None:
+def test_an_unannotated_parameter_accepts_anything() -> None:
     @skill
     def anything(x, y=None):  # type: ignore[no-untyped-def]
         return x, y
@@ -134,7 +134,7 @@ def of_a_module(text: str, times: int = 2) -> str:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copied_skill_still_knows_what_is_required(copied: Callable[[Any], Any]) -> None:
+def test_a_copied_skill_keeps_its_required_inputs(copied: Callable[[Any], Any]) -> None:
     again = copied(Skill("again", execute=of_a_module))
     assert again.call({"text": "x"}) == "xx"
     with pytest.raises(SkillInputError, match="text: required, but missing"):
@@ -145,7 +145,7 @@ def test_a_copied_skill_still_knows_what_is_required(copied: Callable[[Any], Any
     assert repr(REQUIRED) == "REQUIRED"
 
 
-def test_a_skill_that_is_called_with_a_context_of_a_call_gets_that_one() -> None:
+def test_a_skill_called_with_a_context_gets_that_context() -> None:
     given: list[SkillContext[Any]] = []
     one = Skill("one", execute=keep_context(given), credentials={"key": Credential()})
     ctx = SkillContext(one, Context(), credentials={"key": "value"})
@@ -194,7 +194,7 @@ def test_a_bound_method_and_a_partial_can_be_skills() -> None:
     assert square.call({"base": 5}) == 25
 
 
-def test_a_callable_object_can_be_a_skill_with_a_name() -> None:
+def test_a_callable_object_can_be_a_skill_if_it_is_given_a_name() -> None:
     class Counter:
         """Counts."""
 
@@ -262,7 +262,7 @@ def test_a_local_type_may_use_names_from_the_functions_around_it() -> None:
             part: Part
             again: Whole | None = None
 
-        # while the scope that holds these types is running, they resolve, wherever the skill's function is from
+        # while the scope with these types is running, they resolve for functions from anywhere
         Skill("probe", execute=lambda x: x, inputs={"x": Whole}).call({"x": {"part": {"n": 1}, "again": None}})
         return Whole
 
@@ -287,7 +287,7 @@ def test_annotations_resolve_types_of_every_enclosing_function() -> None:
     assert middle().call({"x": {"n": 1}, "y": "b"}) == (Far(1), "b")
 
 
-def test_annotations_resolve_types_that_the_function_has_in_its_closure() -> None:
+def test_annotations_resolve_types_in_the_functions_closure() -> None:
     def make() -> Callable[..., Any]:
         @dataclass
         class Kept:
@@ -299,7 +299,7 @@ def test_annotations_resolve_types_that_the_function_has_in_its_closure() -> Non
         later = True
         return take
 
-    made = skill(register=False)(make())  # the function around it is no longer running
+    made = skill(register=False)(make())  # the enclosing function is no longer running
     assert made.call({"x": {"n": 1}}) is True
 
 
@@ -311,7 +311,7 @@ def test_a_return_annotation_need_not_resolve() -> None:
     assert fine.call({"x": 1}) == 1
 
 
-def test_a_description_in_the_annotation_is_the_inputs_description() -> None:
+def test_a_description_in_an_annotation_describes_the_input() -> None:
     @skill
     def dated(due: Annotated[date, "when it is due"], n: Annotated[int, "how many"] | None = None) -> None: ...
 
@@ -323,7 +323,7 @@ def test_a_description_in_the_annotation_is_the_inputs_description() -> None:
 # --------------------------------------------------------------------------------------------------- the context
 
 
-def test_a_parameter_annotated_skill_context_gets_the_context_and_is_no_input() -> None:
+def test_a_parameter_annotated_with_skill_context_gets_the_context_and_is_no_input() -> None:
     class Mine(SkillContext[Any]):
         pass
 
@@ -373,7 +373,7 @@ def test_a_called_skill_finds_media_in_the_runs_store() -> None:
         kind.call({"image": "media_000000000000"}, context)
 
 
-async def test_an_async_skill_gives_its_coroutine() -> None:
+async def test_calling_an_async_skill_returns_its_coroutine() -> None:
     @skill
     async def slow(n: int, ctx: SkillContext[Any]) -> int:
         await asyncio.sleep(0)
@@ -381,14 +381,14 @@ async def test_an_async_skill_gives_its_coroutine() -> None:
 
     assert slow.is_async
     assert await slow.call({"n": 1}) == 1
-    with pytest.raises(SkillInputError):  # at the call, not when it is awaited
+    with pytest.raises(SkillInputError):  # raised by the call, not when the coroutine is awaited
         slow.call({"n": "a"})
 
 
 # ------------------------------------------------------------------------------------------- without a decorator
 
 
-def test_a_skill_is_made_from_declared_inputs() -> None:
+def test_a_skill_can_be_made_with_declared_inputs() -> None:
     made = Skill(
         "find", execute=lambda query, limit: (query, limit), description="Finds.",
         inputs={"query": str, "limit": Input(int, default=10, description="how many")},
@@ -399,7 +399,7 @@ def test_a_skill_is_made_from_declared_inputs() -> None:
     assert skills.find("find") is None
 
 
-def test_declared_inputs_reach_a_function_with_free_keywords_and_one_with_a_context() -> None:
+def test_declared_inputs_are_passed_to_functions_with_kwargs_or_a_context() -> None:
     def free(**given: Any) -> Any:
         return given
 
@@ -415,14 +415,14 @@ def test_a_function_written_in_c_can_be_a_skill_with_declared_inputs() -> None:
     assert Skill("size", execute=len, inputs={"obj": list}).call({"obj": [1, 2]}) == 2
 
 
-def test_declared_inputs_that_the_function_cannot_take_are_a_type_error() -> None:
+def test_declared_inputs_that_the_function_does_not_accept_are_a_type_error() -> None:
     with pytest.raises(TypeError, match="takes no parameter 'y', which is in inputs"):
         Skill("bad", execute=lambda x: x, inputs={"x": int, "y": int})
     with pytest.raises(TypeError, match="needs 'x', which is not in inputs"):
         Skill("bad", execute=lambda x: x, inputs={})
 
 
-def test_a_skill_of_ones_own_kind_may_read_and_bind_in_its_own_way() -> None:
+def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> None:
     class Shouted(Skill):
         def read(self, content: str, **options: Any) -> dict[str, object]:
             return super().read(content.upper(), **options)
@@ -455,13 +455,13 @@ def test_a_skill_of_ones_own_kind_may_read_and_bind_in_its_own_way() -> None:
         (None, TypeError, "must be a str, got NoneType"),
     ],
 )
-def test_a_name_that_cannot_be_called_is_refused(name: Any, error: type[Exception], said: str) -> None:
+def test_a_name_that_cannot_be_written_in_a_call_is_refused(name: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Skill(name, execute=lambda: None)
 
 
 @pytest.mark.parametrize("name", ["find it", "a/b", "o'clock", "é🙂", "search-2"])
-def test_any_other_name_will_do(name: str) -> None:
+def test_any_other_name_is_accepted(name: str) -> None:
     one = Skill(name, execute=lambda: None)
     [block] = parse(one.usage()).blocks
     assert block.name == one.name == name
@@ -485,12 +485,12 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("options, error, said", OPTIONS)
-def test_a_wrong_option_is_refused_with_its_name(options: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_a_wrong_option_of_a_skill_is_an_error_that_names_it(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=f"skill 'x': .*{said}"):
         Skill("x", **{"execute": lambda: None, **options})
 
 
-def test_a_secret_given_in_place_of_a_credential_is_not_shown() -> None:
+def test_an_error_does_not_show_a_secret_passed_instead_of_a_credential() -> None:
     with pytest.raises(TypeError) as caught:
         Skill("x", execute=lambda: None, credentials={"key": "hunter2"})  # type: ignore[dict-item]
     assert "hunter2" not in str(caught.value)
@@ -515,7 +515,7 @@ def method(self, n: int) -> None: ...  # type: ignore[no-untyped-def]
     (functools.partial(of_a_module), r"no name of its own; give one with skill\(name="),
     ("search", r"a name is given as @skill\(name="),
 ])
-def test_what_cannot_be_a_skill_is_a_type_error_with_the_fix(given: Any, said: str) -> None:
+def test_a_function_that_cannot_be_a_skill_is_a_type_error_with_the_fix(given: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         skill(given)
 
@@ -527,12 +527,12 @@ def test_a_misspelt_option_of_the_decorator_has_a_hint(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("params", [None, 5, ["x"]])
-def test_parameters_that_are_no_mapping_are_a_type_error(params: Any) -> None:
+def test_parameters_that_are_not_a_mapping_are_a_type_error(params: Any) -> None:
     with pytest.raises(TypeError, match="params must be a mapping"):
         search.call(params)
 
 
-# -------------------------------------------------------------------------------------------------- what is shown
+# -------------------------------------------------------------------------------------------------- the description
 
 
 @dataclass
@@ -578,7 +578,7 @@ def test_a_skill_without_inputs_says_so_and_is_called_with_nothing() -> None:
     assert now.usage() == '<block type="command" name="now"></block>'
 
 
-def test_a_default_that_the_type_would_not_take_back_is_left_out_of_the_usage() -> None:
+def test_a_default_that_the_type_would_reject_is_left_out_of_the_usage_line() -> None:
     @skill
     def lenient(q: str, tag: str = 5, n: int | None = None) -> None: ...  # type: ignore[assignment]
 
@@ -596,7 +596,7 @@ def test_credentials_and_settings_are_not_listed() -> None:
 
 
 @pytest.mark.parametrize("given, expected", [({"a": None}, "None"), ({}, "None"), ({"a": 5}, "5")])
-def test_a_default_of_none_makes_none_a_value(given: dict[str, Any], expected: str) -> None:
+def test_an_input_whose_default_is_none_accepts_none(given: dict[str, Any], expected: str) -> None:
     @skill(register=False)
     def show(a: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
         return repr(a)

@@ -17,7 +17,7 @@ HEAD = "from __future__ import annotations\nfrom kernai import skill\n"
 
 
 def write(path: Path, **answers: object) -> Path:
-    """A file with one skill for each name, which returns the answer."""
+    """Write a file with one skill for each name, which returns the given answer."""
     body = "".join(f"@skill\ndef {name}():\n    return {answer!r}\n\n" for name, answer in answers.items())
     path.write_text(HEAD + body, encoding="utf-8")
     return path
@@ -53,7 +53,7 @@ def test_the_skills_of_all_matching_files_are_registered_in_order(registry: Skil
     assert answer(registry, "four") == 4
 
 
-def test_a_loaded_skill_goes_to_the_loading_registry_and_not_to_the_global_one(
+def test_a_loaded_skill_is_registered_only_in_the_registry_that_loads_it(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     write(tmp_path / "a.py", one=1)
@@ -63,7 +63,7 @@ def test_a_loaded_skill_goes_to_the_loading_registry_and_not_to_the_global_one(
     assert skills.find("one") is not registry.find("one")
 
 
-def test_a_module_has_a_private_name_and_the_search_path_stays(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_loaded_module_has_a_private_name_and_the_search_path_is_unchanged(registry: SkillRegistry, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text(HEAD + "@skill\ndef one(): return __name__, __file__\n", encoding="utf-8")
     path, modules = list(sys.path), set(sys.modules)
     registry.load_from(tmp_path / "json.py")
@@ -76,7 +76,7 @@ def test_a_module_has_a_private_name_and_the_search_path_stays(registry: SkillRe
     assert not (tmp_path / "__pycache__").exists()
 
 
-def test_types_defined_in_the_file_resolve(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_types_defined_in_the_file_can_be_used_in_annotations(registry: SkillRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
         HEAD + "from dataclasses import dataclass\n@dataclass\nclass Item:\n    n: int\n    more: list[Item]\n"
         "@skill\ndef take(item: Item) -> int:\n    return item.n\n", encoding="utf-8",
@@ -92,7 +92,7 @@ def test_a_file_is_read_in_its_declared_encoding(registry: SkillRegistry, tmp_pa
     assert answer(registry, "one") == "é"
 
 
-def test_annotations_are_not_made_text_for_a_file_that_did_not_ask_for_it(
+def test_annotations_are_not_postponed_unless_the_file_says_so(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text("from kernai import skill\n@skill\ndef one(n: int): ...\n", encoding="utf-8")
@@ -107,7 +107,7 @@ def test_a_pattern_that_matches_no_file_is_an_error(registry: SkillRegistry, tmp
         registry.load_from(tmp_path / pattern)
 
 
-def test_a_relative_pattern_is_meant_from_where_it_was_given(
+def test_a_relative_pattern_refers_to_the_working_directory_of_the_first_load(
     registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "a.py", one=1)
@@ -133,7 +133,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("body, line, said", BROKEN)
-def test_a_file_that_fails_is_named_with_its_line_and_nothing_is_registered(
+def test_a_file_that_fails_is_an_error_with_its_line_and_nothing_is_registered(
     registry: SkillRegistry, tmp_path: Path, body: str, line: int, said: str
 ) -> None:
     write(tmp_path / "a.py", one=1)
@@ -154,7 +154,7 @@ def test_a_failed_first_load_is_not_remembered(registry: SkillRegistry, tmp_path
     assert registry.reload() == []
 
 
-def test_an_interrupt_while_loading_passes_through_and_registers_nothing(
+def test_an_interrupt_while_loading_is_raised_and_nothing_is_registered(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text(HEAD + "@skill\ndef one(): ...\nraise KeyboardInterrupt\n", encoding="utf-8")
@@ -164,7 +164,7 @@ def test_an_interrupt_while_loading_passes_through_and_registers_nothing(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_cannot_be_read_is_named(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(registry: SkillRegistry, tmp_path: Path) -> None:
     write(tmp_path / "a.py", one=1).chmod(0)
     with pytest.raises(KernaiError, match=r"a.py: PermissionError"):
         registry.load_from(tmp_path / "a.py")
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_named(registry: SkillRegistry, tmp_path: 
 # ------------------------------------------------------------------------------------------------------- reloading
 
 
-def test_a_reload_takes_changed_new_and_vanished_skills_and_files(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_reload_follows_changed_new_and_deleted_skills_and_files(registry: SkillRegistry, tmp_path: Path) -> None:
     write(tmp_path / "a.py", kept=1, changed=1, gone=1)
     write(tmp_path / "b.py", with_file=1)
     registry.load_from(tmp_path / "*.py")
@@ -187,9 +187,9 @@ def test_a_reload_takes_changed_new_and_vanished_skills_and_files(registry: Skil
     assert registry.find("by_hand") is by_hand
 
 
-def test_two_edits_within_one_second_are_both_seen(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_reload_notices_two_edits_within_one_second(registry: SkillRegistry, tmp_path: Path) -> None:
     registry.load_from(write(tmp_path / "a.py", one=0))
-    for number in range(1, 6):  # of one length, so that a cache by time and size would be fooled
+    for number in range(1, 6):  # the same length, so that a cache by time and size would miss the change
         write(tmp_path / "a.py", one=number)
         registry.reload()
         assert answer(registry, "one") == number
@@ -214,7 +214,7 @@ def test_a_reload_that_fails_leaves_every_old_skill_in_place(
     assert [answer(registry, name) for name in ("one", "two", "extra")] == [2, 2, 2]
 
 
-def test_a_reload_of_a_pattern_whose_files_are_all_gone_keeps_the_old_skills(
+def test_a_reload_keeps_the_old_skills_if_all_files_are_gone(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     file = write(tmp_path / "a.py", one=1)
@@ -225,7 +225,7 @@ def test_a_reload_of_a_pattern_whose_files_are_all_gone_keeps_the_old_skills(
     assert names(registry) == ["one"]
 
 
-def test_a_skill_replaced_by_hand_stays_when_it_vanishes_from_the_file(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_skill_replaced_in_code_stays_when_it_is_removed_from_the_file(registry: SkillRegistry, tmp_path: Path) -> None:
     write(tmp_path / "a.py", one=1, two=1)
     registry.load_from(tmp_path / "a.py")
     mine = registry.register(Skill("one", execute=lambda: "mine"))
@@ -244,7 +244,7 @@ def test_a_skill_that_moves_to_another_file_stays(registry: SkillRegistry, tmp_p
     assert answer(registry, "moving") == 2
 
 
-def test_loading_a_pattern_twice_replaces_and_reloads_once(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_pattern_loaded_twice_is_reloaded_once(registry: SkillRegistry, tmp_path: Path) -> None:
     counter = tmp_path / "count"
     counter.write_text("")
     count = f"with open({str(counter)!r}, 'a') as file:\n    file.write('x')\n"
@@ -268,12 +268,12 @@ def test_a_skill_of_a_module_that_a_file_imports_survives_a_reload(
     (tmp_path / "a.py").write_text(HEAD + "import shared_skills_for_this_test\n@skill\ndef own(): ...\n", "utf-8")
     registry.load_from(tmp_path / "a.py")
     assert sorted(names(registry)) == ["own", "shared"]
-    registry.reload()  # the imported module is not run again
+    registry.reload()  # the imported module is not executed again
     assert sorted(names(registry)) == ["own", "shared"]
     monkeypatch.delitem(sys.modules, "shared_skills_for_this_test")
 
 
-def test_the_modules_of_replaced_files_are_forgotten_and_their_skills_still_run(
+def test_modules_of_replaced_files_are_released_but_their_skills_still_run(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     registry.load_from(write(tmp_path / "a.py", one=1))
@@ -288,7 +288,7 @@ def test_the_modules_of_replaced_files_are_forgotten_and_their_skills_still_run(
     assert current.__module__ in sys.modules
 
 
-def test_a_restored_snapshot_knows_its_files_again(registry: SkillRegistry, tmp_path: Path) -> None:
+def test_a_restored_snapshot_can_reload_its_files(registry: SkillRegistry, tmp_path: Path) -> None:
     registry.load_from(write(tmp_path / "a.py", one=1))
     snapshot = registry.snapshot()
     registry.reset()
@@ -307,7 +307,7 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     barrier = threading.Barrier(count)
     registries = [SkillRegistry() for _ in range(count)]
     for number in range(count):
-        # the barrier is between two skills of each file, so all loads are half done at the same moment
+        # the barrier is between two skills of each file, so all loads are half done at the same time
         (tmp_path / f"{number}.py").write_text(
             HEAD + "import sys\n@skill\ndef first(): ...\nsys.kernai_test_barrier.wait()\n"
             f"@skill\ndef own_{number}(): ...\n", encoding="utf-8",
@@ -324,7 +324,7 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
 
 
 @pytest.mark.slow
-def test_readers_see_the_old_skills_or_the_new_ones_and_never_a_mixture(
+def test_readers_see_either_the_old_skills_or_the_new_ones(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     def write_all(value: int) -> None:
@@ -354,7 +354,7 @@ def test_readers_see_the_old_skills_or_the_new_ones_and_never_a_mixture(
     assert mixtures == []
 
 
-def test_a_skill_made_later_by_what_a_file_started_goes_to_the_global_registry(
+def test_a_skill_that_a_file_defines_after_loading_is_registered_globally(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text(
@@ -369,7 +369,7 @@ def test_a_skill_made_later_by_what_a_file_started_goes_to_the_global_registry(
     assert names(registry) == ["give"]
 
 
-def test_names_that_a_files_types_leave_to_the_skills_module_resolve_there(
+def test_names_missing_in_the_module_of_a_type_resolve_in_the_module_of_the_skill(
     registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "types_for_this_test.py").write_text(

@@ -1,4 +1,4 @@
-"""The registry: skills by name, what is offered to a model, and threads."""
+"""The registry: skills by name, which ones a model is offered, and threads."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def test_skills_are_found_by_name_and_listed_in_order(registry: SkillRegistry) -
     assert registry.find("four") is None
 
 
-def test_a_later_skill_of_the_same_name_replaces_in_its_place(registry: SkillRegistry) -> None:
+def test_a_skill_with_the_name_of_another_replaces_it_at_the_same_position(registry: SkillRegistry) -> None:
     again = make("one")
     assert registry.register(again) is again
     assert registry.find("one") is again
     assert names(registry) == ["one", "two", "three"]
 
 
-def test_unregistering_gives_the_skill_back(registry: SkillRegistry) -> None:
+def test_unregistering_returns_the_skill(registry: SkillRegistry) -> None:
     two = registry.find("two")
     assert registry.unregister("two") is two
     assert registry.unregister("two") is None
     assert names(registry) == ["one", "three"]
 
 
-def test_a_list_taken_from_the_registry_is_the_callers_own(registry: SkillRegistry) -> None:
+def test_a_list_of_the_registry_is_a_copy(registry: SkillRegistry) -> None:
     registry.all().clear()
     assert len(registry.all()) == 3
 
@@ -58,7 +58,7 @@ def test_registering_anything_but_a_skill_is_a_type_error(registry: SkillRegistr
         registry.register(make)  # type: ignore[arg-type]
 
 
-def test_the_version_grows_with_each_change_and_only_then(registry: SkillRegistry) -> None:
+def test_the_version_grows_only_when_the_registry_changes(registry: SkillRegistry) -> None:
     seen = [registry.version]
 
     def grown() -> bool:
@@ -81,13 +81,13 @@ def test_the_version_grows_with_each_change_and_only_then(registry: SkillRegistr
     assert grown()
 
 
-# --------------------------------------------------------------------------------------------- what is offered
+# --------------------------------------------------------------------------------------------- what a model is offered
 
 def test_a_name_that_is_selected_twice_is_offered_once(registry: SkillRegistry) -> None:
     assert [one.name for one in registry.select(["two", "one", "two", "unknown"])] == ["two", "one"]
 
 
-def test_a_name_in_place_of_a_list_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:
+def test_a_name_instead_of_a_list_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:
     with pytest.raises(TypeError, match=r"did you mean \['one'\]"):
         registry.listing("one")
 

@@ -1,4 +1,4 @@
-"""Signatures in a module whose annotations are no text: what Python evaluates itself, and texts within types."""
+"""Signatures in a module without postponed annotations: evaluated types, and names as text within types."""
 
 import typing
 from dataclasses import dataclass
@@ -45,13 +45,13 @@ def test_names_inside_evaluated_annotations_resolve_to_local_types() -> None:
 
         return take
 
-    # typing keeps List["Local"] and its reference in a cache: the two must not be mixed up
+    # typing caches List["Local"] with its reference, so two types of this name must not be confused
     for kind, value in ((int, 1), (str, "x"), (int, 2)):
         (a,), (b,), c = make(kind).call({"a": [{"n": value}], "b": [{"n": value}]})
         assert (a.n, b.n, c) == (value, value, None)
 
 
-def test_a_context_named_by_text_is_the_context() -> None:
+def test_a_context_annotated_as_text_is_the_context() -> None:
     @skill
     def by_text(ctx: "SkillContext[Nowhere]", n: int = 1) -> Any:  # type: ignore[name-defined]  # noqa: F821
         return ctx.call_id, n
@@ -68,7 +68,7 @@ def test_a_context_named_by_text_is_the_context() -> None:
     "given, missing",
     [({"a": 1, "d": 1}, []), ({}, ["x.a", "x.d"]), ({"a": 1, "b": 2, "c": 3, "d": 4}, []), ({"d": 1}, ["x.a"])],
 )
-def test_required_and_not_required_keys_of_typed_dicts_are_known(given: dict[str, int], missing: list[str]) -> None:
+def test_required_and_not_required_keys_of_typed_dicts_are_respected(given: dict[str, int], missing: list[str]) -> None:
     made = Skill("probe", execute=lambda x: x, inputs={"x": Whole})
     if missing:
         with pytest.raises(SkillInputError) as caught:

@@ -1,4 +1,4 @@
-"""`map_runs` and `amap_runs`: bounded, in order, and what ends one run leaves the others alone."""
+"""`map_runs` and `amap_runs`: bounded concurrency, results in order, and a failed run does not affect the others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WAYS = pytest.mark.parametrize("map_runs", [by_threads, by_asyncio])
 
 
 def answers(messages: Any, model: Model) -> str:
-    """Calls `look` first, then answers with the input; fails for the input "broken"."""
+    """An agent that calls `look`, then answers with the input; it fails for the input "broken"."""
     if messages[-1].text == "broken":
         raise ProviderError("no service")
     return command("look") if len(messages) == 2 else f"<final>{messages[1].text}!</final>"
@@ -64,7 +64,7 @@ def agent(look: Callable[..., Any] = lambda: "seen", **options: Any) -> Agent[st
 
 
 @WAYS
-def test_the_results_are_in_the_order_of_the_inputs_and_the_bill_is_added_up(map_runs: MapRuns) -> None:
+def test_the_results_are_in_the_order_of_the_inputs_and_usage_is_summed(map_runs: MapRuns) -> None:
     inputs = [str(one) for one in range(20)]
     results = map_runs(agent(model=Model("m", cost=(1.0, 0.0))), (one for one in inputs))
     assert [one.text for one in results] == [f"{one}!" for one in inputs]
@@ -78,7 +78,7 @@ def test_the_results_are_in_the_order_of_the_inputs_and_the_bill_is_added_up(map
 
 
 @WAYS
-def test_so_many_run_at_once_and_no_more(map_runs: MapRuns) -> None:
+def test_no_more_runs_than_concurrency_are_active_at_once(map_runs: MapRuns) -> None:
     together, lock = threading.Barrier(3, timeout=PATIENCE), threading.Lock()
     active: list[int] = [0, 0]
 
@@ -105,7 +105,7 @@ class Refuses(MemoryStore):
 
 
 @WAYS
-def test_what_ends_one_run_leaves_the_others_alone(map_runs: MapRuns) -> None:
+def test_a_failed_run_does_not_affect_the_others(map_runs: MapRuns) -> None:
     store = Refuses()
     results = map_runs(agent(), ["a", "broken", "b", "full", "c"], store=store, concurrency=2)
     assert [one.text for one in results] == ["a!", None, "b!", None, "c!"]
@@ -175,7 +175,7 @@ def test_an_observer_that_raises_is_logged_and_the_runs_continue(
     assert len(logged) == 2
 
 
-def test_async_callbacks_are_for_asyncio_and_called_one_at_a_time() -> None:
+def test_async_callbacks_need_asyncio_and_are_called_one_at_a_time() -> None:
     inside: list[str] = []
 
     async def observe(given: Any) -> None:
@@ -197,7 +197,7 @@ def test_async_callbacks_are_for_asyncio_and_called_one_at_a_time() -> None:
 
 
 @WAYS
-def test_events_of_all_runs_come_one_at_a_time(map_runs: MapRuns) -> None:
+def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns) -> None:
     inside, most, types = [0], [0], []
 
     def observe(event: kernai.Event) -> None:
@@ -217,7 +217,7 @@ def test_events_of_all_runs_come_one_at_a_time(map_runs: MapRuns) -> None:
 
 
 @WAYS
-def test_when_it_is_cancelled_runs_that_have_not_begun_are_not(map_runs: MapRuns) -> None:
+def test_cancelling_keeps_the_remaining_runs_from_starting(map_runs: MapRuns) -> None:
     cancel, store = threading.Event(), MemoryStore()
     results = map_runs(
         agent(), list("abcd"), concurrency=1, cancel=cancel, store=store,
@@ -231,7 +231,7 @@ def test_when_it_is_cancelled_runs_that_have_not_begun_are_not(map_runs: MapRuns
 
 @pytest.fixture
 def leave() -> Iterator[threading.Event]:
-    """For calls that hang until the test is over; no thread may be left after it."""
+    """An event for calls that hang until the test has ended; no thread may be left after it."""
     made, before = threading.Event(), set(threading.enumerate())
     yield made
     made.set()
@@ -243,7 +243,7 @@ def leave() -> Iterator[threading.Event]:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, type("Own", (BaseException,), {})])
 @pytest.mark.usefixtures("leave")
 @WAYS
-def test_what_is_no_exception_ends_all_runs_and_reaches_the_caller(map_runs: MapRuns, error: type[BaseException]) -> None:
+def test_a_base_exception_ends_all_runs_and_reaches_the_caller(map_runs: MapRuns, error: type[BaseException]) -> None:
     first, recorder = threading.Event(), Recorder()
 
     def look(ctx: SkillContext) -> str:
@@ -265,7 +265,7 @@ def test_what_is_no_exception_ends_all_runs_and_reaches_the_caller(map_runs: Map
 
 @pytest.fixture
 def pressed_once() -> Iterator[Callable[[], str]]:
-    """A skill that presses Ctrl-C, the first time, and ends at once."""
+    """A skill that returns at once, and on its first call also sends Ctrl-C."""
     before, first = signal.signal(signal.SIGINT, signal.default_int_handler), threading.Lock()
 
     def press() -> str:
@@ -278,7 +278,7 @@ def pressed_once() -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.parametrize("_again", range(10))
-def test_ctrl_c_that_comes_while_a_run_ends_is_not_lost_and_ends_the_others(
+def test_ctrl_c_while_a_run_ends_is_not_lost_and_ends_the_others(
     pressed_once: Callable[[], str], _again: int
 ) -> None:
     recorder = Recorder()
@@ -306,7 +306,7 @@ async def test_a_cancelled_task_ends_all_runs() -> None:
 
 @pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
 @WAYS
-def test_a_call_that_does_not_end_is_left_behind(map_runs: MapRuns, options: dict[str, Any], leave: threading.Event) -> None:
+def test_a_call_that_hangs_is_abandoned(map_runs: MapRuns, options: dict[str, Any], leave: threading.Event) -> None:
     entered, recorder = threading.Event(), Recorder()
 
     def look() -> str:
@@ -320,7 +320,7 @@ def test_a_call_that_does_not_end_is_left_behind(map_runs: MapRuns, options: dic
     assert len(recorder.for_event("result")) == len(recorder.for_event("run_start"))
 
 
-def test_where_no_thread_can_be_started_the_runs_are_made_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_sequential_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -345,7 +345,7 @@ class Deps(Context):
 
 
 @WAYS
-def test_each_run_has_a_context_of_its_own_that_shares_what_it_does_not_own(map_runs: MapRuns) -> None:
+def test_each_run_has_its_own_context_that_shares_attributes_it_does_not_own(map_runs: MapRuns) -> None:
     seen: list[Deps] = []
 
     def look(ctx: SkillContext[Deps]) -> str:
@@ -362,18 +362,18 @@ def test_each_run_has_a_context_of_its_own_that_shares_what_it_does_not_own(map_
 
 
 @WAYS
-def test_a_history_is_read_once_for_all(map_runs: MapRuns) -> None:
+def test_a_history_given_as_an_iterator_is_used_for_every_run(map_runs: MapRuns) -> None:
     history = (Message("user", text) for text in ("one", "two"))
     one = Agent(instructions="x", provider=MockProvider().on_call(lambda messages, model: f"<final>{len(messages)}</final>"))
     assert [result.text for result in map_runs(one, ["a", "b"], history=history)] == ["4", "4"]
 
 
-# ------------------------------------------------------------------------------------------------------------ the bar
+# ----------------------------------------------------------------------------------------------------- the progress bar
 
 
 @pytest.mark.parametrize("hidden", [(), ("tqdm",), ("tqdm", "rich")])
 @WAYS
-def test_a_bar_is_drawn_with_what_is_installed(
+def test_the_progress_bar_is_drawn_with_the_installed_package(
     map_runs: MapRuns, hidden: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in hidden:

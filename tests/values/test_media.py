@@ -186,7 +186,7 @@ def test_a_mime_type_that_is_no_pair_of_tokens_is_refused(mime_type: Any) -> Non
         (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
     ],
 )
-def test_a_wrong_argument_is_refused_by_name(build: Callable[[], Media], error: type[Exception], message: str) -> None:
+def test_a_wrong_argument_of_media_is_an_error_that_names_it(build: Callable[[], Media], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
 

@@ -77,7 +77,7 @@ def test_capabilities_become_a_tuple(given: Any, expected: tuple[str, ...]) -> N
         (("m", ("text",), (float("nan"), 2)), ValueError, "cost must be"),
     ],
 )
-def test_a_wrong_argument_is_refused_by_name(arguments: Any, error: type[Exception], complaint: str) -> None:
+def test_a_wrong_argument_of_a_model_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Model(*arguments)
 
