@@ -1,4 +1,4 @@
-"""A page of the viewer as text: its data, the pictures beside a recording, and a file that is read while somebody writes it."""
+"""A page of the viewer as text: its data, the pictures beside a recording, and reading a file that is still written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.viewer.recordings import HOSTILE, hostile, small
 
 
 class Taken(HTMLParser):
-    """A page taken apart: its elements, and the text of scripts and styles."""
+    """A parsed page: its elements, and the text of scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ def test_a_response_that_has_no_text_or_too_many_parts_has_no_outline(data: Any)
 
 @pytest.mark.slow
 @given(st.text() | st.sampled_from(HOSTILE), st.recursive(st.text() | st.floats() | st.none(), st.lists, max_leaves=5))
-def test_any_text_comes_out_as_it_went_in_and_ends_nothing(text: str, value: object) -> None:
+def test_any_text_is_kept_in_the_page_and_ends_no_element(text: str, value: object) -> None:
     page = render_page([{"event": text, "data": {text: value}}], title=text)
-    page.encode("utf-8")  # surrogates have no place in a file
+    page.encode("utf-8")  # raises if a lone surrogate is left
     taken = Taken(page)
     (record,) = taken.data["records"]
     assert record["entry"]["event"] == text
@@ -87,7 +87,7 @@ def test_any_text_comes_out_as_it_went_in_and_ends_nothing(text: str, value: obj
     assert raw[1].isascii()
 
 
-def test_the_policy_names_the_one_style_and_the_one_script_and_allows_nothing_else() -> None:
+def test_the_security_policy_allows_only_the_pages_own_style_and_script() -> None:
     taken = Taken(render_page(hostile(), title="x"))
     rules = dict(rule.split(" ", 1) for rule in taken.policy.split("; "))
 
@@ -101,7 +101,7 @@ def test_the_policy_names_the_one_style_and_the_one_script_and_allows_nothing_el
     }
 
 
-def test_the_page_names_no_address_and_no_way_to_make_markup_of_text() -> None:
+def test_the_page_loads_nothing_and_never_turns_text_into_markup() -> None:
     page, style, script = page_module._assets()
     assert re.findall(r"https?:|//cdn|@import|url\(|src=", page + style) == []
     found = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setTimeout\([\"']|srcdoc"
@@ -115,7 +115,7 @@ def test_the_title_is_text_on_one_line() -> None:
     assert "<title>&lt;/title&gt;&lt;script&gt; \ufffd\ufffd</title>" in page
 
 
-def test_a_name_that_is_nested_without_end_is_data_like_any_other() -> None:
+def test_deeply_nested_data_in_place_of_a_name_is_kept() -> None:
     deep: Any = []
     for _ in range(5_000):
         deep = [deep]
@@ -123,7 +123,7 @@ def test_a_name_that_is_nested_without_end_is_data_like_any_other() -> None:
     assert len(Taken(render_page([entry, entry], title="x")).data["records"]) == 2
 
 
-def test_what_the_page_knows_about_each_kind_is_the_table_of_events() -> None:
+def test_the_page_knows_the_same_kinds_as_the_table_of_events() -> None:
     script = Taken(render_page([], title="x")).texts["script"]
     table = json.JSONDecoder().raw_decode(script.partition("const KINDS = new Map(")[2])[0]
     assert dict(table) == kinds()
@@ -137,14 +137,14 @@ def test_what_the_page_knows_about_each_kind_is_the_table_of_events() -> None:
         "untrusted_value"}
 
 
-def test_an_entry_that_is_no_mapping_is_named() -> None:
+def test_an_entry_that_is_not_a_mapping_is_an_error_that_names_it() -> None:
     event = kernai.Event("final", "x")
     with pytest.raises(TypeError, match=r"entries\[1\] must be a dict as Recorder.to_list gives, got Event"):
         render_page([{"event": "x"}, event], title="x")  # type: ignore[list-item]
 
 
 def run_of(steps: int) -> list[dict[str, Any]]:
-    """A real run in which every message is sent again with each step."""
+    """Record a real run in which every message is sent again with each step."""
 
     @kernai.skill(register=False)
     def read(page: int) -> str:
@@ -163,7 +163,7 @@ def run_of(steps: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_page_grows_with_the_run_and_not_with_its_square() -> None:
+def test_the_size_of_a_page_is_linear_in_the_length_of_the_run() -> None:
     empty = len(render_page([], title="x"))
     short, tenfold = (len(render_page(run_of(steps), title="x")) - empty for steps in (20, 200))
     assert tenfold < short * 11
@@ -181,13 +181,13 @@ def test_new_messages_are_shown_with_the_number_of_earlier_ones() -> None:
     "second, kept",
     [
         ([{"role": "system", "content": "B"}, "u", "v"], {"since": 2, "data": [{"role": "system", "content": "B"}, "v"]}),
-        (["s", "other", "v"], {"data": ["s", "other", "v"]}),  # not what was sent before: whole
+        (["s", "other", "v"], {"data": ["s", "other", "v"]}),  # not a continuation: kept whole
         (["s"], {"data": ["s"]}),
         (["s", "u"], {"since": 2, "data": []}),
         (5, {"data": 5}),
     ],
 )
-def test_a_tape_is_cut_only_where_it_continues(second: Any, kept: dict[str, Any]) -> None:
+def test_messages_are_left_out_only_if_the_others_continue_them(second: Any, kept: dict[str, Any]) -> None:
     records = Records()
     records.record({"event": "messages_sent", "data": ["s", "u"]})
     assert records.record({"event": "messages_sent", "data": second})["entry"] == {"event": "messages_sent", **kept}
@@ -201,13 +201,13 @@ def test_a_tape_that_a_file_has_cut_already_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("number, shown", [(2**53, 2**53), (2**53 + 1, str(2**53 + 1)), (-(10**30), "-1" + "0" * 30), (0.1, 0.1), (True, True)])
-def test_integers_that_a_browser_would_round_keep_their_digits_as_text(number: object, shown: object) -> None:
+def test_integers_that_a_browser_would_round_are_kept_as_text(number: object, shown: object) -> None:
     page = render_page([{"event": "skill_execute", "data": {"params": {"id": [number]}}}], title="x")
     assert Taken(page).data["records"][0]["entry"]["data"]["params"]["id"] == [shown]
 
 
 @pytest.mark.parametrize("scope", ["", "0.a", "0.a/1.0"])
-def test_a_run_that_takes_up_an_id_again_sends_its_tapes_whole(scope: str) -> None:
+def test_a_second_run_with_the_same_id_has_its_messages_in_full(scope: str) -> None:
     records = Records()
     sent = {"event": "messages_sent", "run_id": "a", "scope": scope, "data": ["s", "u"]}
     records.record(sent)
@@ -260,11 +260,11 @@ def found(folder: Path | str | None, *names: str) -> dict[str, dict[str, str]]:
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", None), (b"<html>", None), (b"", None), (b"BM", None), (b"%PDF-1.7", None),
     ],
 )
-def test_a_picture_is_what_begins_as_one(data: bytes, kind: str | None) -> None:
+def test_a_picture_is_recognized_by_its_first_bytes(data: bytes, kind: str | None) -> None:
     assert picture_type(data) == kind
 
 
-def test_the_ending_of_a_file_says_nothing(tmp_path: Path) -> None:
+def test_the_extension_of_a_picture_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / f"{ID}.bin").write_bytes(GIF)
     assert found(tmp_path)[ID]["uri"].startswith("data:image/gif;base64,")
     (tmp_path / f"{ID}.bin").write_bytes(b"<svg/>")
@@ -272,12 +272,12 @@ def test_the_ending_of_a_file_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{ID}", f"{ID}.a.b", f"x{ID}.png", "media_00000000000A.png", f"{ID}.png\n", f"{ID}.{'x' * 9}"])
-def test_files_of_other_names_are_not_looked_at(tmp_path: Path, name: str) -> None:
+def test_files_with_other_names_are_ignored(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(GIF)
     assert found(tmp_path) == {}
 
 
-def test_no_link_is_followed_and_no_pipe_waited_for(tmp_path: Path) -> None:
+def test_symlinks_and_pipes_are_not_opened(tmp_path: Path) -> None:
     secret = tmp_path / "secret.gif"
     secret.write_bytes(GIF)
     folder = tmp_path / "media"
@@ -299,7 +299,7 @@ def test_without_a_folder_there_are_no_pictures(folder: str | None) -> None:
     assert found(folder) == {}
 
 
-def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_each_picture_and_of_all_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_BYTES", 100)
     monkeypatch.setattr(records, "MAX_TOTAL", 150)
     names = [f"media_00000000000{end}" for end in "abcd"]
@@ -313,7 +313,7 @@ def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: 
     assert Thumbnails(None, [kept]).find({kept.id}) == {kept.id: large}
 
 
-def test_a_file_that_was_just_written_may_be_half(tmp_path: Path) -> None:
+def test_a_picture_that_was_just_written_is_not_read_yet(tmp_path: Path) -> None:
     file = tmp_path / f"{ID}.gif"
     file.write_bytes(GIF)
     assert Thumbnails(tmp_path, settle=3600).find({ID}) == {}
@@ -339,7 +339,7 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_a_file_that_is_not_there_yet_is_waited_for(path: Path) -> None:
+def test_a_file_that_does_not_exist_yet_is_waited_for(path: Path) -> None:
     tail = Tail(path)
     assert (tail.read(), tail.waiting) == ([], "Waiting for the file")
     append(path, '{"event": "a"}\n')
@@ -356,7 +356,7 @@ def test_a_link_to_a_recording_is_followed(path: Path) -> None:
     assert events(Tail(path).read()) == ["a"]
 
 
-def test_a_partial_last_line_waits_for_its_rest(path: Path) -> None:
+def test_a_partial_last_line_is_read_once_it_is_complete(path: Path) -> None:
     tail = Tail(path)
     for piece, expected in (('{"event":', []), (' "a"}', []), ("\n", ["a"])):
         append(path, piece)
@@ -392,7 +392,7 @@ def written_over_and_longer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced, cut_short, written_over_and_longer])
-def test_a_file_that_starts_over_is_read_from_its_start(path: Path, change: Any) -> None:
+def test_a_file_that_starts_over_is_read_from_its_beginning(path: Path, change: Any) -> None:
     append(path, '{"event": "old"}\n{"event": "half')
     tail = Tail(path)
     assert events(tail.read()) == ["old"]
@@ -402,13 +402,13 @@ def test_a_file_that_starts_over_is_read_from_its_start(path: Path, change: Any)
     assert tail.read() == []
 
 
-def test_a_file_that_goes_away_and_comes_back_is_another_one(path: Path) -> None:
+def test_a_deleted_and_recreated_file_is_read_as_a_new_one(path: Path) -> None:
     append(path, '{"event": "old"}\n')
     tail = Tail(path)
     tail.read()
     path.unlink()
     assert (tail.read(), tail.waiting, tail.generation) == ([], "Waiting for the file", 0)
-    path.with_suffix(".x").touch()  # so that the new file cannot have the old one's number
+    path.with_suffix(".x").touch()  # so that the new file cannot get the inode number of the old one
     append(path, '{"event": "new, and longer than the old"}\n')
     assert events(tail.read()) == ["new, and longer than the old"]
     assert tail.generation == 1
@@ -423,20 +423,20 @@ def test_a_file_that_goes_away_and_comes_back_is_another_one(path: Path) -> None
         ("[" * 100_000, "it is nested too deeply"),
     ],
 )
-def test_a_line_that_is_no_event_becomes_one_that_says_so(path: Path, line: str, reason: str) -> None:
+def test_a_line_that_is_not_an_event_becomes_an_event_that_says_so(path: Path, line: str, reason: str) -> None:
     append(path, f'{{"event": "a"}}\n{line}\n{{"event": "b"}}\n')
     first, bad, last = Tail(path).read()
     assert (first["event"], last["event"]) == ("a", "b")
     assert bad == {"event": "unreadable_line", "data": {"line": 2, "reason": reason, "text": line[:SHOWN]}}
 
 
-def test_bytes_that_are_no_text_are_shown_as_bytes(path: Path) -> None:
+def test_bytes_that_are_not_text_are_shown_escaped(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\n")
     (bad,) = Tail(path).read()
     assert bad["data"]["text"] == "\\xff\\xfe"
 
 
-def test_what_is_no_file_is_reported_and_not_waited_for(path: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_reported(path: Path) -> None:
     os.mkfifo(path)
     tail = Tail(path)
     assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
