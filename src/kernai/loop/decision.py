@@ -138,18 +138,9 @@ Decision = Workflow | Calls | Answer | Correction
 
 
 def decide(
-    response: ParsedResponse,
-    callable_types: Container[str],
-    may_plan: bool,
-    on_prose: OnProse,
-    can_call: bool,
-    is_answer: Callable[[str], bool] | None = None,
-    dialects: OnDialects = "correct",
-    answers: int = ANSWERS,
-    *,
-    was_corrected: bool = False,
-    max_tasks: int = MODEL_MAX_TASKS,
-    checks_close: bool,
+    response: ParsedResponse, callable_types: Container[str], may_plan: bool, on_prose: OnProse, can_call: bool,
+    is_answer: Callable[[str], bool] | None = None, dialects: OnDialects = "correct", answers: int = ANSWERS,
+    *, was_corrected: bool = False, max_tasks: int = MODEL_MAX_TASKS, checks_close: bool,
 ) -> Decision:
     """Return the first of these that applies: a workflow, calls, an answer, a correction.
 
