@@ -64,15 +64,15 @@ class AnthropicProvider(HttpProvider):
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
     def auth(self, key: str) -> dict[str, str]:
-        """Return the key in the vendor's own header."""
+        """Returns the key in the vendor's own header."""
         return {"x-api-key": key}
 
     def extra_headers(self) -> dict[str, str]:
-        """Return the API's version."""
+        """Returns the API's version."""
         return {"anthropic-version": "2023-06-01"}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request's body for the Messages API."""
+        """Returns the request's body for the Messages API."""
         system, turns = self.turns(messages, model)
         thinking = _thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
@@ -97,7 +97,7 @@ class AnthropicProvider(HttpProvider):
         } | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Add tools, and the output's format."""
+        """Adds tools, and the output's format."""
         if box.tools:
             body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
         if box.answer is not None:
@@ -110,7 +110,7 @@ class AnthropicProvider(HttpProvider):
         return strict(schema, nullable=False) is not None
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yield the turn as one message, or nothing if the turn is empty."""
+        """Yields the turn as one message, or nothing if the turn is empty."""
         if isinstance(turn, AssistantTurn):
             content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
             content += [
@@ -135,12 +135,12 @@ class AnthropicProvider(HttpProvider):
             yield {"role": "user", "content": content}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Return the sampling options for models since version 4.7, which reject them."""
+        """Returns the sampling options for models since version 4.7, which reject them."""
         version = _version(model)
         return sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encode text, images and documents; anything else becomes its placeholder."""
+        """Encodes text, images and documents; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -156,12 +156,12 @@ class AnthropicProvider(HttpProvider):
         return None
 
     def between(self, model: Model) -> list[Any]:
-        """Return a blank line, for messages that become one text."""
+        """Returns a blank line, for messages that become one text."""
         del model
         return [BLANK_LINE]
 
     def reader(self) -> AnthropicReader:
-        """Create a reader for one response."""
+        """Creates a reader for one response."""
         return AnthropicReader(self.vendor, self.secrets)
 
 
@@ -176,7 +176,7 @@ class AnthropicReader(SseReader):
         self._thought: dict[str, str] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handle one event. Unknown types are ignored, as the vendor asks of its clients."""
+        """Handles one event. Unknown types are ignored, as the vendor asks of its clients."""
         found = self.parsed(data)
         kind = found.get("type", event)
         self.check_error(found)
@@ -228,7 +228,7 @@ class AnthropicReader(SseReader):
             self._thought = {}
 
     def _on_fallback(self, to: object) -> None:
-        """Note that another model answers from here on."""
+        """Notes that another model answers from here on."""
         if isinstance(at(to, "model"), str):
             self.answered_by = self.metadata["model"] = at(to, "model")
 
@@ -247,7 +247,7 @@ class AnthropicReader(SseReader):
         self._on_usage(found.get("usage"))
 
     def _on_usage(self, usage: object) -> None:
-        """Take the cumulative counts. Each replaces an earlier one, except for 0, which gateways send if unknown."""
+        """Takes the cumulative counts. Each replaces an earlier one, except for 0, which gateways send if unknown."""
         # the first count is that of the answer so far: it is used if the answer breaks off, and never as its total
         self.completion_tokens = count_of(at(usage, "output_tokens"))
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
@@ -264,14 +264,14 @@ class AnthropicReader(SseReader):
 
 
 def _tool(name: str, tool: Tool) -> dict[str, Any]:
-    """Return one tool, in strict mode if it has no optional parameters, of which the vendor allows only few there."""
+    """Returns one tool, in strict mode if it has no optional parameters, of which the vendor allows only few there."""
     schema = strict(tool.schema, nullable=False) if tool.type == "command" else None
     described = {"name": name, "description": tool.description, "input_schema": schema or dict(tool.schema)}
     return described | ({"strict": True} if schema else {})
 
 
 def _content(parts: list[Any]) -> Any:
-    """Return one text, or a list without blank lines.
+    """Returns one text, or a list without blank lines.
 
     Texts in a list are separate anyway, and the vendor rejects blank ones.
     """
@@ -280,7 +280,7 @@ def _content(parts: list[Any]) -> Any:
 
 
 def _version(model: Model) -> tuple[int, int] | None:
-    """Read a model's version from an id such as ``claude-opus-4-6`` or ``claude-3-7-sonnet-20250219``, or None."""
+    """Reads a model's version from an id such as ``claude-opus-4-6`` or ``claude-3-7-sonnet-20250219``, or None."""
     found = _VERSION.search(model.id)
     return None if found is None else (int(found[1]), int(found[2] or 0))
 

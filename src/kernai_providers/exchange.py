@@ -52,7 +52,7 @@ class Exchange:
     secrets: tuple[str, ...] = ()
 
     async def perform(self, turn: Turn) -> LlmResponse:
-        """Perform the whole turn, including retries. Every failure is a `ProviderError`."""
+        """Performs the whole turn, including retries. Every failure is a `ProviderError`."""
         for attempt in count():
             reader = self.new_reader()
             try:
@@ -118,7 +118,7 @@ class Exchange:
                 return
 
     async def _error_body(self, turn: Turn) -> bytes:
-        """Return the start of an error's body, even if the rest never arrives."""
+        """Returns the start of an error's body, even if the rest never arrives."""
         body = b""
         try:
             while len(body) < MAX_ERROR_BODY:
@@ -147,7 +147,7 @@ class Exchange:
 # ---------------------------------------------------------------------------------------------------------------- turns
 
 def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
-    """Return a function that says whether the run behind `on_chunk` has ended; None if `on_chunk` does not know."""
+    """Returns a function that says whether the run behind `on_chunk` has ended; None if `on_chunk` does not know."""
     deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", None)
     if deadline is None and cancelled is None:
         return None
@@ -155,7 +155,7 @@ def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
 
 
 def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
-    """Perform the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
+    """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
     try:
         return _finished(exchange.perform(turn))
     finally:
@@ -163,7 +163,7 @@ def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
 
 
 async def aperform(exchange: Exchange, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> LlmResponse:
-    """Perform the turn on the running event loop. If the task is cancelled, the connection is closed."""
+    """Performs the turn on the running event loop. If the task is cancelled, the connection is closed."""
     turn = Turn(transport, on_chunk)
     try:
         async with _while_wanted(turn.unwanted):
@@ -184,16 +184,16 @@ class Turn:
         self._response: AsyncResponse | None = None
 
     async def send(self, request: Request) -> AsyncResponse:
-        """Send the request, and return the response once its head has arrived. Closes an earlier response."""
+        """Sends the request, and returns the response once its head has arrived. Closes an earlier response."""
         await self.close()
         return await self._unless_ended(self._send(replace(request, unwanted=self.unwanted)))
 
     async def read(self) -> bytes:
-        """Return the next bytes of the body, or none at its end."""
+        """Returns the next bytes of the body, or none at its end."""
         return await self._unless_ended(anext(self._body, b""))
 
     async def show(self, piece: str | CallText) -> None:
-        """Pass a piece of text or of a native call to the observers; their exceptions propagate."""
+        """Passes a piece of text or of a native call to the observers; their exceptions propagate."""
         if isinstance(piece, str):
             await self._wait_for_observers(self._on_chunk(piece))
             return
@@ -203,13 +203,13 @@ class Turn:
             await self._wait_for_observers(show(*piece))
 
     def report(self, what: str, *details: object) -> None:
-        """Report to the run, if it listens."""
+        """Reports to the run, if it listens."""
         listener = getattr(self._on_chunk, what, None)
         if listener is not None:
             listener(*details)
 
     async def wait(self, seconds: float) -> None:
-        """Wait before a retry. Empty pieces are passed on regularly, so that the run can raise if it has ended."""
+        """Waits before a retry. Empty pieces are passed on regularly, so that the run can raise if it has ended."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self.show("")
@@ -217,20 +217,20 @@ class Turn:
             await self._check()
 
     async def finish(self) -> None:
-        """End a complete response. The connection is kept if that is cheap."""
+        """Ends a complete response. The connection is kept if that is cheap."""
         response, self._response = self._response, None
         if response is not None:
             await response.finish()
 
     async def close(self) -> None:
-        """Close the connection, unless it was returned to the pool."""
+        """Closes the connection, unless it was returned to the pool."""
         response, self._response = self._response, None
         if response is not None:
             with suppress(TransportError):
                 await response.aclose()
 
     async def give_up(self) -> NoReturn:
-        """Raise because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""
+        """Raises because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""
         await self.show("")
         raise RunCancelledError(UNWANTED) from None
 
@@ -240,7 +240,7 @@ class Turn:
         return response
 
     async def _unless_ended(self, step: Awaitable[T]) -> T:
-        """Return the step's result. If the run has ended, raise that instead, even if the step failed."""
+        """Returns the step's result. If the run has ended, raises that instead, even if the step failed."""
         try:
             result = await step
         except TransportError:
@@ -257,7 +257,7 @@ class Turn:
         await asyncio.sleep(seconds)
 
     async def _wait_for_observers(self, pending: Any) -> None:
-        """Wait until slow observers have caught up, if `on_chunk` returned something to await."""
+        """Waits until slow observers have caught up, if `on_chunk` returned something to await."""
         if hasattr(pending, "__await__"):
             await pending
 
@@ -268,7 +268,7 @@ class _UnwantedError(Exception):
 
 @asynccontextmanager
 async def _while_wanted(unwanted: Callable[[], bool] | None) -> AsyncIterator[None]:
-    """End the block, wherever it waits, once the run has ended."""
+    """Ends the block, wherever it waits, once the run has ended."""
     if unwanted is None:
         yield
         return
@@ -309,12 +309,12 @@ class ThreadTurn(Turn):
         self.unwanted = lambda: self._aborted.is_set() or has_ended()
 
     def abort(self) -> None:
-        """End the turn."""
+        """Ends the turn."""
         self._aborted.set()
         _finished(self.close())
 
     async def give_up(self) -> NoReturn:
-        """Raise because the run has ended. After `abort`, there is nobody to ask for the reason."""
+        """Raises because the run has ended. After `abort`, there is nobody to ask for the reason."""
         if self._aborted.is_set():
             raise RunCancelledError(UNWANTED)
         await super().give_up()
@@ -323,7 +323,7 @@ class ThreadTurn(Turn):
         self._aborted.wait(seconds)
 
     async def _wait_for_observers(self, pending: Any) -> None:
-        """Do nothing: in a thread, `on_chunk` itself waits for the observers."""
+        """Does nothing: in a thread, `on_chunk` itself waits for the observers."""
 
 
 class _Blocking:
@@ -340,7 +340,7 @@ class _Blocking:
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, and return its result."""
+    """Runs a coroutine that never suspends, and returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -90,7 +90,7 @@ def failure(
     key_hint: str | None = None,
     secrets: Sequence[str] = (),
 ) -> ProviderError:
-    """Return the error for a response with a status other than 200. Never raises, whatever the body contains.
+    """Returns the error for a response with a status other than 200. Never raises, whatever the body contains.
 
     `now` is in seconds since 1970, for a `retry-after` that is a date. `key_hint` is the variable that should contain
     the key, for the advice after a 401 or 403. Each of `secrets` is replaced by ``[hidden]``, however it is escaped,
@@ -123,7 +123,7 @@ def failure(
 
 
 def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ()) -> ProviderError:
-    """Return the error for an error object in a stream, after status 200. `data` is JSON data, or text.
+    """Returns the error for an error object in a stream, after status 200. `data` is JSON data, or text.
 
     An overloaded or failing vendor is retried, and so is an unknown error. Errors in the request, the key or the
     account are not.
@@ -162,7 +162,7 @@ def _numbered(request_id: str, redact: Redactor) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Return the body as JSON data, or None. It has the same limits as a model's JSON."""
+    """Returns the body as JSON data, or None. It has the same limits as a model's JSON."""
     try:
         return loads(text)
     except (ValueError, RecursionError):
@@ -170,19 +170,19 @@ def _parsed(text: str) -> Any:
 
 
 def at(data: object, *path: str) -> Any:
-    """Return the value at this path in JSON data, or None."""
+    """Returns the value at this path in JSON data, or None."""
     for name in path:
         data = data.get(name) if isinstance(data, dict) else None
     return data
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a JSON list; none for anything else."""
+    """Returns the objects in a JSON list; none for anything else."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _read_body(data: object) -> _ErrorBody:
-    """Read the known shapes of errors.
+    """Reads the known shapes of errors.
 
     `{"error": {...}}`, also alone in a list, with `message` and one or more of `code`, `type` and `status`;
     `{"error": "text"}`; and the same fields at the top.
@@ -207,7 +207,7 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 def _as_json(given: object) -> str:
-    """Return a list of errors per field, which some vendors send, as one line."""
+    """Returns a list of errors per field, which some vendors send, as one line."""
     if not isinstance(given, (dict, list)):
         return ""
     try:
@@ -217,7 +217,7 @@ def _as_json(given: object) -> str:
 
 
 def _words(error: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the vendor's codes and types for the failure, words before numbers."""
+    """Yields the vendor's codes and types for the failure, words before numbers."""
     number = error.get("code")
     found = [_text(error.get(name)) for name in ("code", "status", "type", "__type")]
     if type(number) is int and 0 <= number < LARGEST_NUMBER:
@@ -232,7 +232,7 @@ def _text(value: object) -> str:
 
 
 def _raw_line(text: str, redact: Redactor) -> str:
-    """Return a body without any known field as one line: the title or text of a page, or the start of the text."""
+    """Returns a body without any known field as one line: the title or text of a page, or the start of the text."""
     text = redact.text(text)
     if _PAGE.match(text):
         page = text[:MAX_PAGE]
@@ -294,12 +294,12 @@ def _is_used_up(error: _ErrorBody) -> bool:
 
 
 def redactor(secrets: Sequence[str]) -> Redactor:
-    """Return what hides these secrets, except those so short that they may be ordinary syllables."""
+    """Returns what hides these secrets, except those so short that they may be ordinary syllables."""
     return Redactor({one: HIDDEN for one in secrets if len(one) >= SHORTEST_SECRET})
 
 
 def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
-    """Return text from outside as one printable line of limited length, without secrets."""
+    """Returns text from outside as one printable line of limited length, without secrets."""
     # redacted before it is cut, because a cut could leave half of a secret; and again, for a line break in a secret
     plain = "".join(char if char.isprintable() else " " for char in redact.text(text))
     shown = redact.text(_SPACES.sub(" ", plain).strip())
@@ -389,7 +389,7 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
 
 
 def _delays(body: object) -> list[str]:
-    """Return the delays in the details of Google's errors."""
+    """Returns the delays in the details of Google's errors."""
     return [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
 
 
@@ -408,7 +408,7 @@ def _number(text: str) -> float | None:
 
 
 def _date(text: str) -> float | None:
-    """Read a date in one of the three formats of RFC 9110, section 5.6.7; GMT if it has no zone."""
+    """Reads a date in one of the three formats of RFC 9110, section 5.6.7; GMT if it has no zone."""
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
@@ -417,5 +417,5 @@ def _date(text: str) -> float | None:
 
 
 def _seconds(value: float) -> str:
-    """Format a number of seconds for people, rounded up so that waiting that long is enough."""
+    """Formats a number of seconds for people, rounded up so that waiting that long is enough."""
     return f"{math.ceil(value)}" if math.isfinite(value) and value >= 10 else f"{value:g}"  # noqa: PLR2004 - digits

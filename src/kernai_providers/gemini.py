@@ -54,17 +54,17 @@ class GeminiProvider(HttpProvider):
     calls_natively = True
 
     def path(self, model: Model) -> str:
-        """Return the request's path, which contains the model."""
+        """Returns the request's path, which contains the model."""
         name = model.id.removeprefix("models/")
         folder = "tunedModels" if name.startswith("tunedModels/") else "models"
         return f"/{folder}/{quote(name.removeprefix('tunedModels/'), safe='')}:streamGenerateContent?alt=sse"
 
     def auth(self, key: str) -> dict[str, str]:
-        """Return the key in the vendor's own header; never in the URL."""
+        """Returns the key in the vendor's own header; never in the URL."""
         return {"x-goog-api-key": key}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request's body for `streamGenerateContent`."""
+        """Returns the request's body for `streamGenerateContent`."""
         system, turns = self.turns(messages, model)
         contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
         body: dict[str, Any] = {"contents": contents}
@@ -82,7 +82,7 @@ class GeminiProvider(HttpProvider):
         return body | ({"generationConfig": known(config)} if known(config) else {})
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Add function declarations, and the response's schema."""
+        """Adds function declarations, and the response's schema."""
         if box.tools:
             body["tools"] = [{"functionDeclarations": [
                 {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
@@ -98,7 +98,7 @@ class GeminiProvider(HttpProvider):
         return not has_tools
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yield the turn as one content, or nothing if the turn is empty."""
+        """Yields the turn as one content, or nothing if the turn is empty."""
         if isinstance(turn, AssistantTurn):
             signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
             parts: list[Any] = [{"text": turn.text}] if turn.text else []
@@ -117,7 +117,7 @@ class GeminiProvider(HttpProvider):
             yield {"role": "user", "parts": parts}
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encode text and every kind of media that the model declares; anything else becomes its placeholder."""
+        """Encodes text and every kind of media that the model declares; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"text": part}
         if not model.supports(CAPABILITIES[part.kind]):
@@ -132,7 +132,7 @@ class GeminiProvider(HttpProvider):
         return {"fileData": {**known, "fileUri": url}}
 
     def reader(self) -> GeminiReader:
-        """Create a reader for one response."""
+        """Creates a reader for one response."""
         return GeminiReader(self.vendor, self.secrets)
 
 
@@ -152,7 +152,7 @@ class GeminiReader(SseReader):
         return self.finish_reason is not None
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handle one chunk."""
+        """Handles one chunk."""
         del event
         if data == "[DONE]":  # from gateways, as with other vendors
             self.complete = self.may_end
@@ -170,7 +170,7 @@ class GeminiReader(SseReader):
                 raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
 
     def check_complete(self) -> None:
-        """Raise unless there was a finish reason; the last one counts."""
+        """Raises unless there was a finish reason; the last one counts."""
         self.complete = self.may_end
         super().check_complete()
 
@@ -185,7 +185,7 @@ class GeminiReader(SseReader):
         self.note(candidate, continuation_token="continuationToken")  # noqa: S106 - a field's name
 
     def _on_call(self, part: Mapping[str, Any]) -> None:
-        """Handle a call, which arrives as a whole. Its signature has to be sent back with it."""
+        """Handles a call, which arrives as a whole. Its signature has to be sent back with it."""
         call, number = part["functionCall"], self._called
         if not isinstance(call, dict):
             return

@@ -114,11 +114,11 @@ class HttpProvider(NotCopied, Provider):
         self.transport: Transport = transport if transport is not None else HttpTransport()
 
     def close(self) -> None:
-        """Close idle connections. The provider may be used again."""
+        """Closes idle connections. The provider may be used again."""
         self.transport.close()
 
     async def aclose(self) -> None:
-        """Close idle connections, including those of an asynchronous transport for the running event loop."""
+        """Closes idle connections, including those of an asynchronous transport for the running event loop."""
         self.transport.close()
         if isinstance(self.transport, AsyncTransport):
             await self.transport.aclose()
@@ -145,13 +145,13 @@ class HttpProvider(NotCopied, Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """Perform one turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
+        """Performs one turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
         return perform(self._exchange(messages, model, generation, on_chunk), ThreadTurn(self.transport, on_chunk))
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
-        """Perform one turn under asyncio, otherwise like `call`. If cancelled, it closes the connection immediately."""
+        """Performs one turn under asyncio, otherwise like `call`. If cancelled, closes the connection immediately."""
         exchange = self._exchange(messages, model, generation, on_chunk)
         if isinstance(self.transport, AsyncTransport):
             return await aperform(exchange, self.transport, on_chunk)
@@ -165,22 +165,22 @@ class HttpProvider(NotCopied, Provider):
     # -------------------------------------------------------------------------------------------- for adapters
 
     def path(self, model: Model) -> str:
-        """Return the request's path below `base_url`, with its query; by default `endpoint`, for every model."""
+        """Returns the request's path below `base_url`, with its query; by default `endpoint`, for every model."""
         del model
         return self.endpoint
 
     def auth(self, key: str) -> dict[str, str]:
-        """Return the headers with the key; by default a bearer token."""
+        """Returns the headers with the key; by default a bearer token."""
         return {"Authorization": f"Bearer {key}"}
 
     @abstractmethod
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request's JSON body, without `generation.extra`."""
+        """Returns the request's JSON body, without `generation.extra`."""
 
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """Return the body for native calls: `body` of the system text, with the turns and what the model may call."""
+        """Returns the body for native calls: `body` of the system text, with the turns and what the model may call."""
         body = self.body([Message("system", system_of(messages))], model, generation)
         body[self.conversation_field] += [
             one for turn in conversation(messages, box) for one in self.native_messages(turn, model)
@@ -189,11 +189,11 @@ class HttpProvider(NotCopied, Provider):
         return body
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterable[dict[str, Any]]:
-        """Return one turn as the vendor's messages. For adapters that set `calls_natively`."""
+        """Returns one turn as the vendor's messages. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Add what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
+        """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
     def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
@@ -202,20 +202,20 @@ class HttpProvider(NotCopied, Provider):
         return False
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Return options that are set but that this model would reject. They are not sent; `metadata` lists them."""
+        """Returns options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
         return ()
 
     @abstractmethod
     def reader(self) -> Reader:
-        """Create a reader for one response."""
+        """Creates a reader for one response."""
 
     def extra_headers(self) -> dict[str, str]:
-        """Return headers that the vendor needs besides the one with the key."""
+        """Returns headers that the vendor needs besides the one with the key."""
         return {}
 
     def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[Turn]]:
-        """Return the system text, and each other message as its role and its encoded parts.
+        """Returns the system text, and each other message as its role and its encoded parts.
 
         If the vendor requires that roles alternate, consecutive messages of one role become one.
         """
@@ -231,14 +231,14 @@ class HttpProvider(NotCopied, Provider):
         return system_of(messages), turns
 
     def between(self, model: Model) -> list[Any]:
-        """Return parts to put between two messages that are merged; none if the vendor keeps parts separate."""
+        """Returns parts to put between two messages that are merged; none if the vendor keeps parts separate."""
         del model
         return []
 
     # -------------------------------------------------------------------------------------------------- inside
 
     def _accepted_parts(self, message: Message) -> list[Part]:
-        """Return the message's parts that this vendor accepts from this role; never an empty list."""
+        """Returns the message's parts that this vendor accepts from this role; never an empty list."""
         parts: list[Part] = []
         for part in message.content:
             if isinstance(part, str):
@@ -307,7 +307,7 @@ class HttpProvider(NotCopied, Provider):
         return merged(ours | self.extra_headers(), self._headers)
 
     def _default_base_url(self) -> str:
-        """Return the address if the caller gives none. Raises `ValueError` if a variable has an invalid one."""
+        """Returns the address if the caller gives none. Raises `ValueError` if a variable has an invalid one."""
         variable = self.base_url_variable
         if variable is not None and os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
@@ -327,35 +327,35 @@ class HttpProvider(NotCopied, Provider):
 
 
 def system_of(messages: Sequence[Message]) -> str:
-    """Return all system text."""
+    """Returns all system text."""
     return "\n\n".join(message.text for message in messages if message.role == "system" and message.text.strip())
 
 
 def parts_after_results(turn: UserTurn, *, media_in_results: bool = False) -> list[Part]:
-    """Return what follows the results of a turn: media that a result cannot contain, then everything else."""
+    """Returns what follows the results of a turn: media that a result cannot contain, then everything else."""
     media = [] if media_in_results else [part for result in turn.results for part in result.media]
     return [*media, *turn.parts]
 
 
 def sampling_options(generation: GenerationOptions) -> list[str]:
-    """Return the names of the sampling options that are set."""
+    """Returns the names of the sampling options that are set."""
     return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are set."""
+    """Returns the options that are set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def one_text(parts: list[Any]) -> Any:
-    """Return a message's parts, joined if all are texts: many servers accept a list only if it has media."""
+    """Returns a message's parts, joined if all are texts: many servers accept a list only if it has media."""
     if all(part.get("type") == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
 
 
 def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str | None:
-    """Return a media URL if it may be passed to the vendor, else None.
+    """Returns a media URL if it may be passed to the vendor, else None.
 
     URLs with other schemes could address the vendor's own network.
     """
@@ -366,7 +366,7 @@ def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str 
 
 
 def data_uri(media: Media) -> str:
-    """Return the payload as a data URI."""
+    """Returns the payload as a data URI."""
     return f"data:{media.mime_type};base64,{media.to_base64()}"
 
 

@@ -49,7 +49,7 @@ class HttpTransport:
         self._pool = ConnectionPool(max_idle, idle_seconds)
 
     def send(self, request: Request) -> HttpResponse:
-        """Send a request and return its response, once the head has arrived.
+        """Sends a request and returns its response, once the head has arrived.
 
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
@@ -67,7 +67,7 @@ class HttpTransport:
         return self._ask(self._connect(route, request), request, call)
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Closes idle connections."""
         self._pool.close()
 
     def _connect(self, route: Route, request: Request) -> Connection:
@@ -99,7 +99,7 @@ class HttpTransport:
         return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
-        """Send a request and read the head of its response. If this raises, the connection is closed."""
+        """Sends a request and reads the head of its response. If this raises, the connection is closed."""
         raw = None
         try:
             # while a cassette is recorded, the socket does not exist yet; it will be created with this timeout
@@ -117,7 +117,7 @@ class HttpTransport:
             raise
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context, created once: reading the certificate authorities is slower than most requests."""
+        """Returns the TLS context, created once: reading the certificate authorities is slower than most requests."""
         if self._ssl_context is not None:
             return self._ssl_context
         with self._lock:
@@ -190,7 +190,7 @@ class Route(NamedTuple):
 
 
 def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
-    """Return the class for a connection. It is looked up each time, because vcrpy replaces it in `http.client`."""
+    """Returns the class for a connection. It is looked up each time, because vcrpy replaces it in `http.client`."""
     return http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
 
 
@@ -208,7 +208,7 @@ class Connection:
     idle_since: float = 0.0
 
     def close(self) -> None:
-        """Close the connection. The socket is closed once the response's file is closed, too."""
+        """Closes the connection. The socket is closed once the response's file is closed, too."""
         self.http.close()
 
     @property
@@ -235,7 +235,7 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self, route: Route) -> Connection | None:
-        """Take a connection that is ready for a request; None if there is none."""
+        """Takes a connection that is ready for a request; None if there is none."""
         wanted = connection_class(route.scheme)
         found: Connection | None = None
         with self._lock:
@@ -252,7 +252,7 @@ class ConnectionPool:
         return found
 
     def give(self, connection: Connection) -> None:
-        """Put back a connection that may be used again."""
+        """Puts back a connection that may be used again."""
         with self._lock:
             unfit = self._unfit()
             connection.idle_since = self._clock()
@@ -263,14 +263,14 @@ class ConnectionPool:
             old.close()
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Closes idle connections."""
         with self._lock:
             connections, self._idle = self._idle, []
         for connection in connections:
             connection.close()
 
     def _unfit(self) -> list[Connection]:
-        """Remove and return connections that are too old; in a forked child, those of the parent.
+        """Removes and returns connections that are too old; in a forked child, those of the parent.
 
         To close these only closes the child's copies.
         """
@@ -282,7 +282,7 @@ class ConnectionPool:
 
 
 def _open(connection: Connection, address: tuple[str, int], timeout: float, *_: Any) -> WatchedSocket:
-    """Create a connection's socket, for `http.client`."""
+    """Creates a connection's socket, for `http.client`."""
     sock = connected(*address, timeout, connection.deadline)
     return WatchedSocket(sock, lambda: connection.deadline)
 
@@ -301,7 +301,7 @@ class _Tls:
 
 
 def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
-    """Send a request, and return whether all of it could be sent. If not, there may be a response that says why."""
+    """Sends a request, and returns whether all of it could be sent. If not, there may be a response that says why."""
     headers, target = call.headers, call.target
     proxy = connection.route.proxy
     if proxy is not None and call.scheme == "http":
@@ -322,7 +322,7 @@ def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
 
 
 def _cause(error: Exception) -> OSError | None:
-    """Return the error if it may be shown as the cause, else None.
+    """Returns the error if it may be shown as the cause, else None.
 
     Errors of `http.client` quote the response, which may repeat a header of the request.
     """
@@ -330,7 +330,7 @@ def _cause(error: Exception) -> OSError | None:
 
 
 def _broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
-    """Return the error for a failure while a request was sent or a response was read."""
+    """Returns the error for a failure while a request was sent or a response was read."""
     if isinstance(error, TimeoutError):
         return deadline.timed_out()
     if isinstance(error, CutHeadError):
@@ -347,7 +347,7 @@ def _broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
 
 
 def _not_connected(error: Exception, route: Route, seconds: float) -> TransportError:
-    """Return the error for a failure while connecting."""
+    """Returns the error for a failure while connecting."""
     peer = route.peer if route.proxy is None else f"{route.peer} through the proxy {route.proxy.peer}"
     if isinstance(error, TimeoutError):
         return TransportError(f"no connection to {peer} within {seconds:g} seconds", "connect")
@@ -355,7 +355,7 @@ def _not_connected(error: Exception, route: Route, seconds: float) -> TransportE
 
 
 def not_connected(error: BaseException, peer: str) -> TransportError:
-    """Return the error for a failure while connecting that is not a timeout."""
+    """Returns the error for a failure while connecting that is not a timeout."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TransportError(f"{peer} has no trusted certificate: {error.verify_message}", "tls")
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -368,7 +368,7 @@ def not_connected(error: BaseException, peer: str) -> TransportError:
 
 
 def _refusal(error: BaseException) -> str:
-    """Return why there is no tunnel. Only the status is taken from the proxy's text, which may repeat the password."""
+    """Returns why there is no tunnel. Only the status is taken from the proxy's text, which may repeat the password."""
     status = [word for word in str(error).split() if word.isdecimal() and len(word) == 3][:1]  # noqa: PLR2004 - RFC 9110
     if status:
         return f"it was refused with status {status[0]}"

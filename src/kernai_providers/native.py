@@ -67,7 +67,7 @@ class AssistantTurn:
     reasoning: Sequence[Mapping[str, Any]] = ()
 
     def thought(self, kind: str) -> str:
-        """Return the text of the turn's reasoning of one kind."""
+        """Returns the text of the turn's reasoning of one kind."""
         return "".join(str(item["text"]) for item in self.reasoning if item.get("type") == kind)
 
 
@@ -110,13 +110,13 @@ class Toolbox:
             self._names[_key(tool.type, tool.name)] = name
 
     def name_of(self, block: Mapping[str, Any]) -> str | None:
-        """Return the vendor's name for the tool that a block calls; None for a block that is just text."""
+        """Returns the vendor's name for the tool that a block calls; None for a block that is just text."""
         kind, name = str(block["type"]), str(block.get("name") or "")
         known = self._names.get(_key(kind, name))
         return _free(name, ()) if known is None and kind == "command" else known
 
     def block(self, name: str, text: str, id: str | None, *, is_cut: bool) -> NativeCall:
-        """Return the block for a call. Arguments that are not JSON stay unchanged: the loop repairs or rejects them."""
+        """Returns a call's block. Arguments that are not JSON stay unchanged: the loop repairs or rejects them."""
         data = _json(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)
@@ -138,7 +138,7 @@ class Toolbox:
         return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
 
     def streams(self, name: str, *, strict: bool) -> tuple[str, str | None] | None:
-        """Return the type and name of a call's block, if its content is exactly the arguments, so that they can stream.
+        """Returns the type and name of a call's block, if its content is exactly the arguments, so they can stream.
 
         Returns None if it is not.
         """
@@ -152,7 +152,7 @@ class Toolbox:
         return (tool.type, None) if tool.type in ("plan", "final") else None
 
     def arguments(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call in the conversation; always an object, as vendors require."""
+        """Returns the arguments of a call in the conversation; always an object, as vendors require."""
         kind, content = block["type"], str(block["content"])
         if kind not in ("command", "plan", "final"):
             return {**({"name": block["name"]} if block.get("name") else {}), "content": content}
@@ -168,14 +168,14 @@ class Toolbox:
         return {inputs[0] if len(inputs) == 1 else "input": content.strip()}
 
     def id_of(self, given: object, place: str) -> str:
-        """Return a call's id if this vendor accepts it, else one derived from it or from the call's place."""
+        """Returns a call's id if this vendor accepts it, else one derived from it or from the call's place."""
         if isinstance(given, str) and self._ids.fullmatch(given):
             return given
         return "c" + sha256(str(given or place).encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTurn | UserTurn]:
-    """Return the turns after the system message: user turns and assistant turns, alternating."""
+    """Returns the turns after the system message: user turns and assistant turns, alternating."""
     turns: list[AssistantTurn | UserTurn] = []
     calls: dict[int, Call] = {}
     used: set[str] = set()
@@ -198,7 +198,7 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
 
 
 def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> tuple[AssistantTurn, dict[int, Call]]:
-    """Return an assistant turn, and its calls by their block's index.
+    """Returns an assistant turn, and its calls by their block's index.
 
     `used` has the ids of earlier calls, which some servers use again.
     """
@@ -224,7 +224,7 @@ def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> 
 
 
 def _add_message(message: Message, turn: UserTurn, calls: Mapping[int, Call], *, is_first: bool) -> None:
-    """Add a message to a user turn: as the result of a call, or else to the other parts."""
+    """Adds a message to a user turn: as the result of a call, or else to the other parts."""
     text, media, is_error = _text_and_media(message)
     is_runtimes = message.text.startswith(_RUNTIME) and not is_first
     call = calls.get(message.answers) if message.answers is not None else None
@@ -243,7 +243,7 @@ def _add_message(message: Message, turn: UserTurn, calls: Mapping[int, Call], *,
 
 
 def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
-    """Return a message's text, without the runtime's markup, its media, and whether it is an error."""
+    """Returns a message's text, without the runtime's markup, its media, and whether it is an error."""
     first, *rest = message.content
     if not isinstance(first, str) or not first.startswith(_RUNTIME):
         texts = "".join(part for part in message.content if isinstance(part, str))
@@ -255,7 +255,7 @@ def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
 
 
 def _complete_results(asked: AssistantTurn, answered: UserTurn) -> None:
-    """Put the results in the order of the calls. A call without a result was not run."""
+    """Puts the results in the order of the calls. A call without a result was not run."""
     by_call = {id(result.call): result for result in answered.results}
     answered.results = [
         by_call.get(id(call)) or ToolResult(call, NOT_RUN, [], is_error=True) for call in asked.calls
@@ -270,7 +270,7 @@ class _NotStrictError(Exception):
 
 
 def strict(schema: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any] | None:
-    """Return the schema for a vendor's strict mode, which has neither open objects nor optional properties.
+    """Returns the schema for a vendor's strict mode, which has neither open objects nor optional properties.
 
     With `nullable`, an optional property becomes a required one that may be null. Returns None if there is no such
     schema.
@@ -304,7 +304,7 @@ def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
 
 
 def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:
-    """Return the data without nulls for optional properties: in strict mode, null means that one is left out."""
+    """Returns the data without nulls for optional properties: in strict mode, null means that one is left out."""
     return _pruned(data, schema, schema.get("$defs", {}))
 
 
@@ -323,7 +323,7 @@ def _pruned(data: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]
 
 
 def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the schema with the reference at its root resolved, and without definitions that are not needed."""
+    """Returns the schema with the reference at its root resolved, and without definitions that are not needed."""
     if schema is None or "$ref" not in schema:
         return schema
     definitions = schema.get("$defs", {})
@@ -350,7 +350,7 @@ def _key(kind: str, name: str) -> tuple[str, str]:
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """Return a name similar to this one that every vendor accepts and that is not `taken`."""
+    """Returns a name similar to this one that every vendor accepts and that is not `taken`."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name.lstrip("/"))[:60]
     plain = plain if NAME.fullmatch(plain) else f"_{plain}"
     made, number, others = plain, 2, set(taken)

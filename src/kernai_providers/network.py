@@ -53,24 +53,24 @@ class Deadline:
         self._overhead_left: float = OVERHEAD_PER_RESPONSE
 
     def connects(self, *, still: bool = True) -> None:
-        """Apply the time limit for connecting, which includes a proxy's tunnel; with ``still=False`` no longer."""
+        """Applies the time limit for connecting, which includes a proxy's tunnel; with ``still=False`` no longer."""
         self.connecting = still
         self.seconds = self._timeouts.connect if still else self._timeouts.read
 
     def sent(self) -> None:
-        """Start the time limit for the head, because part of the request was sent. It is as long as for a silence."""
+        """Starts the time limit for the head, because part of the request was sent. It is as long as for a silence."""
         self._head_until = time.monotonic() + self.seconds
 
     def answered(self) -> None:
-        """End the time limit for the head, because it has arrived."""
+        """Ends the time limit for the head, because it has arrived."""
         self._head_until = math.inf
 
     def cancel(self) -> None:
-        """End the wait. Allowed from any thread."""
+        """Ends the wait. Allowed from any thread."""
         self._cancelled = True
 
     def check(self) -> None:
-        """Raise `TransportError` if the response is no longer wanted, or if its head takes too long."""
+        """Raises `TransportError` if the response is no longer wanted, or if its head takes too long."""
         if self._cancelled or (self._unwanted is not None and self._unwanted()):
             raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
         # before its first byte is read, the head may be there already, if this process had no time to look
@@ -78,17 +78,17 @@ class Deadline:
             raise self.timed_out()
 
     def until(self, seconds: float | None = None, waited: float = 0.0) -> float:
-        """Return when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
+        """Returns when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
         return min(time.monotonic() - waited + (self.seconds if seconds is None else seconds), self._head_until)
 
     def received(self, size: int) -> None:
-        """Count bytes that were read, of any kind. Raises `TransportError` if the overhead is too large."""
+        """Counts bytes that were read, of any kind. Raises `TransportError` if the overhead is too large."""
         self._overhead_left -= size
         if self._overhead_left < 0:
             raise TransportError(f"{self._peer} sends more headers or chunk sizes than any answer needs", "protocol")
 
     def content(self, size: float) -> None:
-        """Count bytes of content, which allow for more overhead."""
+        """Counts bytes of content, which allow for more overhead."""
         self._overhead_left += size * (1 + OVERHEAD_PER_BYTE)
 
     @property
@@ -102,7 +102,7 @@ class Deadline:
         return self._overhead_left < OVERHEAD_PER_RESPONSE
 
     def timed_out(self) -> TransportError:
-        """Return the error for a wait that was too long."""
+        """Returns the error for a wait that was too long."""
         if self.awaits_head and self.has_received:
             what = f"did not finish the head of its answer within {self.seconds:g} seconds"
         else:
@@ -115,7 +115,7 @@ class CutHeadError(ConnectionError):
 
 
 def connected(host: str, port: int, seconds: float, deadline: Deadline) -> socket.socket:
-    """Open a connection. Each of the host's addresses may take `seconds`; if all fail, the last failure is raised."""
+    """Opens a connection. Each of the host's addresses may take `seconds`; if all fail, the last failure is raised."""
     failed: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
@@ -190,7 +190,7 @@ class WatchedSocket:
         deadline.sent()
 
     def start_tls(self, context: ssl.SSLContext, server_hostname: str | None) -> WatchedSocket:
-        """Return the same connection, encrypted. This object must not be used afterwards."""
+        """Returns the same connection, encrypted. This object must not be used afterwards."""
         self.deadline().answered()  # the proxy's response to the request for a tunnel, if there is one
         tls = context.wrap_socket(self.sock, server_hostname=server_hostname, do_handshake_on_connect=False)
         try:
@@ -202,13 +202,13 @@ class WatchedSocket:
         return secure
 
     def makefile(self, mode: str = "rb", buffering: int | None = None) -> ResponseFile:
-        """Return a file of what arrives; `http.client` never asks for another mode."""
+        """Returns a file of what arrives; `http.client` never asks for another mode."""
         del mode, buffering
         self._head = file = ResponseFile(self)
         return file
 
     def has_head(self) -> None:
-        """Note that the head of a response is complete: from now on, its file may outlive `close`."""
+        """Notes that the head of a response is complete: from now on, its file may outlive `close`."""
         self._head = None
 
     def close(self) -> None:
@@ -287,7 +287,7 @@ class ResponseFile(io.BufferedReader):
         return super().read(size)
 
     def release(self) -> None:
-        """Allow the socket to be closed before this file is."""
+        """Allows the socket to be closed before this file is."""
         self._bytes.hold.close()
 
     def _complete_line(self, line: bytes, size: int | None) -> bytes:

@@ -41,7 +41,7 @@ class OllamaProvider(HttpProvider):
     calls_natively = True
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request's body for `/api/chat`."""
+        """Returns the request's body for `/api/chat`."""
         system, turns = self.turns(messages, model)
         body: dict[str, Any] = {
             "model": model.id,
@@ -64,12 +64,12 @@ class OllamaProvider(HttpProvider):
     def native_body(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
     ) -> dict[str, Any]:
-        """Return the body. A constrained agent's system text also explains how to write a call in JSON."""
+        """Returns the body. A constrained agent's system text also explains how to write a call in JSON."""
         explained = [*messages, Message("system", _json_instructions(box))] if box.constrained else messages
         return super().native_body(explained, model, generation, box)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Add a schema or tools. A constrained agent has one schema for calls and answers."""
+        """Adds a schema or tools. A constrained agent has one schema for calls and answers."""
         if box.constrained:
             body["format"] = _constrained_schema(box)
         elif box.answer is not None:
@@ -87,7 +87,7 @@ class OllamaProvider(HttpProvider):
         return not has_tools
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yield one message with text and calls, or one message for each result and one for the rest."""
+        """Yields one message with text and calls, or one message for each result and one for the rest."""
         if isinstance(turn, AssistantTurn):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text}
             if turn.calls:
@@ -103,7 +103,7 @@ class OllamaProvider(HttpProvider):
             yield _message("user", self.encode(parts, model))
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encode text and images; a URL is not fetched, so it becomes its placeholder."""
+        """Encodes text and images; a URL is not fetched, so it becomes its placeholder."""
         if isinstance(part, str):
             return {"text": part}
         if part.kind == "image" and model.supports("vision") and not part.is_url:
@@ -111,7 +111,7 @@ class OllamaProvider(HttpProvider):
         return None
 
     def reader(self) -> OllamaReader:
-        """Create a reader for one response."""
+        """Creates a reader for one response."""
         return OllamaReader(self.vendor, self.secrets)
 
     def _default_base_url(self) -> str:
@@ -131,7 +131,7 @@ class OllamaReader(LineReader):
         self._json: list[str] = []
 
     def on_line(self, data: dict[str, Any]) -> None:
-        """Handle one line."""
+        """Handles one line."""
         self.check_error(data)
         self.note(data, model="model")
         message = data.get("message")
@@ -162,7 +162,7 @@ class OllamaReader(LineReader):
             self.call(self._number, name=function.get("name"), text=text)
 
     def _read_json(self, text: str) -> None:
-        """Read a constrained model's JSON: a call or an answer. Any other text, such as JSON cut off, is the answer."""
+        """Reads a constrained model's JSON: a call or an answer. Other text, such as JSON cut off, is the answer."""
         try:
             data = json.loads(text)
         except ValueError:
@@ -178,7 +178,7 @@ class OllamaReader(LineReader):
 
 
 def _constrained_schema(box: Toolbox) -> dict[str, Any]:
-    """Return the schema of everything that a constrained model may write: one call, or an answer."""
+    """Returns the schema of everything that a constrained model may write: one call, or an answer."""
     ways = [
         _object({"tool": {"const": name}, "arguments": dict(tool.schema)}) for name, tool in box.tools.items()
     ]
@@ -201,7 +201,7 @@ def _json_instructions(box: Toolbox) -> str:
 
 
 def _message(role: str, parts: list[Any]) -> dict[str, Any]:
-    """Return a message with one text, and images in a field of their own: in this API, content is only text."""
+    """Returns a message with one text, and images in a field of their own: in this API, content is only text."""
     message: dict[str, Any] = {"role": role, "content": "".join(part.get("text", "") for part in parts)}
     images = [part["image"] for part in parts if "image" in part]
     return message | ({"images": images} if images else {})

@@ -81,7 +81,7 @@ class OpenAIProvider(HttpProvider):
         self._done_marker = done_marker
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request's body for Chat Completions."""
+        """Returns the request's body for Chat Completions."""
         system, turns = self.turns(messages, model)
         body: dict[str, Any] = {
             "model": model.id,
@@ -105,7 +105,7 @@ class OpenAIProvider(HttpProvider):
         return body | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Add functions, and a response format."""
+        """Adds functions, and a response format."""
         if box.tools:
             functions = [self.tool(name, tool) for name, tool in box.tools.items()]
             body["tools"] = [{"type": "function", "function": function} for function in functions]
@@ -114,7 +114,7 @@ class OpenAIProvider(HttpProvider):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
 
     def tool(self, name: str, tool: Tool) -> dict[str, Any]:
-        """Return one function, in strict mode if the vendor has one and the schema can be strict."""
+        """Returns one function, in strict mode if the vendor has one and the schema can be strict."""
         schema = strict(tool.schema) if self.strict_tools else None
         described = {"name": name, "description": tool.description, "parameters": schema or dict(tool.schema)}
         return described | ({"strict": True} if schema else {})
@@ -125,7 +125,7 @@ class OpenAIProvider(HttpProvider):
         return self.strict_tools and strict(schema, nullable=False) is not None
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yield one message with text and calls, or one message for each result and one for the rest."""
+        """Yields one message with text and calls, or one message for each result and one for the rest."""
         if isinstance(turn, AssistantTurn):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
             if turn.calls:
@@ -144,7 +144,7 @@ class OpenAIProvider(HttpProvider):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Return a thinking budget, which no model accepts, and sampling options while a reasoning model may think."""
+        """Returns a thinking budget, which no model accepts, and sampling options while a reasoning model may think."""
         thinking = generation.thinking or {}
         refused = ["thinking"] if "budget" in thinking else []
         if thinking.get("effort") != "none" and self.reasons(model):
@@ -156,15 +156,15 @@ class OpenAIProvider(HttpProvider):
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def max_tokens_name(self, model: Model) -> str:
-        """Return the name of this model's token limit."""
+        """Returns the name of this model's token limit."""
         return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
     def between(self, model: Model) -> list[Any]:
-        """Return a blank line, because texts are joined."""
+        """Returns a blank line, because texts are joined."""
         return self.encode(["\n\n"], model)
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encode text, images, wav and mp3, PDF; anything else becomes its placeholder."""
+        """Encodes text, images, wav and mp3, PDF; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -180,7 +180,7 @@ class OpenAIProvider(HttpProvider):
         return None
 
     def reader(self) -> OpenAIReader:
-        """Create a reader for one response."""
+        """Creates a reader for one response."""
         return OpenAIReader(self.vendor, self.secrets, done_marker=self._done_marker)
 
 
@@ -198,7 +198,7 @@ class OpenAIReader(SseReader):
         self._thought: list[str] = []
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handle one chunk."""
+        """Handles one chunk."""
         if data == "[DONE]":
             self._done()
             return
@@ -212,7 +212,7 @@ class OpenAIReader(SseReader):
                 self._on_choice(choice)
 
     def check_complete(self) -> None:
-        """Raise if the turn has not ended. Without the marker, the finish reason ends it."""
+        """Raises if the turn has not ended. Without the marker, the finish reason ends it."""
         if not self._done_marker and self.finish_reason is not None:
             self._done()
         if not self.complete and self._done_marker and self.finish_reason is not None:
@@ -256,7 +256,7 @@ class OpenAIReader(SseReader):
         self.call(key, name=name, id=call.get("id"), text=text)
 
     def _on_content(self, content: object) -> None:
-        """Handle a text, or parts, which Mistral's reasoning models send."""
+        """Handles a text, or parts, which Mistral's reasoning models send."""
         for part in content if isinstance(content, list) else (content,):
             if not isinstance(part, dict):
                 self.say(part)
@@ -287,7 +287,7 @@ class OpenAIReader(SseReader):
         self.completion_tokens = self._completion(usage, thought)
 
     def _completion(self, usage: Mapping[str, Any], thought: int | None) -> int | None:
-        """Return the completion's tokens including the reasoning. xAI's completion excludes it, as the total shows."""
+        """Returns the completion's tokens including the reasoning. xAI's completion excludes it, as the total shows."""
         completion, total = count_of(usage.get("completion_tokens")), count_of(usage.get("total_tokens"))
         known = (self.prompt_tokens, completion, thought, total)
         if completion is None or None in known or total != sum_of(*known[:3]):
@@ -305,7 +305,7 @@ class OpenAIReader(SseReader):
 
 
 def cache_key(messages: Sequence[Message], model: Model) -> str:
-    """Return a key that routes requests with the same instructions to where their prompt is cached."""
+    """Returns a key that routes requests with the same instructions to where their prompt is cached."""
     shared = f"{model.id}\n{messages[0].text if messages else ''}".encode("utf-8", "replace")
     return f"kernai-{hashlib.sha256(shared).hexdigest()[:32]}"
 
@@ -345,7 +345,7 @@ class ResponsesProvider(OpenAIProvider):
     conversation_field = "input"
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request's body for the Responses API."""
+        """Returns the request's body for the Responses API."""
         spoken = [message for message in messages if message.role != "system"]
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
@@ -366,7 +366,7 @@ class ResponsesProvider(OpenAIProvider):
         return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Add the same as `OpenAIProvider.offer`, under other names."""
+        """Adds the same as `OpenAIProvider.offer`, under other names."""
         if _has_reasoning(body["input"]):
             body["include"] = [ENCRYPTED]
         if box.tools:
@@ -379,7 +379,7 @@ class ResponsesProvider(OpenAIProvider):
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yield one item for the text and one for each call, or one for each result and one for the rest."""
+        """Yields one item for the text and one for each call, or one for each result and one for the rest."""
         if isinstance(turn, AssistantTurn):
             thoughts = [item for item in turn.reasoning if item.get("type") == "reasoning"]
             yield from _reasoning([item for item in thoughts if not item.get("at")])
@@ -397,11 +397,11 @@ class ResponsesProvider(OpenAIProvider):
             yield {"role": "user", "content": _content("user", self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Return the same as `OpenAIProvider`, and `stop`, which this API does not have."""
+        """Returns the same as `OpenAIProvider`, and `stop`, which this API does not have."""
         return [*super().refused_options(model, generation), *(["stop"] if generation.stop else [])]
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encode text, images, PDF; anything else becomes its placeholder."""
+        """Encodes text, images, PDF; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "input_text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -415,7 +415,7 @@ class ResponsesProvider(OpenAIProvider):
         return None
 
     def reader(self) -> ResponsesReader:  # type: ignore[override]  # another format, the same vendor
-        """Create a reader for one response."""
+        """Creates a reader for one response."""
         return ResponsesReader(self.vendor, self.secrets)
 
 
@@ -432,7 +432,7 @@ class ResponsesReader(SseReader):
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handle one event. Unknown types are ignored."""
+        """Handles one event. Unknown types are ignored."""
         found = self.parsed(data)
         kind = str(found.get("type", event))
         if kind == "error":
@@ -465,7 +465,7 @@ class ResponsesReader(SseReader):
             self.call(index, name=item.get("name"), id=item.get("call_id"))
 
     def _on_item(self, item: object, index: object) -> None:
-        """Handle a finished item. Reasoning is kept unchanged, but without its status."""
+        """Handles a finished item. Reasoning is kept unchanged, but without its status."""
         kind = item.get("type") if isinstance(item, dict) else None
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if isinstance(item, dict) and kind == "function_call":
@@ -497,7 +497,7 @@ class ResponsesReader(SseReader):
         self.complete = True
 
     def _on_text(self, found: Mapping[str, Any], *, whole: bool) -> None:
-        """Handle a piece of a part of the output, or the whole part, which is all that some servers send."""
+        """Handles a piece of a part of the output, or the whole part, which is all that some servers send."""
         text = found.get("text" if whole else "delta")
         if not isinstance(text, str):
             return
@@ -509,7 +509,7 @@ class ResponsesReader(SseReader):
         part.append(text)
 
     def _output(self, output: Sequence[Mapping[str, Any]]) -> str:
-        """Return the text of the final output, which counts if the pieces differ. Notes a refusal in it."""
+        """Returns the text of the final output, which counts if the pieces differ. Notes a refusal in it."""
         texts = []
         for item in output:
             for part in objects(item.get("content")) if item.get("type") == "message" else ():
@@ -538,7 +538,7 @@ _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
 
 
 def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return reasoning items as the vendor accepts them back, without those of other vendors."""
+    """Returns reasoning items as the vendor accepts them back, without those of other vendors."""
     own = [item for item in items if item.get("type") == "reasoning"]
     return [{name: one for name, one in item.items() if name != "at"} for item in own]
 
@@ -548,7 +548,7 @@ def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _content(role: str, parts: list[Any]) -> Any:
-    """Join texts; the assistant's parts must not be sent as input parts."""
+    """Joins texts; the assistant's parts must not be sent as input parts."""
     if role == "assistant" or all(part["type"] == "input_text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts

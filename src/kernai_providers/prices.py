@@ -49,7 +49,7 @@ class Price:
 
 
 def price_of(name: str, *, now: datetime | None = None) -> Price | None:
-    """Return the price of ``"vendor/model"``, a name for `resolve`, at the moment `now`; None if the list has none."""
+    """Returns the price of ``"vendor/model"``, a name for `resolve`, at the moment `now`; None if the list has none."""
     vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
     known = BY_NAME.get(vendor.strip().lower())
     if not slash or known is None or not model_id.strip():
@@ -83,7 +83,7 @@ def _as_of(snapshot: DataSnapshot) -> date:
 
 @cache
 def _latest_change() -> date:
-    """Return the latest day on which a price changed: the list that comes with the package has no date of its own."""
+    """Returns the latest day on which a price changed: the list that comes with the package has no date of its own."""
     today = datetime.now(UTC).date()
     return max((day for day in _days(get_snapshot()) if day <= today), default=date.min)
 

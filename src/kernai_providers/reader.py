@@ -42,7 +42,7 @@ class ByteLines:
         self._after_cr = False  # the last byte was a CR, so an LF now belongs to it
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that end in these bytes."""
+        """Returns the lines that end in these bytes."""
         if _CR in data or (self._after_cr and data):
             data = self._with_plain_ends(data)
         if _LF not in data:
@@ -61,7 +61,7 @@ class ByteLines:
         return lines
 
     def flush(self) -> list[bytes]:
-        """Return the last line if it has no line end, and reset the decoder. Call this at the end of the body.
+        """Returns the last line if it has no line end, and resets the decoder. Call this at the end of the body.
 
         Such a line may have been cut off. If it is not JSON, it was.
         """
@@ -73,7 +73,7 @@ class ByteLines:
         return [rest] if rest else []
 
     def _with_plain_ends(self, data: bytes) -> bytes:
-        """Turn CR and CR LF into LF. A CR ends its line immediately, since the next byte may arrive much later."""
+        """Turns CR and CR LF into LF. A CR ends its line immediately, since the next byte may arrive much later."""
         if self._after_cr:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
@@ -113,11 +113,11 @@ class SseDecoder:
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """Return the events that end in these bytes."""
+        """Returns the events that end in these bytes."""
         return self._events(self._lines.feed(data))
 
     def flush(self) -> list[ServerEvent]:
-        """Return the last event if it has data but no blank line after it, and reset the decoder. Call this at the end.
+        """Returns a last event with data but no blank line after it, and resets the decoder. Call this at the end.
 
         The specification drops such an event, since it may have been cut off. But some servers end their last event
         with one line break or none, so all their answers would seem cut off. These streams contain JSON, and JSON that
@@ -255,29 +255,29 @@ class Reader(ABC):
         return (prompt, completion) if prompt or completion else (None, None)
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """Begin with the response's headers."""
+        """Begins with the response's headers."""
         if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
             self.metadata["request_id"] = request_id
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
     def feed(self, data: bytes) -> list[Any]:
-        """Read more of the body; return its pieces, `str` of text and `CallText` of native calls."""
+        """Reads more of the body; returns its pieces, `str` of text and `CallText` of native calls."""
         self.take(data)
         return self._new_pieces(last=self.complete)
 
     def end(self) -> list[Any]:
-        """Return the last pieces, since the body has ended. Call `check_complete` next."""
+        """Returns the last pieces, since the body has ended. Call `check_complete` next."""
         self.take_rest()
         return self._new_pieces(last=True)
 
     def check_complete(self) -> None:
-        """Raise `ProviderError` if the vendor has not ended the turn."""
+        """Raises `ProviderError` if the vendor has not ended the turn."""
         if not self.complete:
             raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
 
     def response(self, latency_ms: int) -> LlmResponse:
-        """Return the whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
+        """Returns the whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
         metadata = redactor(self.secrets).data(self.metadata)
@@ -314,14 +314,14 @@ class Reader(ABC):
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Decode more of a stream."""
+        """Decodes more of a stream."""
 
     @abstractmethod
     def take_rest(self) -> None:
-        """Decode what is left when a stream ends."""
+        """Decodes what is left when a stream ends."""
 
     def say(self, text: object) -> None:
-        """Add text to the answer."""
+        """Adds text to the answer."""
         if not isinstance(text, str) or not text:
             return
         text, self._half = self._half + text, ""
@@ -332,7 +332,7 @@ class Reader(ABC):
         self._give(text)
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
-        """Add a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered."""
+        """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered."""
         self.called_tool = True
         if self.box is None:
             return
@@ -348,7 +348,7 @@ class Reader(ABC):
             call.is_shown = True
 
     def call_was(self, key: object, text: str) -> None:
-        """Set the complete arguments of a native call, which some vendors repeat at its end: these count."""
+        """Sets the complete arguments of a native call, which some vendors repeat at its end: these count."""
         call = self._calls.get(key)
         if call is not None and not call.pieces:
             self.call(key, text=text)
@@ -356,28 +356,28 @@ class Reader(ABC):
             call.pieces = [text]
 
     def keep(self, item: Mapping[str, Any]) -> None:
-        """Keep reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""
+        """Keeps reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""
         at = {"at": len(self._calls)} if self._calls else {}
         self.metadata.setdefault("reasoning_items", []).append({**item, **at})
 
     def think(self, text: object) -> None:
-        """Add reasoning, which is kept in the metadata and is not part of the answer."""
+        """Adds reasoning, which is kept in the metadata and is not part of the answer."""
         if isinstance(text, str) and text:
             self._reasoning.append(text)
 
     def thought_tokens(self, count: int | None) -> None:
-        """Note how many of the completion's tokens the model spent on thinking."""
+        """Notes how many of the completion's tokens the model spent on thinking."""
         if count is not None:
             self.metadata["reasoning_tokens"] = count
 
     def note(self, found: Mapping[str, Any], **names: str) -> None:
-        """Copy text fields into the metadata; each keyword is our name for a field of the vendor."""
+        """Copies text fields into the metadata; each keyword is our name for a field of the vendor."""
         for ours, theirs in names.items():
             if isinstance(found.get(theirs), str) and found[theirs]:
                 self.metadata[ours] = found[theirs]
 
     def end_with(self, reason: str, known: Mapping[str, str], why: object = None) -> None:
-        """Set the finish reason.
+        """Sets the finish reason.
 
         The metadata keep the vendor's word, unless it means a normal end, and the vendor's explanation, `why`.
         """
@@ -389,7 +389,7 @@ class Reader(ABC):
             self.metadata["finish_message"] = why.strip()
 
     def parsed(self, data: str) -> dict[str, Any]:
-        """Parse a JSON object of the stream. Raises `ProviderError` for anything else."""
+        """Parses a JSON object of the stream. Raises `ProviderError` for anything else."""
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
@@ -404,13 +404,13 @@ class Reader(ABC):
         raise self.error(f"the stream holds what is {what}: {self._preview(data)}", "invalid_json", retryable=True)
 
     def check_error(self, data: Mapping[str, Any]) -> None:
-        """Raise `ProviderError` if an event of the stream contains an error."""
+        """Raises `ProviderError` if an event of the stream contains an error."""
         # an empty object is an error, too, though it does not say which; an empty text is not
         if data.get("error") not in (None, False, ""):
             raise failure_in_stream(data, self.vendor, secrets=self.secrets)
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
-        """Return a `ProviderError` of this vendor, for a response with status 200."""
+        """Returns a `ProviderError` of this vendor, for a response with status 200."""
         redact = redactor(self.secrets)
         return ProviderError(
             f"{self.vendor}: {one_line(message, redact)}",
@@ -452,17 +452,17 @@ class SseReader(Reader):
         self._begun = False
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """Begin with the response's headers."""
+        """Begins with the response's headers."""
         super().begin(headers)
         if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             self._object = bytearray()
 
     @abstractmethod
     def on_event(self, event: str | None, data: str) -> None:
-        """Handle one event of the stream."""
+        """Handles one event of the stream."""
 
     def take(self, data: bytes) -> None:
-        """Decode more of the stream."""
+        """Decodes more of the stream."""
         if not self._begun and self._object is None and _OBJECT.match(data):
             self._object = bytearray()
         self._begun = True
@@ -474,7 +474,7 @@ class SseReader(Reader):
         self._take_events(self._decoder.feed(data))
 
     def take_rest(self) -> None:
-        """Decode a last event without a blank line after it."""
+        """Decodes a last event without a blank line after it."""
         if self._object is not None:
             self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
             raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
@@ -501,14 +501,14 @@ class LineReader(Reader):
 
     @abstractmethod
     def on_line(self, data: dict[str, Any]) -> None:
-        """Handle one object of the stream."""
+        """Handles one object of the stream."""
 
     def take(self, data: bytes) -> None:
-        """Decode more of the stream."""
+        """Decodes more of the stream."""
         self._take_lines(self._lines.feed(data))
 
     def take_rest(self) -> None:
-        """Decode a last line without a line break after it."""
+        """Decodes a last line without a line break after it."""
         self._take_lines(self._lines.flush())
 
     def _take_lines(self, lines: Sequence[bytes]) -> None:
@@ -520,22 +520,22 @@ class LineReader(Reader):
 
 
 def whole_characters(text: str) -> str:
-    """Join surrogate pairs. A lone surrogate, which cannot be encoded, becomes U+FFFD."""
+    """Joins surrogate pairs. A lone surrogate, which cannot be encoded, becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
 def key_of(value: object) -> int | str | None:
-    """Return a vendor's index or id as a key for what arrives in pieces; None for anything else."""
+    """Returns a vendor's index or id as a key for what arrives in pieces; None for anything else."""
     return value if isinstance(value, (int, str)) else None
 
 
 def count_of(value: object) -> int | None:
-    """Return a token count as the vendor reports it; None for anything else."""
+    """Returns a token count as the vendor reports it; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None
 
 
 def cost_of(usage: Mapping[str, Any]) -> float | None:
-    """Return the dollars charged, as reported by OpenRouter (its credits are dollars), or by Perplexity as a total.
+    """Returns the dollars charged, as reported by OpenRouter (its credits are dollars), or by Perplexity as a total.
 
     Returns None if the router uses a key of the user's own: then the cost is only the router's fee.
     """
@@ -548,5 +548,5 @@ def cost_of(usage: Mapping[str, Any]) -> float | None:
 
 
 def sum_of(*counts: int | None) -> int | None:
-    """Return the sum of the known counts; None if the first one is unknown."""
+    """Returns the sum of the known counts; None if the first one is unknown."""
     return None if counts[0] is None else sum(count for count in counts if count is not None)

@@ -47,7 +47,7 @@ class MissingKeyError(MissingSettingError):
 
 
 def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_needed: bool) -> str | None:
-    """Return the given key, or else that in the first of these environment variables that is set.
+    """Returns the given key, or else that in the first of these environment variables that is set.
 
     Without a key, returns None, or raises `MissingKeyError` if one is needed. White space around the key is stripped. A
     key that cannot be in a header is a `ValueError`, which does not show the key.
@@ -75,7 +75,7 @@ def _checked_key(key: object, where: str, vendor: str) -> str:
 
 
 def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Check the caller's headers and return them. An error for an invalid one does not show its value."""
+    """Checks the caller's headers and returns them. An error for an invalid one does not show its value."""
     given: object = headers if headers is not None else {}
     if not isinstance(given, Mapping):
         raise TypeError(f"headers must be a mapping of names to values, got {type(given).__name__}")
@@ -101,7 +101,7 @@ def _check_header(name: object, value: object) -> None:
 
 
 def checked_base_url(url: object, name: str = "base_url") -> str:
-    """Check a base URL and return it without a trailing slash. Raises `ValueError`, which calls the URL `name`."""
+    """Checks a base URL and returns it without a trailing slash. Raises `ValueError`, which calls the URL `name`."""
     if not isinstance(url, str) or not url.strip():
         raise ValueError(f"{name} must be text such as 'https://api.example.com/v1', got {url!r}")
     url = url.strip()
@@ -119,7 +119,7 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
 
 
 def _split(url: str, name: str) -> SplitResult:
-    """Split a URL. A `ValueError` for an invalid host or port shows neither, since a password may be in its place."""
+    """Splits a URL. A `ValueError` for an invalid host or port shows neither, since a password may be in its place."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -130,7 +130,7 @@ def _split(url: str, name: str) -> SplitResult:
 
 
 def merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return our headers, overridden by the caller's; the case of names makes no difference."""
+    """Returns our headers, overridden by the caller's; the case of names makes no difference."""
     given = {name.lower() for name in theirs}
     return {**{name: value for name, value in ours.items() if name.lower() not in given}, **theirs}
 
@@ -155,12 +155,12 @@ class Outgoing:
 
 
 def authority(host: str, port: int) -> str:
-    """Return ``host:port``, with an IPv6 address in brackets."""
+    """Returns ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def outgoing(request: Request) -> Outgoing:
-    """Check a request and return where it goes. Raises `ValueError`, which shows neither a value nor a query."""
+    """Checks a request and returns where it goes. Raises `ValueError`, which shows neither a value nor a query."""
     if not HEADER_NAME.fullmatch(request.method):
         raise ValueError("method is not an HTTP method")
     url = _url(request.url)
@@ -214,7 +214,7 @@ class Proxy:
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
-    """Return the proxy for this origin, or None. Raises `TransportError` if the environment's value is not a URL."""
+    """Returns the proxy for this origin, or None. Raises `TransportError` if the environment's value is not a URL."""
     if _is_this_machine(host):
         return None
     proxies = urllib.request.getproxies()
@@ -225,7 +225,7 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
 
 
 def proxy_secrets() -> list[str]:
-    """Return the credentials of the environment's proxies, in each form in which a proxy may echo them."""
+    """Returns the credentials of the environment's proxies, in each form in which a proxy may echo them."""
     secrets: list[str] = []
     for url in urllib.request.getproxies().values():
         with suppress(TransportError):

@@ -90,15 +90,15 @@ class Response(Protocol):
         ...
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the decoded body as it arrives. Raises `TransportError` if the body ends early."""
+        """Yields the decoded body as it arrives. Raises `TransportError` if the body ends early."""
         ...
 
     def finish(self) -> None:
-        """Stop reading. The connection is kept for the next request if that takes almost no time."""
+        """Stops reading. The connection is kept for the next request if that takes almost no time."""
         ...
 
     def close(self) -> None:
-        """Close the connection, which unblocks a reader. Allowed from any thread, at any time, and repeatedly."""
+        """Closes the connection, which unblocks a reader. Allowed from any thread, at any time, and repeatedly."""
         ...
 
 
@@ -109,7 +109,7 @@ class Transport(Protocol):
     def send(self, request: Request) -> Response: ...
 
     def close(self) -> None:
-        """Close idle connections. The transport may be used again."""
+        """Closes idle connections. The transport may be used again."""
         ...
 
 
@@ -137,7 +137,7 @@ class AsyncTransport(Protocol):
     async def asend(self, request: Request) -> AsyncResponse: ...
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. The transport may be used again."""
+        """Closes the connections of the running event loop. The transport may be used again."""
         ...
 
 # ------------------------------------------------------------------------------------------------------------ responses
@@ -155,7 +155,7 @@ GZIP_START: Final = 0x1F
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return headers with lower-case names; values of a repeated name are joined by a comma (RFC 9110 section 5.3)."""
+    """Returns headers with lower-case names; values of a repeated name are joined by a comma (RFC 9110 section 5.3)."""
     result: dict[str, str] = {}
     for name, value in headers:
         key = name.lower()
@@ -195,13 +195,13 @@ class StreamedResponse(ABC):
         self._decoder.end()
 
     def finish(self) -> None:
-        """Keep the connection if the rest of the body arrives immediately, else close it. Never raises."""
+        """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
         with suppress(TransportError):
             self._drain()
         self._release(keep=self._ended)
 
     def close(self) -> None:
-        """Close the connection; an iteration in progress gets a `TransportError`."""
+        """Closes the connection; an iteration in progress gets a `TransportError`."""
         with self._lock:
             self._closed = True
             if self._released:
@@ -213,20 +213,20 @@ class StreamedResponse(ABC):
 
     @abstractmethod
     def _pull(self) -> bytes:
-        """Return the next bytes of the body, still encoded, or none at its end.
+        """Returns the next bytes of the body, still encoded, or none at its end.
 
         Raises `TransportError` if the body is cut off.
         """
 
     def _limit_wait(self, seconds: float) -> None:  # noqa: B027 - a response that never waits does not need it
-        """Limit how long each read may wait from now on."""
+        """Limits how long each read may wait from now on."""
 
     def _stop_waiting(self) -> None:  # noqa: B027 - a response that never waits does not need it
-        """Unblock a read in another thread."""
+        """Unblocks a read in another thread."""
 
     @abstractmethod
     def _release_connection(self, *, keep: bool) -> None:
-        """Release the connection. Called once. `keep`: the body has ended and the connection may be used again."""
+        """Releases the connection. Called once. `keep`: the body has ended and the connection may be used again."""
 
     def _read(self) -> bytes:
         with self._lock:
@@ -321,7 +321,7 @@ class ContentDecoder:
         self._peer = peer
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield what these bytes decode to. Consume all of it before the next call."""
+        """Yields what these bytes decode to. Consume all of it before the next call."""
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -335,7 +335,7 @@ class ContentDecoder:
             raise TransportError(f"{self._peer} sent a body that cannot be decompressed", "protocol") from error
 
     def end(self) -> None:
-        """Raise `TransportError` if the compressed data is incomplete. Call this at the end of the body."""
+        """Raises `TransportError` if the compressed data is incomplete. Call this at the end of the body."""
         if any(layer.unfinished for layer in self._layers):
             raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
 
@@ -373,7 +373,7 @@ class _Layer:
                 more = bool(data) or len(piece) == PIECE
 
     def _begin(self, data: bytes) -> bool:
-        """Start to decode a compressed stream, if one begins here; return whether it does."""
+        """Starts to decode a compressed stream, if one begins here; returns whether it does."""
         if self._members and not (self._gzip and data[0] == GZIP_START):
             return False  # padding after the end
         if self._gzip:

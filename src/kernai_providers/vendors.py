@@ -97,7 +97,7 @@ class CompatibleProvider(OpenAIProvider):
         return _base_url(self._vendor, {}) or ""
 
     def auth(self, key: str) -> dict[str, str]:
-        """Return a bearer token, or the header that the vendor reads."""
+        """Returns a bearer token, or the header that the vendor reads."""
         header = self._vendor.key_header
         return super().auth(key) if header is None else {header: key}
 
@@ -106,7 +106,7 @@ class CompatibleProvider(OpenAIProvider):
         return self.vendor == "azure" and super().reasons(model)
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Return the request, without options that this vendor rejects."""
+        """Returns the request, without options that this vendor rejects."""
         body = super().body(messages, model, generation)
         if not self._vendor.stream_options:
             del body["stream_options"]
@@ -196,7 +196,7 @@ def resolve(
     cost: Cost | tuple[float, ...] | None = None,
     **options: Any,
 ) -> tuple[HttpProvider, Model]:
-    """Return a provider and a model for ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-5")``.
+    """Returns a provider and a model for ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-5")``.
 
     ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process. They take `context` (tokens),
     `threads`, `timeout` and `chat_template`, and raise `MissingModelError` without the extra `kernai[local]`.
@@ -236,7 +236,7 @@ _IN_PROCESS = Vendor("llama.cpp", OpenAIProvider, (), BASE_URL, needs_key=False,
 
 
 def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, str] | None:
-    """Return a provider that runs a model in this process, and the model's id; None for any other name."""
+    """Returns a provider that runs a model in this process, and the model's id; None for any other name."""
     vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
     if not slash or vendor not in ("smollm2", "gguf"):
         return None
@@ -256,7 +256,7 @@ def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, st
 
 
 def configured() -> list[Vendor]:
-    """Return the vendors whose key is in the environment, in the table's order."""
+    """Returns the vendors whose key is in the environment, in the table's order."""
     return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
 
 
@@ -293,7 +293,7 @@ def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
 
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
-    """Return the vendor's address, None if the caller gives one. Removes the options for its places from `options`."""
+    """Returns the vendor's address, None if the caller gives one. Removes the options for its places from `options`."""
     given = {place.name: options.pop(place.name, None) for place in vendor.places}
     if options.get("base_url") is not None:
         return None
@@ -373,6 +373,6 @@ _PREFIX = re.compile(r"ft:|([a-z]+\.)?(anthropic|meta|amazon|mistral|cohere|open
 
 
 def capabilities_of(model_id: str) -> tuple[str, ...]:
-    """Return a model's capabilities, judging by its name; text only if its family is unknown."""
+    """Returns a model's capabilities, judging by its name; text only if its family is unknown."""
     name = _PREFIX.sub("", model_id.rpartition("/")[2].lower())
     return next((capabilities for pattern, capabilities in FAMILIES.items() if re.match(pattern, name)), TEXT)

@@ -194,11 +194,11 @@ class Agent(Generic[Output_co]):
         self.instructions_read = _read_instructions(instructions)
 
     def update_instructions(self, instructions: Instructions) -> None:
-        """Set other instructions, from the next step on, also for runs in progress."""
+        """Sets other instructions, from the next step on, also for runs in progress."""
         self.instructions = instructions
 
     def system_prompt(self, context: Context | None = None) -> str:
-        """Return the text of the system message as a run with this context would send it now."""
+        """Returns the text of the system message as a run with this context would send it now."""
         if context is not None and not isinstance(context, Context):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
@@ -206,25 +206,25 @@ class Agent(Generic[Output_co]):
         return setup.read_system(self.instructions_read, context).message.text
 
     def grammar(self) -> str:
-        """Return a GBNF grammar of what the model may write in a run now: a final, or calls of skills and protocols.
+        """Returns a GBNF grammar of what the model may write in a run now: a final, or calls of skills and protocols.
 
         llama.cpp reads GBNF, and so does xgrammar, which vLLM and SGLang use.
         """
         return self.setup_now(workflows=self.workflows).grammar()
 
     def setup_now(self, *, workflows: bool) -> Setup:
-        """Return the setup of a run that begins now, with the registries and the configuration of the process."""
+        """Returns the setup of a run that begins now, with the registries and the configuration of the process."""
         return self.setup_for(Key(self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows, self.answer_type))
 
     def setup_for(self, key: Key) -> Setup:
-        """Return the setup of a run with this key. The latest one is kept for reuse."""
+        """Returns the setup of a run with this key. The latest one is kept for reuse."""
         latest = self._setup
         if latest is None or latest.key != key or not latest.holds():
             latest = self._setup = Setup(self, key)
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:
-        """Raise `ValueError` if the provider lacks what the agent needs: native calls, or a grammar."""
+        """Raises `ValueError` if the provider lacks what the agent needs: native calls, or a grammar."""
         if self.calls == "native" and provider is not None:
             if not provider.calls_natively:
                 raise ValueError(
@@ -239,7 +239,7 @@ class Agent(Generic[Output_co]):
             )
 
     def answer_text(self, result: Result[Any]) -> str:
-        """Return a run's answer as text for another agent: JSON if the answer is typed."""
+        """Returns a run's answer as text for another agent: JSON if the answer is typed."""
         if self.answer_type is None or not result.ok:
             return result.text or ""
         return self.answer_type.text_of(result.output)
@@ -253,20 +253,20 @@ class Agent(Generic[Output_co]):
     @overload
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent[Output_co]: ...
     def replace(self, **changes: Any) -> Agent[Any]:
-        """Return a copy with some options changed; an unknown option is a `TypeError`."""
+        """Returns a copy with some options changed; an unknown option is a `TypeError`."""
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
             raise TypeError(_no_option(unknown[0]))
         return Agent(**{**self.options(), **changes})
 
     def options(self) -> dict[str, Any]:
-        """Return the options by name, as `replace` takes them."""
+        """Returns the options by name, as `replace` takes them."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     __replace__ = replace
 
     def as_skill(self, name: str, description: str, *, acts: bool = False) -> Skill:
-        """Return this agent as a skill with one input, `input: str`. `acts` is as in `Skill`.
+        """Returns this agent as a skill with one input, `input: str`. `acts` is as in `Skill`.
 
         Within a run, a call is a sub-run one level deeper, without history. It shares the caller's context, media
         store, limits and cancellation. If it fails, the call is a `skill_error`.
@@ -312,7 +312,7 @@ def _read_instructions(instructions: object) -> tuple[Any, int]:
 
 
 def _arguments(instructions: Callable[..., str]) -> int:
-    """Return how many arguments a callable that returns instructions takes: 0 or 1."""
+    """Returns how many arguments a callable that returns instructions takes: 0 or 1."""
     from inspect import Parameter, signature
 
     try:
@@ -329,7 +329,7 @@ def _arguments(instructions: Callable[..., str]) -> int:
 
 
 def check_model(model: object) -> Model:
-    """Return the model itself, or raise a `TypeError`; for a text, that says what to write instead."""
+    """Returns the model itself, or raises a `TypeError`; for a text, that says what to write instead."""
     if isinstance(model, str):
         raise TypeError(f"model must be a Model, not text: write Model({model!r}) or take one of Models")
     if not isinstance(model, Model):
@@ -379,7 +379,7 @@ def _check_protocols(protocols: object) -> tuple[str | Protocol, ...] | None:
 
 
 def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[Any, ...]:
-    """Check names and objects of a `kind`, and return them as a tuple."""
+    """Checks names and objects of a `kind`, and returns them as a tuple."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
         if given == "all":

@@ -79,7 +79,7 @@ class Rules(NamedTuple):
         )
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
-        """Return these rules, overridden by recorded ones, which format 1 lacks.
+        """Returns these rules, overridden by recorded ones, which format 1 lacks.
 
         Raises `ValueError` for a recorded value of a wrong type.
         """
@@ -96,7 +96,7 @@ class Rules(NamedTuple):
 def definition_of(
     agent: Agent[Any], setup_of: Callable[[Agent[Any]], Setup], tasks: Mapping[str, Agent[Any]]
 ) -> dict[str, Any]:
-    """Return the definition of an agent, of those that it can call, and of those that the caller gave to `tasks`."""
+    """Returns the definition of an agent, of those that it can call, and of those that the caller gave to `tasks`."""
     part, called = setup_of(agent).definition(agent)
     if not called and not tasks:  # most agents
         return {"agents": [part]}
@@ -119,7 +119,7 @@ def definition_of(
 
 
 def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
-    """Return one agent's part of a definition, and the agents that it can call, by the skill's name."""
+    """Returns one agent's part of a definition, and the agents that it can call, by the skill's name."""
     options = agent.options()
     instructions, skills = agent.instructions, setup.skills.visible()
     part = {
@@ -153,14 +153,14 @@ def _skill_part(skill: Skill) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data, or the name of something that is no data."""
+    """Returns a value as JSON data, or the name of something that is no data."""
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else _name_of(value)
 
 
 def _name_of(value: Any) -> str:
-    """Return the name of a function or of an instance's class; for a nested function, that of the outermost one."""
+    """Returns the name of a function or of an instance's class; for a nested function, that of the outermost one."""
     while isinstance(value, partial):
         value = value.func
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
@@ -178,7 +178,7 @@ class Comparison:
         self._compare_agents(0, 0, "")
 
     def _compare_agents(self, before: int, after: int, path: str) -> None:
-        """Compare two agents. `path` is how the root calls them: empty for the root, ``helper/``, ``helper/clerk/``."""
+        """Compares two agents. `path` is how the root calls them: empty for itself, ``helper/``, ``helper/clerk/``."""
         if (before, after) in self._seen:
             return
         self._seen.add((before, after))

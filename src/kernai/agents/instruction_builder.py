@@ -125,7 +125,7 @@ class InstructionBuilder:
         self.workflows, self.listing, self.know_how, self.answer = workflows, listing, know_how, answer
 
     def build(self) -> str:
-        """Return the text of the system message."""
+        """Returns the text of the system message."""
         names = [protocol.name for protocol in self.protocols]
         if not self.has_skills and not names and self.know_how is None:
             return f"{self.instructions}\n\n{self.answer}" if self.answer else self.instructions
@@ -146,7 +146,7 @@ class InstructionBuilder:
         return "\n\n".join(filter(None, sections))
 
     def build_native(self) -> str:
-        """Return the system message for a model that calls natively. Its tools are described elsewhere."""
+        """Returns the system message for a model that calls natively. Its tools are described elsewhere."""
         if not self.has_skills and not self.protocols and self.know_how is None:
             return self.instructions
         inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs

@@ -33,7 +33,7 @@ class Folder:
     path: str
 
     def read(self, file: str) -> str:
-        """Return a file's text, without the front matter of `SKILL.md`.
+        """Returns a file's text, without the front matter of `SKILL.md`.
 
         Raises `ValueError`, with a text for the model to read, if there is no such file or it cannot be read.
         """
@@ -80,7 +80,7 @@ class KnowHow:
 
     @classmethod
     def of(cls, given: Any) -> KnowHow | None:
-        """Read the folders of a path or a list of paths; None and a `KnowHow` are returned unchanged.
+        """Reads the folders of a path or a list of paths; None and a `KnowHow` are returned unchanged.
 
         Raises `ValueError` for a folder without a valid `SKILL.md`.
         """
@@ -92,13 +92,13 @@ class KnowHow:
         return cls(folder for path in paths for folder in _folders_in(os.fspath(path))) if paths else None
 
     def section(self, how: str) -> str:
-        """Return the section of the system message about the folders. `how` says how to read one."""
+        """Returns the section of the system message about the folders. `how` says how to read one."""
         lines = [f"- {folder.name}: {folder.description}" for folder in self.folders.values()]
         first = f"Before work of these kinds, read the instructions for it: {how}"
         return "\n".join(["## Know-how", "", first, *lines])
 
     def read(self, argument: str) -> str:
-        """Return the output of `/read NAME [FILE]`."""
+        """Returns the output of `/read NAME [FILE]`."""
         name, _, file = argument.strip().partition(" ")
         folder = self.folders.get(name)
         if folder is None:
@@ -110,7 +110,7 @@ class KnowHow:
 
 
 def _folders_in(path: str) -> Iterator[Folder]:
-    """Yield the folder itself if it has a `SKILL.md`, else the folders in it that have one."""
+    """Yields the folder itself if it has a `SKILL.md`, else the folders in it that have one."""
     if os.path.isfile(os.path.join(path, FILE)):
         yield _folder(path)
         return
@@ -143,7 +143,7 @@ def _folder(path: str) -> Folder:
 
 
 def _split_front_matter(text: str) -> tuple[str, str]:
-    """Split a `SKILL.md` into its front matter and the text after it."""
+    """Splits a `SKILL.md` into its front matter and the text after it."""
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         return "", text
@@ -154,7 +154,7 @@ def _split_front_matter(text: str) -> tuple[str, str]:
 
 
 def _fields(head: str) -> dict[str, str]:
-    """Return the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
+    """Returns the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
     fields: dict[str, list[str]] = {}
     current: list[str] = []
     for line in head.splitlines():

@@ -49,7 +49,7 @@ _PLAN_DESCRIPTION = (
 def native_tools(
     skills: Iterable[Skill], protocols: Sequence[Protocol], *, workflows: bool, know_how: KnowHow | None = None
 ) -> tuple[Tool, ...]:
-    """Return an agent's tools. Skills come first, so that other tools get new names if a vendor's rules require it."""
+    """Returns an agent's tools. Skills come first, so that other tools get new names if a vendor's rules require it."""
     read = [] if know_how is None else [Tool("/read", "Reads know-how: its instructions, or one of its files.", {
         "type": "object", "properties": {"name": {**_TEXT, "enum": list(know_how.folders)}, "file": _TEXT},
         "required": ["name"], "additionalProperties": False,
@@ -69,7 +69,7 @@ _TRUSTED = "Only a value that is in the user's own words; ask for it if it is no
 
 
 def _explained(schema: Any) -> Any:
-    """Return a schema whose descriptions say which values must be the user's own: vendors have no keyword for that."""
+    """Returns a schema whose descriptions say which values must be the user's own: vendors have no keyword for that."""
     if isinstance(schema, list):
         return [_explained(one) for one in schema]
     if not isinstance(schema, dict):

@@ -125,7 +125,7 @@ class Setup:
         )
 
     def plain(self, name: str | None) -> Skill | None:
-        """Return the skill of this name if nothing but the parameters of its calls has to be checked, else None.
+        """Returns the skill of this name if nothing but the parameters of its calls has to be checked, else None.
 
         Also returns None if the agent or a registry has changed.
         """
@@ -167,20 +167,20 @@ class Setup:
         return self._is_guarded
 
     def agents(self) -> list[Agent[Any]]:
-        """Return the agents that can be called as skills."""
+        """Returns the agents that can be called as skills."""
         if self._agents is None:
             self._agents = [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
         return self._agents
 
     def foreign(self) -> Sequence[tuple[str, str]]:
-        """Return the descriptions of skills that others wrote, each after a text that names its source."""
+        """Returns the descriptions of skills that others wrote, each after a text that names its source."""
         if self._foreign is None:
             visible = self.skills.visible()
             self._foreign = [(f"the description of {one.name}", one.describe()) for one in visible if one.is_foreign]
         return self._foreign
 
     def unknown(self) -> Sequence[tuple[str, str, str]]:
-        """Return the names in the agent's lists that are not registered: kind, name, and similar names."""
+        """Returns the names in the agent's lists that are not registered: kind, name, and similar names."""
         if self._unknown is None:
             self._unknown = [
                 *_unknown("skill", self._skill_selection, self.key.skills),
@@ -189,7 +189,7 @@ class Setup:
         return self._unknown
 
     def read_system(self, read: tuple[Any, int], context: Context) -> System:
-        """Return the system message of a step. `read` is `Agent.instructions_read`.
+        """Returns the system message of a step. `read` is `Agent.instructions_read`.
 
         Callable instructions are called. Raises `TypeError` if they do not return text.
         """
@@ -228,19 +228,19 @@ class Setup:
         ).build()
 
     def _listing(self) -> str | None:
-        """Return the skills' listing if it is in the system message."""
+        """Returns the skills' listing if it is in the system message."""
         if self._skill_selection is None or self._lists_skills is False:
             return None
         return self.skills.listing() if self._lists_skills else self.skills.short_listing(SHORT_LISTING)
 
     def definition(self, agent: Agent[Any]) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
-        """Return `definition.part_of` the agent, which must be the one of this setup."""
+        """Returns `definition.part_of` the agent, which must be the one of this setup."""
         if self._definition is None:
             self._definition = part_of(agent, self)
         return self._definition
 
     def grammar(self) -> str:
-        """Return a grammar in GBNF of what the model may write."""
+        """Returns a grammar in GBNF of what the model may write."""
         if self._grammar is None:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
@@ -252,7 +252,7 @@ class Setup:
         return self._grammar
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
-        """Return the tools for a native call; `system` is the system message for calls as blocks."""
+        """Returns the tools for a native call; `system` is the system message for calls as blocks."""
         built = self._system or self.read_system(read, context)  # not built yet if all steps so far were replayed
         instructions, known = built.instructions, self._tools
         if known is None or known[:2] != (instructions, system):
@@ -276,7 +276,7 @@ class Setup:
         return Tools(tools, system, native, output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
-        """Return the options of a model call, with the grammar in the provider's field if it has one."""
+        """Returns the options of a model call, with the grammar in the provider's field if it has one."""
         if provider is None or provider.grammar_field is None:
             return generation
         value: Any = self.grammar()
@@ -286,7 +286,7 @@ class Setup:
 
 
 def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
-    """Return instructions as the model reads them: in text from outside, tags are neutralised."""
+    """Returns instructions as the model reads them: in text from outside, tags are neutralised."""
     if isinstance(instructions, str):
         return instructions
     return _joined(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)

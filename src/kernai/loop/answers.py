@@ -1,4 +1,4 @@
-"""Check answers: whether they are complete and of the agent's output type, see `Agent(output=...)`.
+"""Checks answers: whether they are complete and of the agent's output type, see `Agent(output=...)`.
 
 A call that the vendor cut off is never run, and the model is told why (`corrections`). For an answer that was cut off,
 `Agent.on_truncated` decides whether it is accepted, continued or an error. An empty response is a failed model call. A
@@ -33,7 +33,7 @@ _WHY = {
 
 
 def check_not_empty(answer: LlmResponse) -> None:
-    """Raise `ProviderError`, with the finish reason as its code, if a response was cut off before it had any text."""
+    """Raises `ProviderError`, with the finish reason as its code, if a response was cut off before it had any text."""
     reason = answer.finish_reason
     if reason in CUT and not answer.content.strip():
         said = _why_ended(answer)
@@ -41,13 +41,13 @@ def check_not_empty(answer: LlmResponse) -> None:
 
 
 def _why_ended(answer: LlmResponse) -> str:
-    """Return what the model or the vendor says about why the response ended, or an empty string."""
+    """Returns what the model or the vendor says about why the response ended, or an empty string."""
     said = answer.metadata.get("refusal") or answer.metadata.get("finish_message")
     return said if isinstance(said, str) else ""
 
 
 def is_continued(run: Run, response: ParsedResponse) -> bool:
-    """Ask the model to continue an answer that was cut off, if the agent's `on_truncated` wants that.
+    """Asks the model to continue an answer that was cut off, if the agent's `on_truncated` wants that.
 
     Returns whether the model was asked. Raises `ProviderError` with ``on_truncated="fail"``.
     """
@@ -63,7 +63,7 @@ def is_continued(run: Run, response: ParsedResponse) -> bool:
 
 
 def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decision]:
-    """Decide what a response asks for, reading a continuation together with the unfinished answer before it.
+    """Decides what a response asks for, reading a continuation together with the unfinished answer before it.
 
     If the model does not continue but sends a complete block, only that block counts.
     """
@@ -110,7 +110,7 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
 
 
 def note_correction(run: Run, decision: Decision) -> None:
-    """Remember whether a response was corrected for being prose or a draft, for `on_prose="correct_once"`.
+    """Remembers whether a response was corrected for being prose or a draft, for `on_prose="correct_once"`.
 
     This stays as it is after an answer that was rejected or will be continued, and after a call in another format.
     """
@@ -130,7 +130,7 @@ def _is_answer(run: Run, prose: str) -> bool:
 
 
 def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
-    """Check an answer against the agent's output type and `output_check`. If it fails, tell the model what is wrong.
+    """Checks an answer against the agent's output type and `output_check`. If it fails, tells the model what is wrong.
 
     Raises `LimitReachedError` if the model may not try again.
     """

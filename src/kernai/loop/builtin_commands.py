@@ -51,7 +51,7 @@ def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
 
 
 def builtin_command(run: Run, name: str, content: str) -> str | None:
-    """Return the built-in command that a block calls, with its argument, or None if it calls none."""
+    """Returns the built-in command that a block calls, with its argument, or None if it calls none."""
     if name in BUILTINS:
         return name
     command, _, argument = name.partition(" ")
@@ -61,7 +61,7 @@ def builtin_command(run: Run, name: str, content: str) -> str | None:
 
 
 def _words(content: str) -> str:
-    """Return ``NAME FILE`` from a block's content, or from the JSON arguments of a native call."""
+    """Returns ``NAME FILE`` from a block's content, or from the JSON arguments of a native call."""
     try:
         given = loads(content)
     except ValueError:
@@ -72,7 +72,7 @@ def _words(content: str) -> str:
 
 
 def run_builtin(run: Run, command: str) -> str:
-    """Return a command's output."""
+    """Returns a command's output."""
     if command in BUILTINS:
         return BUILTINS[command](run)
     known = run.agent.know_how

@@ -1,4 +1,4 @@
-"""Run the commands and protocol blocks of one response.
+"""Runs the commands and protocol blocks of one response.
 
 Each call goes through three stages: `_prepare` finds what is called, checks that the call is allowed, and records
 `*_execute`; a driver performs the effect; `_Call.end` or `_Call.fail` records the outcome and returns the message for
@@ -62,7 +62,7 @@ Payload = Part | list[Part] | Message
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    """Run the calls and inject one message for each. Calls beyond `MAX_CALLS` are not run, and the model is told so."""
+    """Runs the calls and injects one message for each. Calls beyond `MAX_CALLS` are not run, and the model is told."""
     run.skill_contexts.clear()
     if run.agent.parallel_skills and len(blocks) > 1:
         yield from _run_at_once(run, blocks[:MAX_CALLS])
@@ -78,7 +78,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
 
 
 def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
-    """Prepare a response's only call, if nothing but its parameters has to be checked; otherwise return None.
+    """Prepares a response's only call, if nothing but its parameters has to be checked; otherwise returns None.
 
     Most steps take this fast path. For all other responses, `run_calls` does the same with all checks.
     """
@@ -110,7 +110,7 @@ def _perform(call: _Call) -> Generator[Effect, Any, Payload]:
 
 
 def failed(call: _Call, error: BaseException) -> Payload:
-    """Record a failed call and return what the model reads about it. An error that ends the run is raised again."""
+    """Records a failed call and returns what the model reads about it. An error that ends the run is raised again."""
     try:
         if isinstance(error, GeneratorExit):
             raise error
@@ -177,7 +177,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
 
 
 def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
-    """Prepare a block's call. If it cannot be made, return what the model reads instead."""
+    """Prepares a block's call. If it cannot be made, returns what the model reads instead."""
     call_id = run.call_id(index)
     if block.type != "command":
         return _prepare_protocol(run, call_id, block)
@@ -261,7 +261,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
 def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
-    """Refuse a call that is quoted from untrusted text and not confirmed.
+    """Refuses a call that is quoted from untrusted text and not confirmed.
 
     Returns what the model reads instead, or None if the call may be made.
     """
@@ -284,12 +284,12 @@ def _refuse_quoted(
 
 
 def refuse_quoted_block(run: Run, block: Block) -> str | None:
-    """Refuse a quoted plan or final, as `_refuse_quoted` does for calls; the names of these blocks mean nothing."""
+    """Refuses a quoted plan or final, as `_refuse_quoted` does for calls; the names of these blocks mean nothing."""
     return _refuse_quoted(run, run.call_id(0), block, None, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
-    """Stop the run if the same call is made too often in a row. Call this before recording the call."""
+    """Stops the run if the same call is made too often in a row. Call this before recording the call."""
     is_decided = run.gate.is_decided()  # raises a recorded stop, whatever the limits are now
     most = run.most_repeats
     if most is not None and run.times_in_a_row(kind, name, params) >= most and not is_decided:
@@ -305,7 +305,7 @@ _STOPPED = {
 
 
 def recorded_result(result: SkillResult) -> str | list[Any]:
-    """Return a result as it is recorded: a text, or a list of texts and media references."""
+    """Returns a result as it is recorded: a text, or a list of texts and media references."""
     parts = result.parts
     if len(parts) <= 1 and not any(isinstance(part, Media) for part in parts):
         return result.text
@@ -327,7 +327,7 @@ class _Call:
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Payload:
-        """Record the result and return what the model reads."""
+        """Records the result and returns what the model reads."""
         run, name = self.run, self.name
         if type(value) is str and self.call_id not in run.skill_contexts:
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
@@ -367,7 +367,7 @@ class _Call:
         self.run.write(row)
 
     def fail(self, error: BaseException) -> str:
-        """Record the error and return what the model reads."""
+        """Records the error and returns what the model reads."""
         run, name = self.run, self.name
         marks: dict[str, Any] = {}
         if isinstance(error, Stop):

@@ -27,7 +27,7 @@ _HOW_TO_ANSWER_NATIVELY = "Plans and drafts are not shown to anyone. Write the a
 
 
 def _error(name: str | None, text: str, native: str) -> str:
-    """Return an error block in both wordings: for calls in blocks, and for native calls."""
+    """Returns an error block in both wordings: for calls in blocks, and for native calls."""
     return Wording(error_block(name, text), error_block(name, native))
 
 
@@ -116,7 +116,7 @@ def invalid_call(skill: str, error: SkillInputError) -> str:
 
 
 def _with_usage(name: str, what: str, error: SkillInputError) -> str:
-    """Return an error block with the faults and the usage line.
+    """Returns an error block with the faults and the usage line.
 
     The faults quote what the model sent, so they are neutralised. The usage line is the runtime's own text.
     """
@@ -146,12 +146,12 @@ def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
 
 
 def more_than(values: Sequence[object], shown: int) -> str:
-    """Return ``; and N more`` for the values that are not shown, or an empty string."""
+    """Returns ``; and N more`` for the values that are not shown, or an empty string."""
     return f"; and {len(values) - shown:,} more" if len(values) > shown else ""
 
 
 def untrusted(values: Sequence[UntrustedValue]) -> str:
-    """Say why a call that needs a person's consent is not made in a run where nobody can be asked."""
+    """Says why a call that needs a person's consent is not made in a run where nobody can be asked."""
     if not any(one.path for one in values):
         return "this call acts on others and needs a person's consent, and nobody can be asked in this run"
     named = "; ".join(f"{one.path} is {quoted(one.value)}" for one in values[:20]) + more_than(values, 20)
@@ -225,7 +225,7 @@ _WHY_REJECTED = {
 
 
 def why_rejected(reason: str, most: int) -> str:
-    """Say what is wrong with a plan; `most` is how many tasks the agent allows."""
+    """Says what is wrong with a plan; `most` is how many tasks the agent allows."""
     return _WHY_REJECTED[reason].format(most=min(most, MAX_TASKS))
 
 

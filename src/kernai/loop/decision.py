@@ -142,7 +142,7 @@ def decide(
     is_answer: Callable[[str], bool] | None = None, dialects: OnDialects = "correct", answers: int = ANSWERS,
     *, was_corrected: bool = False, max_tasks: int = MODEL_MAX_TASKS, checks_close: bool,
 ) -> Decision:
-    """Return the first of these that applies: a workflow, calls, an answer, a correction.
+    """Returns the first of these that applies: a workflow, calls, an answer, a correction.
 
     - `callable_types`: the block types that protocols handle.
     - `may_plan`: whether plans are run, which is so only in the root run.
@@ -202,7 +202,7 @@ def _without_a_request(
     response: ParsedResponse, extras: Extras, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int,
     was_corrected: bool,
 ) -> Calls | Answer | Correction:
-    """Decide on a response with nothing to run and no complete final."""
+    """Decides on a response with nothing to run and no complete final."""
     if extras.uncertain and can_call:
         return Correction("uncertain", (), extras)
     incomplete = response.incomplete
@@ -236,7 +236,7 @@ def _is_only_a_draft(response: ParsedResponse) -> bool:
 
 
 def _translated(found: DialectCalls) -> Calls | Answer:
-    """Decide on calls in a dialect, which has only commands and a final."""
+    """Decides on calls in a dialect, which has only commands and a final."""
     calls = [block for block in found.blocks if block.type == "command"]
     final = next((block for block in found.blocks if block.type == "final"), None)
     if final is not None and not calls:
@@ -245,7 +245,7 @@ def _translated(found: DialectCalls) -> Calls | Answer:
 
 
 def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
-    """Return the first valid plan, its block, and the plan blocks before it that were rejected.
+    """Returns the first valid plan, its block, and the plan blocks before it that were rejected.
 
     With ``max_tasks=0`` plans are not run, and all of them are rejected.
     """
@@ -266,7 +266,7 @@ def _validated(block: Block, max_tasks: int) -> PlanResult:
 
 
 def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
-    """Return the blocks that would have been acted on if the response had no workflow."""
+    """Returns the blocks that would have been acted on if the response had no workflow."""
     called = {id(block) for block in calls}
     after_plan = False
     left = []

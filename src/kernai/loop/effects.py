@@ -66,14 +66,14 @@ class NotPerformed(Control):
 
 
 def task_scope(scope: str, step: int, task_id: str) -> str:
-    """Return the scope of a workflow's task: ``2.a``, or ``0.1/2.a`` in a sub-run."""
+    """Returns the scope of a workflow's task: ``2.a``, or ``0.1/2.a`` in a sub-run."""
     # `/` separates scopes, so it is escaped in an id; `%` is escaped first, so that this can be reversed
     escaped = task_id.replace("%", "%25").replace("/", "%2F")
     return f"{scope}/{step}.{escaped}" if scope else f"{step}.{escaped}"
 
 
 def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | None:
-    """Return how work is marked in its event if a stop of the run prevented or interrupted it; None if it failed."""
+    """Returns how work is marked in its event if a stop of the run prevented or interrupted it; None if it failed."""
     if isinstance(error, (Exception, SystemExit, Stop)):
         return None
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
@@ -88,7 +88,7 @@ class Effect:
     __slots__: tuple[str, ...] = ()
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed."""
+        """Returns a copy with some fields changed."""
         return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
     def __replace__(self, /, **changes: Any) -> Self:
@@ -166,7 +166,7 @@ class CallSkill(Effect):
         self.approval = approval
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
+        """Returns a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
         if "arguments" in changes and changes.get("skill", self.skill) == self.skill:
             changes["arguments"] = {**self.arguments, **changes["arguments"]}
         return super().replace(**changes)
@@ -221,7 +221,7 @@ class SubRun(Effect):
 
 
 class Spawn(Effect):
-    """Start `what` concurrently; `key` identifies its `Completion`."""
+    """Starts `what` concurrently; `key` identifies its `Completion`."""
 
     __slots__ = ("key", "what")
 
@@ -231,13 +231,13 @@ class Spawn(Effect):
 
 
 class Join(Effect):
-    """Wait for the next of the spawned pieces of work to end."""
+    """Waits for the next of the spawned pieces of work to end."""
 
     __slots__ = ()
 
 
 class Sleep(Effect):
-    """Wait for `seconds`, which must be finite and at least 0, else `ValueError`. Ends early if the run must stop.
+    """Waits for `seconds`, which must be finite and at least 0, else `ValueError`. Ends early if the run must stop.
 
     Before the retry of a model call, `reason` is why the call failed and `attempt` the number of the retry, from 1.
     """
@@ -259,7 +259,7 @@ class Sleep(Effect):
 
 
 class Raise(Effect):
-    """Make the driver treat an exception from a middleware as if a call had raised it."""
+    """Makes the driver treat an exception from a middleware as if a call had raised it."""
 
     __slots__ = ("error",)
 
@@ -268,7 +268,7 @@ class Raise(Effect):
 
 
 class Commit(Effect):
-    """Append the new rows to the run's store, before something that cannot be undone is performed.
+    """Appends the new rows to the run's store, before something that cannot be undone is performed.
 
     `kernai.durable` yields this effect; the loop never does.
     """
@@ -296,7 +296,7 @@ Work = Generator[Effect, Any, Any]
 
 
 def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | Completion:
-    """Send an outcome or throw an error into a piece of work; return its next effect, or how the work ended."""
+    """Sends an outcome or throws an error into a piece of work; returns its next effect, or how the work ended."""
     try:
         effect: Effect = work.send(outcome) if error is None else work.throw(error)
     except StopIteration as stop:
@@ -307,12 +307,12 @@ def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | C
 
 
 def alone(effect: Effect) -> Work:
-    """Turn one effect into a piece of work."""
+    """Turns one effect into a piece of work."""
     return (yield effect)
 
 
 def attempted(effect: Effect) -> Generator[Effect, Any, Completion]:
-    """Yield an effect and return its outcome or error as a `Completion`, without raising the error."""
+    """Yields an effect and returns its outcome or error as a `Completion`, without raising the error."""
     try:
         return Completion(None, (yield effect))
     except GeneratorExit:

@@ -88,7 +88,7 @@ PROSE_PREVIEW = 400
 
 
 def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
-    """Run a run or sub-run from its input to its `Result`. Yields effects; see `effects` for what is sent back.
+    """Runs a run or sub-run from its input to its `Result`. Yields effects; see `effects` for what is sent back.
 
     With `again`, a run that has ended is continued: `content` is added to its conversation.
 
@@ -141,7 +141,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
 
 
 def _finished(run: Run, stop: Stop) -> Answer | None:
-    """Return the answer with which a call has ended the run, or None if the model has to correct it.
+    """Returns the answer with which a call has ended the run, or None if the model has to correct it.
 
     A `stop` without an answer is raised again.
     """
@@ -153,7 +153,7 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
 
 
 def _ended(run: Run, error: BaseException) -> Result[Any]:
-    """Return the result of a run that `error` has ended, or raise the error again if it is meant for the caller."""
+    """Returns the result of a run that `error` has ended, or raises the error again if it is meant for the caller."""
     try:
         if isinstance(error, LimitReachedError):
             return run.finish(StopReason(error.reason), error=error)
@@ -181,12 +181,12 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
 
 
 def root_work(run: Run, content: tuple[InputPart, ...]) -> Work:
-    """Return the root run's work, for a driver."""
+    """Returns the root run's work, for a driver."""
     return run.root.wrap(run, None, run_loop(run, content))
 
 
 def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
-    """Return the work of a sub-run or a spawned call, for a driver, with the outbox of its rows."""
+    """Returns the work of a sub-run or a spawned call, for a driver, with the outbox of its rows."""
     run = root.runs[what.scope]
     if isinstance(what, SubRun):
         work, outbox = run_loop(run, what.input), run.outbox
@@ -197,7 +197,7 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
 
 
 def begin(run: Run, content: tuple[InputPart, ...]) -> None:
-    """Record the start of a run and its input."""
+    """Records the start of a run and its input."""
     root = run.root
     message = input_message(content, "model" if run.scope else "user")
     plan = run.given_plan
@@ -228,7 +228,7 @@ def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
 
 
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
-    """Decide what a response asks for and do it; return the answer if it ends the run."""
+    """Decides what a response asks for and does it; returns the answer if it ends the run."""
     response, decision = decided(run, response)
     note_correction(run, decision)
     if decision.extras is not NOTHING:
@@ -258,7 +258,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
 
 
 def _confirming(decision: Decision, response: ParsedResponse) -> Sequence[Block]:
-    """Return the blocks of a response that may confirm quoted calls."""
+    """Returns the blocks of a response that may confirm quoted calls."""
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
         return decision.blocks if isinstance(decision, Calls) else ()
     return () if response.incomplete is not None else response.blocks
@@ -276,7 +276,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
 
 
 def _call_model(run: Run, step: int) -> CallModel:
-    """Begin a step: record its model call, and return the call for the loop to yield."""
+    """Begins a step: records its model call, and returns the call for the loop to yield."""
     run.begin_step(step)
     run.steps = step + 1
     run.gate.spend_call()
@@ -301,7 +301,7 @@ def _call_model(run: Run, step: int) -> CallModel:
 
 
 def _check_answer(run: Run, answer: object) -> None:
-    """Raise an error if the outcome of a model call cannot be used."""
+    """Raises an error if the outcome of a model call cannot be used."""
     run.gate.check()
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
@@ -309,7 +309,7 @@ def _check_answer(run: Run, answer: object) -> None:
 
 
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
-    """Record a failed model call and raise its error."""
+    """Records a failed model call and raises its error."""
     failure = _provider_error(run, error) if isinstance(error, Exception) else None
     try:
         _write_failure(run, error, failure, answer)
@@ -324,7 +324,7 @@ def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
 
 
 def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> ParsedResponse:
-    """Record the response, count its usage, and add it to the conversation."""
+    """Records the response, counts its usage, and adds it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     stream = run.stream
     assert stream is not None
@@ -368,7 +368,7 @@ def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | 
 
 
 def _write_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
-    """Record a failed model call: why it failed, the text so far, and its usage, if known.
+    """Records a failed model call: why it failed, the text so far, and its usage, if known.
 
     There is an `answer` if the run was cancelled just after the call had ended, or if the answer is empty.
     """
@@ -398,7 +398,7 @@ def _write_failure(run: Run, error: BaseException, failure: ProviderError | None
 
 
 def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> None:
-    """Record what a response contains besides its request; the runtime's next message warns the model about it."""
+    """Records what a response contains besides its request; the runtime's next message warns the model about it."""
     extras = decision.extras
     rejected = extras.rejected if run.agent.workflows else ()
     for block, reason in rejected:
@@ -428,7 +428,7 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
 
 
 def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None:
-    """Correct the model after a response that asked for nothing."""
+    """Corrects the model after a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
         run.inject(corrections.incomplete(response.incomplete, cut=response.is_cut))
     elif correction.kind == "uncertain":
@@ -456,7 +456,7 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
 
 
 def _answering(run: Run, error: Exception | None = None) -> str:
-    """Name whoever returned a wrong answer or raised the error."""
+    """Names whoever returned a wrong answer or raised the error."""
     if error is not None and run.stream is not None and run.stream.failure is error:
         return type(run.stream.asked).__name__
     return "a middleware" if run.middleware else type(run.provider).__name__

@@ -91,7 +91,7 @@ class ModelStream:
             self._begin()
 
     def again(self) -> ModelStream:
-        """Return the stream for another attempt at the call, and retract what this one has shown."""
+        """Returns the stream for another attempt at the call, and retracts what this one has shown."""
         run = self._run
         run.root.cancellation.check()
         self.attempt_failed()
@@ -110,11 +110,11 @@ class ModelStream:
         return stream
 
     def set_timeout(self, seconds: float) -> None:
-        """Set the call's own deadline, `seconds` from now."""
+        """Sets the call's own deadline, `seconds` from now."""
         self._deadline = self._run.clock.monotonic() + seconds
 
     def end(self, failure: BaseException, provider: Provider) -> None:
-        """End a call that has failed or was abandoned: anything its provider still reports is discarded."""
+        """Ends a call that has failed or was abandoned: anything its provider still reports is discarded."""
         self._ended = True
         self.failure, self.asked = failure, provider
 
@@ -131,7 +131,7 @@ class ModelStream:
             self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def _priced(self, usage: Usage) -> Usage | None:
-        """Return `usage` as that of one failed call, with its cost if the price is known."""
+        """Returns `usage` as that of one failed call, with its cost if the price is known."""
         assert self.effect is not None
         rates, known = self.effect.model.rates, usage.to_dict() | {"model_calls": 1}
         if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
@@ -152,7 +152,7 @@ class ModelStream:
         return (*self.earlier, (self.answer, usage_of(self.answer, self.effect.model)))
 
     def settle(self, returned: LlmResponse | None = None) -> None:
-        """Count the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
+        """Counts the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
         answered = list(self._answered())
         if returned is not None:
             self.attempt_failed()
@@ -165,7 +165,7 @@ class ModelStream:
             self.given_up = used if self.given_up is None else self.given_up + used
 
     def give_up(self, used: Usage | None) -> None:
-        """Count the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
+        """Counts the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
         if used is not None:
             self.given_up = used if self.given_up is None else self.given_up + used
             self._run.root.budget.spend_usage(used)
@@ -184,7 +184,7 @@ class ModelStream:
         return self._deadline is not None and self._run.clock.monotonic() >= self._deadline
 
     def timed_out(self) -> ProviderError:
-        """Return the error of a call whose own deadline has passed."""
+        """Returns the error of a call whose own deadline has passed."""
         seconds = None if self.effect is None else self.effect.timeout
         return ProviderError(f"the model call took longer than {seconds} s", code="timeout", retryable=True)
 
@@ -233,7 +233,7 @@ class ModelStream:
             raise RunCancelledError("this model call has ended")
 
     def response(self, answer: LlmResponse) -> ParsedResponse:
-        """Parse `answer`. Only its `content` counts: if the streamed pieces differ, they are retracted.
+        """Parses `answer`. Only its `content` counts: if the streamed pieces differ, they are retracted.
 
         Anything that the provider streams after this is refused.
         """
@@ -259,7 +259,7 @@ class ModelStream:
             content, self._blocks, self._incomplete, self._parser.certain, reason, answer.ends_turn)
 
     def _native(self, answer: LlmResponse, prose: str, blocks: Sequence[Block]) -> ParsedResponse:
-        """Return a response with native calls, which need no parsing. If the streamed pieces differ, retract them."""
+        """Returns a response with native calls, which need no parsing. If the streamed pieces differ, retracts them."""
         shown, calls = "".join(self.pieces), self._calls or {}
         same = all(
             at < len(blocks) and (type, name, "".join(pieces)) == (blocks[at].type, blocks[at].name, blocks[at].content)

@@ -64,11 +64,11 @@ class QuotedCalls:
         self._asked = self._confirmed = _NONE
 
     def begin_sub_run(self, outer: QuotedCalls) -> None:
-        """Begin a sub-run: its model knows what the parent's model has read so far."""
+        """Begins a sub-run: its model knows what the parent's model has read so far."""
         self.outer, self.knows_none = outer, outer.knows_none
 
     def record_untrusted(self, source: str, text: str) -> None:
-        """Note an outside text that the model reads with its next call."""
+        """Notes an outside text that the model reads with its next call."""
         if not (  # without a loop, for speed: every result is checked
             "<" in text or "&" in text or "%" in text or "\\" in text or "name" in text or "CALLS" in text
             or "=3" in text
@@ -83,7 +83,7 @@ class QuotedCalls:
             self.is_due = True
 
     def begin_response(self, *, confirms: Callable[[Asked], bool]) -> None:
-        """Prepare to check a response. `confirms` says whether it has only calls that were to be confirmed."""
+        """Prepares to check a response. `confirms` says whether it has only calls that were to be confirmed."""
         self._confirmed = self._asked if self._asked and confirms(self._asked) else _NONE
         self._asked = _NONE
         if self._unread is not None:
@@ -92,7 +92,7 @@ class QuotedCalls:
         self.is_due = bool(self._confirmed)
 
     def _read(self, unread: list[tuple[str, Look]]) -> None:
-        """Find the calls in texts that the model has read."""
+        """Finds the calls in texts that the model has read."""
         for source, look in unread:
             self._spelled = [*(self._spelled or ()), *((one, source) for one in look.spellings)]
             if not look.shows_call:
@@ -112,7 +112,7 @@ class QuotedCalls:
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,
         spelled: bool,
     ) -> str | None:
-        """Return the source from which a call is quoted; None if it is not, or if the model has confirmed it.
+        """Returns the source from which a call is quoted; None if it is not, or if the model has confirmed it.
 
         With `may_confirm`, the model's next response may confirm the call. With `spelled`, a text also quotes a call if
         only the letters and digits are the same.
@@ -146,7 +146,7 @@ class QuotedCalls:
         return source
 
     def untrusted_calls(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
-        """Return the quoted calls of a type and name, one list per scope.
+        """Returns the quoted calls of a type and name, one list per scope.
 
         Outer scopes come first; their lists do not change while this scope runs.
         """
@@ -159,7 +159,7 @@ class QuotedCalls:
 
 
 def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
-    """Return a function that says whether all `blocks` are calls that the model was asked to confirm."""
+    """Returns a function that says whether all `blocks` are calls that the model was asked to confirm."""
 
     def keys_of(block: Block) -> tuple[str | None, Keys]:
         if block.type in ("final", "plan"):
@@ -179,7 +179,7 @@ def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
-    """Return a function for the keys of a skill's call: its parameters as sent, and as the skill receives them.
+    """Returns a function for the keys of a skill's call: its parameters as sent, and as the skill receives them.
 
     In the parameters as sent, a number in quotes is the same as the number.
     """
@@ -197,7 +197,7 @@ def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
 
 
 def content_keys(content: str) -> Keys:
-    """Return the keys of a protocol's request, a plan or an answer: its stripped text and, of JSON, also its value."""
+    """Returns the keys of a protocol's request, a plan or an answer: its stripped text and, of JSON, also its value."""
     bare = content.strip(ASCII_SPACE)
     keys = {f"text {bare}"}
     if bare[:1] in ("{", "[", "`"):
@@ -209,7 +209,7 @@ def content_keys(content: str) -> Keys:
 
 
 def _without_types(value: Any) -> Any:
-    """Turn numbers and booleans into texts. A call with the wrong type is refused, then repeated with the right one."""
+    """Turns numbers and booleans into text. A call with the wrong type is refused, then repeated with the right one."""
     if isinstance(value, dict):
         return {key: _without_types(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -222,7 +222,7 @@ def _canonical(value: object) -> str:
 
 
 def record_untrusted_history(run: Run, message: Message) -> None:
-    """Note the results and errors in a message of a history.
+    """Notes the results and errors in a message of a history.
 
     In such a message, the runtime's own text is unchanged, and text that it passed on is neutralised.
     """
@@ -244,7 +244,7 @@ _OWN_TAG = r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?"
 
 
 def passed_on(text: str) -> str:
-    """Return a text of the runtime without the tags of its usage lines, so that only text by others can quote calls.
+    """Returns a text of the runtime without the tags of its usage lines, so that only text by others can quote calls.
 
     Tags in text that the runtime passed on were neutralised; they are restored.
     """

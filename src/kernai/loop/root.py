@@ -66,11 +66,11 @@ class Cancellation:
         self.is_quiet = outer is None
 
     def may_come_from_outside(self) -> None:
-        """Have this polled, because another thread may stop the run at any time."""
+        """Has this polled, because another thread may stop the run at any time."""
         self.must_be_watched, self.is_quiet = True, False
 
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
-        """Start the timeout, in seconds. `spent` is how much of it the run had used before it was resumed."""
+        """Starts the timeout, in seconds. `spent` is how much of it the run had used before it was resumed."""
         if timeout is not None:
             self._timeout = timeout
             self.deadline = self._clock.monotonic() + max(timeout - spent, 0.0)
@@ -82,12 +82,12 @@ class Cancellation:
         self.is_quiet = False
 
     def stop(self, stop: Stop) -> None:
-        """End the run because an observer raised `stop`. If several do, the first one is the reason."""
+        """Ends the run because an observer raised `stop`. If several do, the first one is the reason."""
         self._stop = self._stop or stop
         self.set()
 
     def reopen(self) -> None:
-        """Undo `set` and `stop`: the run continues."""
+        """Undoes `set` and `stop`: the run continues."""
         self._set, self._stop = False, None
         self.is_quiet = not self.must_be_watched
 
@@ -98,12 +98,12 @@ class Cancellation:
         return self._set or (self.deadline is not None and self._clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
-        """Raise `Cancelled` if the run must stop."""
+        """Raises `Cancelled` if the run must stop."""
         if not self.is_quiet and self.is_set():
             raise Cancelled
 
     def error(self) -> RunStoppedError:
-        """Return why the run must stop. A cancellation takes precedence over the timeout."""
+        """Returns why the run must stop. A cancellation takes precedence over the timeout."""
         if self.is_set() and not self._set:
             return LimitReachedError(f"timeout={self._timeout} s has passed", StopReason.TIMEOUT)
         if self._stop is not None and self._stop.reason != StopReason.CANCELLED:
@@ -134,11 +134,11 @@ class Gate:
         return False
 
     def check(self) -> None:
-        """Raise `Cancelled` if the run must stop."""
+        """Raises `Cancelled` if the run must stop."""
         self._cancellation.check()
 
     def spend_call(self) -> None:
-        """Count a call before it is made. Raises if the run must stop or a limit is used up."""
+        """Counts a call before it is made. Raises if the run must stop or a limit is used up."""
         if not self._cancellation.is_quiet:
             self._cancellation.check()
         budget = self._budget
@@ -147,27 +147,27 @@ class Gate:
             budget.check_call(number)
 
     def check_depth(self, depth: int) -> None:
-        """Raise if a sub-run is too deep."""
+        """Raises if a sub-run is too deep."""
         self._budget.check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        """Return why the run must stop."""
+        """Returns why the run must stop."""
         return self._cancellation.error()
 
     def output_check(self, run: Run, value: Any) -> str | None:
-        """Return what the agent's `output_check` says about an answer; in a replay, what it said then."""
+        """Returns what the agent's `output_check` says about an answer; in a replay, what it said then."""
         return _checked(run, value)
 
     def rules(self, run: Run) -> Rules:
-        """Return the rules by which the run's responses are judged."""
+        """Returns the rules by which the run's responses are judged."""
         return run.setup.rules
 
     def system(self, run: Run) -> System:
-        """Return the system message of the step that begins."""
+        """Returns the system message of the step that begins."""
         return run.setup.system or run.setup.read_system(run.agent.instructions_read, run.context)
 
     def as_recorded(self, run: Run, message: Message) -> Message:
-        """Return a message of the runtime; in a replay, as the model read it then, even if the wording has changed."""
+        """Returns a message of the runtime; in a replay, as the model read it then, even if the wording has changed."""
         del run
         return message
 
@@ -212,11 +212,11 @@ class Outbox:
         self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
 
     def now(self, row: Row) -> None:
-        """Deliver a row immediately, from any thread, such as a streamed piece of a response or a skill's progress."""
+        """Delivers a row immediately, from any thread, such as a streamed piece of a response or a skill's progress."""
         self.delivery.deliver_now(row, self)
 
     def sibling(self) -> Outbox:
-        """Return an outbox for concurrent work, with the same delivery."""
+        """Returns an outbox for concurrent work, with the same delivery."""
         return Outbox(self.delivery)
 
 
@@ -235,13 +235,13 @@ class Durable(Protocol):
         """Whether the run still has to be released with `close`."""
 
     def commit(self) -> None:
-        """Append the rows since the last commit. An error that this raises ends the run."""
+        """Appends the rows since the last commit. An error that this raises ends the run."""
 
     def look(self) -> None:
-        """Raise `KernaiError` if another worker may have the run by now."""
+        """Raises `KernaiError` if another worker may have the run by now."""
 
     def close(self) -> None:
-        """Release the run, which is no longer driven here."""
+        """Releases the run, which is no longer driven here."""
 
 
 class Root:

@@ -121,12 +121,12 @@ class Run:
             self._warn_of_unknown(kind, name, close)
 
     def _warn_of_unknown(self, kind: str, name: str, close: str) -> None:
-        """Warn of a name that is not registered. `kind` is ``skill`` or ``protocol``; `close` are similar names."""
+        """Warns of a name that is not registered. `kind` is ``skill`` or ``protocol``; `close` are similar names."""
         self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
                        reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def definition(self) -> dict[str, Any]:
-        """Return the definition of the agent and of those that it can call; see `kernai.agents.definition`."""
+        """Returns the definition of the agent and of those that it can call; see `kernai.agents.definition`."""
         return definition_of(self.agent, self._setup_of, self.task_agents)
 
     def _setup_of(self, agent: Agent[Any]) -> Setup:
@@ -138,7 +138,7 @@ class Run:
         )
 
     def begin_turn(self) -> None:
-        """Begin a turn: reset the state that belongs to one input of the caller."""
+        """Begins a turn: resets the state that belongs to one input of the caller."""
         #: how many times in a row the last call was made
         self.repeats = 0
         self._last_call: object = None
@@ -162,7 +162,7 @@ class Run:
         self.place: Place = (self.step, self.depth, self.task_id, self.scope, self.root.run_id, None)
 
     def begin_step(self, step: int) -> None:
-        """Begin a step: rows written from now on belong to it."""
+        """Begins a step: rows written from now on belong to it."""
         self.step = step
         if not self.setup.holds():
             self._set_up()
@@ -187,7 +187,7 @@ class Run:
         return (self.setup if self.setup.holds() else self._set_up()).protocols
 
     def needs_trust(self) -> Trust:
-        """Return what guarded calls are judged by. It is created here if no guarded skill was known at the start."""
+        """Returns what guarded calls are judged by. It is created here if no guarded skill was known at the start."""
         if self.trust is None:
             from kernai.loop.trust import Trust  # few runs have such skills
 
@@ -198,7 +198,7 @@ class Run:
         return self.trust
 
     def doubts(self, call_id: str, skill: Skill, arguments: Mapping[str, Any]) -> tuple[UntrustedValue, ...]:
-        """Return a guarded call's values that neither the user nor the host brought in; record the sources of all."""
+        """Returns a guarded call's values that neither the user nor the host brought in; records the sources of all."""
         doubts, sources = self.needs_trust().judged(skill, call_id, arguments)
         if sources:
             self.write(TrustedValuesRow(call_id, skill.name, sources))
@@ -207,7 +207,7 @@ class Run:
         return tuple(doubts)
 
     def held_skill(self, name: str) -> Skill:
-        """Return the skill against which a call of this name was checked, even if the registry has changed since.
+        """Returns the skill against which a call of this name was checked, even if the registry has changed since.
 
         Raises `KernaiError` if there is none.
         """
@@ -219,21 +219,21 @@ class Run:
     # ------------------------------------------------------------------------------------------- rows and messages
 
     def write(self, row: Row) -> None:
-        """Record something that has happened in this step. The row is delivered before the next effect."""
+        """Records something that has happened in this step. The row is delivered before the next effect."""
         row.seal()
         self.put(row)
         if row.is_warning and self.outbox.is_kept:
             self.outbox.waiting.append(row)  # for the log
 
     def put(self, row: Row) -> None:
-        """Record a row like `write`, but faster: for rows that are no warnings and share no values with others."""
+        """Records a row like `write`, but faster: for rows that are no warnings and share no values with others."""
         row.place = self.place
         wall = self._wall  # faster: `self._wall()` would first be looked up as a method
         row.at = wall()
         self._rows.append(row)
 
     def write_now(self, row: Row) -> None:
-        """Record a row and deliver it immediately, while an effect is being performed.
+        """Records a row and delivers it immediately, while an effect is being performed.
 
         Once this run has ended, the row is dropped: an abandoned call may still report something, but `result` is a
         run's last event.
@@ -242,13 +242,13 @@ class Run:
             self.outbox.now(self.sealed(row))
 
     def sealed(self, row: Row) -> Row:
-        """Complete a row of this run, for somebody else to deliver."""
+        """Completes a row of this run, for somebody else to deliver."""
         row.place, row.at = self.place, self._wall()
         row.seal()
         return row
 
     def keep(self, message: Message, source: str = "the input") -> None:
-        """Add the caller's message to the conversation, and its media to the store."""
+        """Adds the caller's message to the conversation, and its media to the store."""
         for at, part in enumerate(message.content):
             if isinstance(part, Media):
                 self.quoted.record_untrusted(source, dumps(part.to_dict()))  # the file's name is untrusted
@@ -262,7 +262,7 @@ class Run:
     def inject(
         self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None
     ) -> None:
-        """Add a message to the conversation: text of the runtime, or a `Message` by a protocol's handler.
+        """Adds a message to the conversation: text of the runtime, or a `Message` by a protocol's handler.
 
         `block` is the block that the message answers, if any. `by` is ``"tool"`` for an answer by default, otherwise
         ``"runtime"``.
@@ -289,7 +289,7 @@ class Run:
         self.conversation.messages.append(message if live else self.gate.as_recorded(self, message))
 
     def inject_warnings(self) -> None:
-        """Add the warnings to the conversation as a message of their own."""
+        """Adds the warnings to the conversation as a message of their own."""
         if self.warnings:
             first, *more = self.warnings
             self.warnings = ()
@@ -298,18 +298,18 @@ class Run:
     # ----------------------------------------------------------------------------------------------------- calls
 
     def call_id(self, index: int) -> str:
-        """Return the id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
+        """Returns the id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
 
     def times_in_a_row(self, kind: str, name: str, params: object) -> int:
-        """Count a call and return how many times in a row it has been made."""
+        """Counts a call and returns how many times in a row it has been made."""
         call = (kind, name, dumps(params))
         self.repeats = self.repeats + 1 if call == self._last_call else 1
         self._last_call = call
         return self.repeats
 
     def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:
-        """Return the context of a call, which all its attempts share. `owner` is the skill, or None for a protocol."""
+        """Returns the context of a call, which all its attempts share. `owner` is the skill, or None for a protocol."""
         root, context = self.root, self.skill_contexts.get(call_id)
         if context is None:
             context = self.skill_contexts[call_id] = SkillContext(
@@ -321,24 +321,24 @@ class Run:
         return context
 
     def scrub(self, call_id: str, value: Any) -> Any:
-        """Return `value` without the credentials that the call has read."""
+        """Returns `value` without the credentials that the call has read."""
         context = self.skill_contexts.get(call_id)
         return value if context is None else context.scrub(value)
 
     def check_provider(self) -> None:
-        """Raise `ProviderError` if there is no provider, and no middleware that could answer instead."""
+        """Raises `ProviderError` if there is no provider, and no middleware that could answer instead."""
         if not self.middleware and not self.gate.is_decided():
             raise ProviderError(NO_PROVIDER)
 
     def count_failed(self, used: Usage) -> None:
-        """Count the usage of failed model calls, for the result and against the limits."""
+        """Counts the usage of failed model calls, for the result and against the limits."""
         self.meter.add(used)
         self.root.budget.spend_usage(used)
 
     # -------------------------------------------------------------------------------------------------- sub-runs
 
     def for_task(self, task: Task, *, is_given: bool) -> Run:
-        """Create the run of a workflow's task, one level deeper, with the task's own agent or this run's.
+        """Creates the run of a workflow's task, one level deeper, with the task's own agent or this run's.
 
         `is_given`: the caller wrote the task.
         """
@@ -348,14 +348,14 @@ class Run:
         return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
-        """Create the run of an agent that is called as a skill."""
+        """Creates the run of an agent that is called as a skill."""
         child = self._child(agent, call_id, self.task_id)
         if child.trust is not None:
             child.trust.begin_sub_run(self.needs_trust())
         return child
 
     def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:
-        """Create a run one level deeper, of another agent or of the same one."""
+        """Creates a run one level deeper, of another agent or of the same one."""
         child = Run(
             self.agent if other is None else other,
             self.root,
@@ -385,7 +385,7 @@ class Run:
         return child
 
     def end_of(self, scope: str) -> Result[Any] | None:
-        """Remove a sub-run, add its usage to this run's, and return its result if it has one."""
+        """Removes a sub-run, adds its usage to this run's, and returns its result if it has one."""
         runs = self.root.runs
         child = runs.pop(scope, None)
         if child is None:
@@ -403,7 +403,7 @@ class Run:
     # --------------------------------------------------------------------------------------------------- the end
 
     def stops(self, error: BaseException, *, ends: bool = True) -> None:
-        """Mark the rows written from now on, which a resume drops, if the whole run stops because of `error`.
+        """Marks the rows written from now on, which a resume drops, if the whole run stops because of `error`.
 
         `error` was raised in this scope; `ends`: it ends this run or sub-run. An error that ends the root run stops
         everything. Other errors do so only if the root run was cancelled or has used up its budget.
@@ -425,7 +425,7 @@ class Run:
             self._mark((StopReason.ERROR if failed else StopReason.CANCELLED).value)
 
     def stops_all(self, error: BaseException) -> None:
-        """Do as `stops` does for an error that ends concurrent work. Ctrl-C also stops the rest of that work.
+        """Does as `stops` does for an error that ends concurrent work. Ctrl-C also stops the rest of that work.
 
         That is done here because no driver sees a Ctrl-C in user code that the loop itself calls.
         """
@@ -446,7 +446,7 @@ class Run:
         *,
         raised: bool = False,
     ) -> Result[Any]:
-        """Record the end of this run as its last event, and return its result.
+        """Records the end of this run as its last event, and returns its result.
 
         `raised`: a `Stop` that a call raised has ended the run, and not a limit of the root.
         """
@@ -472,7 +472,7 @@ class Run:
 
 
 def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
-    """Return the message for an input."""
+    """Returns the message for an input."""
     if len(parts) == 1 and type(parts[0]) is str:
         return Message("user", parts[0], by=by)
     marked = [at for at, part in enumerate(parts) if isinstance(part, Outside)]
@@ -481,7 +481,7 @@ def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
 
 
 def input_summary(parts: tuple[InputPart, ...]) -> str | list[str | Mapping[str, Any]]:
-    """Return an input as it is recorded: a single text unchanged, otherwise a list, with references to media."""
+    """Returns an input as it is recorded: a single text unchanged, otherwise a list, with references to media."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     return [part if isinstance(part, str) else part.to_dict() for part in parts]

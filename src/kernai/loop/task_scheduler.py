@@ -69,7 +69,7 @@ class TaskScheduler:
         return len(self.results) == len(self.tasks)
 
     def start(self) -> list[Task]:
-        """Return the tasks to start now, in the plan's order. They count as running until `finish`.
+        """Returns the tasks to start now, in the plan's order. They count as running until `finish`.
 
         An empty list means that a running task has to finish first. Raises `DeadlockError` if tasks are left, but none
         is running or can start.
@@ -86,7 +86,7 @@ class TaskScheduler:
         return sorted(started, key=lambda task: self._order[task.id])
 
     def finish(self, task_id: str, result: Any) -> None:
-        """Record a running task's result. Raises `KeyError` if the task is not running."""
+        """Records a running task's result. Raises `KeyError` if the task is not running."""
         del self.running[task_id]
         self.results[task_id] = result
         for dependent in self._dependents.get(task_id, ()):
@@ -95,15 +95,15 @@ class TaskScheduler:
                 self._make_ready(dependent)
 
     def ordered_results(self) -> dict[str, Any]:
-        """Return the results so far, in the plan's order."""
+        """Returns the results so far, in the plan's order."""
         return {task.id: self.results[task.id] for task in self.tasks if task.id in self.results}
 
     def inputs_of(self, task: Task) -> dict[str, Any]:
-        """Return the results of a task's dependencies, in the order in which the task names them."""
+        """Returns the results of a task's dependencies, in the order in which the task names them."""
         return {needed: self.results[needed] for needed in task.depends_on}
 
     def run(self, execute: Execute, *, max_workers: int = DEFAULT_SIZE) -> dict[str, Any]:
-        """Run ``execute(task, results_of_its_dependencies)`` for every task, on threads.
+        """Runs ``execute(task, results_of_its_dependencies)`` for every task, on threads.
 
         Returns the results in the plan's order. If `execute` raises, the task's result is ``"error: MESSAGE"``, and the
         other tasks continue.
@@ -121,7 +121,7 @@ class TaskScheduler:
         return self.ordered_results()
 
     async def arun(self, execute: Callable[[Task, Mapping[str, Any]], Awaitable[Any]]) -> dict[str, Any]:
-        """Do the same under asyncio, with an asyncio task for each task of the plan."""
+        """Does the same under asyncio, with an asyncio task for each task of the plan."""
         import asyncio
 
         running: dict[asyncio.Task[Any], str] = {}
@@ -152,7 +152,7 @@ class TaskScheduler:
 
 
 def failure(error: BaseException) -> str:
-    """Return the result of a task that failed."""
+    """Returns the result of a task that failed."""
     return f"error: {error_text(error)}"
 
 

@@ -76,14 +76,14 @@ class Trust:
     # ------------------------------------------------------------------------------------------- what is brought in
 
     def begin_sub_run(self, outer: Trust, task: Task | None = None, *, is_given: bool = False) -> None:
-        """Begin a sub-run with its parent's texts; a task also has those of the tasks on which it depends.
+        """Begins a sub-run with its parent's texts; a task also has those of the tasks on which it depends.
 
         `is_given`: the host wrote the task.
         """
         self._parent = outer, task, is_given
 
     def at_start(self) -> list[str]:
-        """Return the texts that the host trusts at the start, for the `run_start` event; in a replay none.
+        """Returns the texts that the host trusts at the start, for the `run_start` event; in a replay none.
 
         A replay restores them from that event.
         """
@@ -99,14 +99,14 @@ class Trust:
         return texts
 
     def note_instructions(self) -> None:
-        """Record instructions that have changed, because they may be different when the run is resumed."""
+        """Records instructions that have changed, because they may be different when the run is resumed."""
         said = self._run.system.said
         if said != self.instructions:
             self.instructions = said
             self._run.write(TrustAddedRow([said], "instructions"))
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """Restore what the host trusted, and what people decided, from a recording."""
+        """Restores what the host trusted, and what people decided, from a recording."""
         for row in rows:
             if isinstance(row, TrustAddedRow) and row.by == "instructions":
                 self.instructions = "\n\n".join(row.texts)
@@ -118,7 +118,7 @@ class Trust:
                 self._decided.append(row)
 
     def note_host(self, *, before_response: bool = False) -> TrustAddedRow | None:
-        """Return an event with what `Context.trust` has added since the last time, or None if there is nothing.
+        """Returns an event with what `Context.trust` has added since the last time, or None if there is nothing.
 
         It counts from the next response on. `before_response`: this step has no response yet.
         """
@@ -133,18 +133,18 @@ class Trust:
         return list(given)
 
     def _add_of_context(self, texts: Iterable[str], step: int = -1) -> None:
-        """Add texts of the host, which count after `step`; without one, they count immediately."""
+        """Adds texts of the host, which count after `step`; without one, they count immediately."""
         self._added += [(step, Said(text, _CONTEXT)) for text in texts]
 
     def add_from_sub_run(self, below: Trust, task_id: str | None) -> None:
-        """Add what a sub-run that has ended brought in. It counts for the parent from the next response on."""
+        """Adds what a sub-run that has ended brought in. It counts for the parent from the next response on."""
         texts = list(below._brought_in())
         self._added += [(self._run.step, text) for text in texts]
         if task_id is not None:
             self.of_tasks[task_id] = texts
 
     def add_result(self, skill: Skill, row: SkillResultRow) -> None:
-        """Add the trusted values in the recorded result of a skill with `directory` or `creates`."""
+        """Adds the trusted values in the recorded result of a skill with `directory` or `creates`."""
         step, result, source = self._run.step, row.result, f"the result of `{skill.name}`"
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
         if isinstance(result, str):
@@ -173,13 +173,13 @@ class Trust:
     # --------------------------------------------------------------------------------------------------- what counts
 
     def texts(self) -> Iterator[Said]:
-        """Yield all trusted texts for the response that is being carried out."""
+        """Yields all trusted texts for the response that is being carried out."""
         said = list(self._from_user())
         yield from said
         yield from self._brought_in(self._run.step, said)
 
     def _from_user(self) -> Iterator[Said]:
-        """Yield the user's messages, the latest first, then the instructions and what counted when this scope began."""
+        """Yields the user's messages, latest first, then the instructions and what counted when this scope began."""
         for number, message in reversed([*enumerate(self._before())]):
             if message.role == "user" and message.by in ("user", None) and not holds_results(message):
                 for at, part in enumerate(message.content):
@@ -189,7 +189,7 @@ class Trust:
         yield from self._outer
 
     def _brought_in(self, before: int | None = None, said: Iterable[Said] | None = None) -> Iterator[Said]:
-        """Yield what was brought into this scope: all of it, or only what was there `before` a step.
+        """Yields what was brought into this scope: all of it, or only what was there `before` a step.
 
         `said` are the texts that must have a key before its value counts.
         """
@@ -207,7 +207,7 @@ class Trust:
                 yield from (value for key, value in one.pairs if words.source_of(key))
 
     def _before(self) -> list[Message]:
-        """Return the conversation as it was when the response was written."""
+        """Returns the conversation as it was when the response was written."""
         messages = self._run.conversation.messages
         last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "assistant"), len(messages))
         return messages[:last]
@@ -225,7 +225,7 @@ class Trust:
     def judged(
         self, skill: Skill, call_id: str, arguments: Mapping[str, Any]
     ) -> tuple[list[UntrustedValue], dict[str, str]]:
-        """Return a call's values to which a person must agree, without duplicates; and the others' sources, by path."""
+        """Returns a call's values that a person must agree to, without duplicates; and the others' sources, by path."""
         words = Words(self.texts())
         acts = skill.acts and self.has_read_outside()
         doubted: dict[tuple[str, str], UntrustedValue] = {}
@@ -246,7 +246,7 @@ class Trust:
         return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 
     def read(self) -> Iterator[Said]:
-        """Yield the untrusted texts that the model has read, the latest first; in a sub-run also its caller's."""
+        """Yields the untrusted texts that the model has read, the latest first; in a sub-run also its caller's."""
         for message in reversed(self._before()):
             if message.role != "user" or message.by == "runtime":
                 continue
@@ -270,7 +270,7 @@ _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 
 def _checked_values(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, str | None]]:
-    """Yield the values in a leaf that must be trusted, each with its source; None if nobody brought it in."""
+    """Yields the values in a leaf that must be trusted, each with its source; None if nobody brought it in."""
     if leaf.trusted:
         yield str(leaf.value), words.source_of(leaf.value)
     elif acts and not isinstance(leaf.value, _NO_CONTACTS):
@@ -279,7 +279,7 @@ def _checked_values(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[s
 
 
 def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the key and value of each item, unless another item has the same key."""
+    """Yields the key and value of each item, unless another item has the same key."""
     rows = [one for one in items if isinstance(one, dict) and {value, key} <= one.keys()]
     keys = [folded(str(one[key])) for one in rows]
     count = Counter(keys)
@@ -289,7 +289,7 @@ def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _written_with(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object] | None) -> Iterator[str]:
-    """Yield the texts that a person wrote with a decision: a reason, an answer, parameters the model had not `sent`."""
+    """Yields what a person wrote with a decision: a reason, an answer, parameters the model had not `sent`."""
     if isinstance(decision, bool):
         return
     params = decision.get("params") if isinstance(decision, Mapping) else None

@@ -1,4 +1,4 @@
-"""Run a plan: each task is a sub-run, started as soon as `TaskScheduler` allows.
+"""Runs a plan: each task is a sub-run, started as soon as `TaskScheduler` allows.
 
 The plan comes from the model, or from the caller (`run_given_plan`). A caller's plan is added to the conversation as if
 the model had written it.
@@ -40,7 +40,7 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 def run_workflow(
     run: Run, plan: Plan, beside: Sequence[Block], block: Block | None = None
 ) -> Generator[Effect, Any, Workflow]:
-    """Run the plan of `block` and inject its results; `beside` are blocks that are not run because of the plan."""
+    """Runs the plan of `block` and injects its results; `beside` are blocks that are not run because of the plan."""
     workflow = Workflow(run, plan, is_given=block is None)
     started = run.clock.monotonic()
     run.context.plan = plan
@@ -70,7 +70,7 @@ def run_workflow(
 
 
 def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
-    """Run the caller's plan as the run's first step; return the results as JSON."""
+    """Runs the caller's plan as the run's first step; returns the results as JSON."""
     run.gate.check()
     if run.provider is None and not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
         run.check_provider()  # otherwise each task would fail, but not the run
@@ -91,7 +91,7 @@ def _has_provider(own: Agent[Any] | None) -> bool:
 
 
 def planned(plan: Mapping[str, Any]) -> Message:
-    """Return the plan as a model would have written it."""
+    """Returns the plan as a model would have written it."""
     # a "<" inside a JSON string could end the block; its escape means the same
     return Message("assistant", str(Block("plan", None, json.dumps(plan).replace("<", "\\u003c"))))
 
@@ -121,7 +121,7 @@ class Workflow:
                 self._end((yield Join()))
 
     def drain(self) -> Generator[Effect, Any, None]:
-        """Wait for the running tasks, because a parent outlives its children. Every announced task gets an outcome."""
+        """Waits for the running tasks, because a parent outlives its children. Every announced task gets an outcome."""
         try:
             while self._started:
                 self._end((yield Join()))
@@ -181,7 +181,7 @@ class Workflow:
         run.context.task_results[task_id] = outcome
 
     def _data_of(self, task_id: str, result: Result[Any]) -> Any:
-        """Return a task's answer: its text, or the data of a typed answer."""
+        """Returns a task's answer: its text, or the data of a typed answer."""
         own = self.run.task_agents.get(task_id)
         if own is None or own.answer_type is None:
             return result.text
@@ -196,7 +196,7 @@ def _text_of(result: Any) -> str:
 
 
 def _input(task: Task, results: Mapping[str, Any]) -> str:
-    """Return a task's input: the results it depends on, a blank line, and its own text."""
+    """Returns a task's input: the results it depends on, a blank line, and its own text."""
     wanted = neutralize(task.input)
     if not task.depends_on:
         return wanted
