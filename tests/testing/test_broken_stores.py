@@ -160,7 +160,7 @@ CHECKS = {
     "a_claim_with_an_append_to_a_busy_run_writes_nothing": 2,
     "an_append_that_is_repeated_is_no_conflict": 4,
     "a_run_is_loaded_from_any_entry_on": 2,
-    "runs_are_found_by_what_is_asked": 2,
+    "runs_are_found_by_what_is_asked": 4,
     "pages_have_every_run_once_and_in_order": 3,
     "what_is_listed_of_a_run_follows_its_entries": 5,
     "the_status_says_whether_somebody_works_on_the_run": 3,

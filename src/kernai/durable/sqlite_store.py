@@ -107,6 +107,7 @@ SET about = excluded.about, payload = excluded.payload, checksum = excluded.chec
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # same rule as `first_read`
 _RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
+_IS_HELD = "json_valid(summary) AND json_extract(summary, '$[4]') IS NOT NULL"  # the holder in `Head.to_data`
 _UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE status = ? AND run_id = ?"
 _REPLACE_RUN = "REPLACE INTO runs (summary, checksum, updated_at, status, run_id) VALUES (?, ?, ?, ?, ?)"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
@@ -247,17 +248,17 @@ class SqliteStore(OpenedStore):
         return self._file.perform(f"look up or change run {run_id!r}", work, "BEGIN IMMEDIATE" if writes else "BEGIN")
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
-        status = RUNNING if wanted.status == ABANDONED else wanted.status
-
         def work(connection: sqlite3.Connection) -> list[RunInfo]:
             _, now = connection.execute(_NOW).fetchone()
             # NOT INDEXED: a damaged index would hide runs
             given: list[Any] = []
             where = f"{_RUNS} NOT INDEXED WHERE status != ''"
-            if status == RUNNING:
+            if wanted.status == RUNNING:  # also a run that waited, and is held but not resumed yet
+                where = f"{_RUNS} NOT INDEXED WHERE (status = 'running' OR (status != '' AND {_IS_HELD}))"
+            elif wanted.status == ABANDONED:
                 where = f"{_RUNS} WHERE status = 'running'"
-            elif status is not None:
-                where, given = f"{_RUNS} WHERE status != 'running' AND status = ?", [status]
+            elif wanted.status is not None:
+                where, given = f"{_RUNS} WHERE status != 'running' AND status = ?", [wanted.status]
             if self._tenant:
                 where, given = f"{where} AND run_id BETWEEN ? AND ?", [*given, f"{self._tenant}/", f"{self._tenant}/~"]
             else:

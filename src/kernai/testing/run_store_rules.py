@@ -274,6 +274,11 @@ class RunStoreRules:
             found = "".join(info.run_id for info in self.reopen(store).runs(**asked_for))
             _same(found, expected, f"the runs with {asked_for}")
         _same([store.info(run_id) is None for run_id in ("a", "e")], [False, True], "whether they are there")
+        held = store.claim("b", "second", AN_HOUR)
+        listed = {status: [one.run_id for one in store.runs(status=status)] for status in ("running", "waiting")}
+        _same(listed, {"running": ["d", "b"], "waiting": []}, "the runs while somebody works on one that waited")
+        store.release(held)
+        _same([one.run_id for one in store.runs(status="waiting")], ["b"], "the runs that wait")
 
     def test_pages_have_every_run_once_and_in_order(self) -> None:
         store = self.make()
