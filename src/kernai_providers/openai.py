@@ -193,8 +193,10 @@ class OpenAIReader(SseReader):
         super().__init__(vendor, secrets)
         self._done_marker = done_marker
         self._answered = False
-        #: the ids of the calls so far by their keys, and reasoning that DeepSeek wants back with them
+        #: the ids of the calls so far by their keys, and the key of the newest call with each index
         self._seen: dict[object, object] = {}
+        self._newest: dict[object, object] = {}
+        #: reasoning that DeepSeek wants back with the calls
         self._thought: list[str] = []
 
     def on_event(self, event: str | None, data: str) -> None:
@@ -244,15 +246,15 @@ class OpenAIReader(SseReader):
     def _on_call(self, call: Mapping[str, Any], number: int) -> None:
         name, arguments = at(call, "function", "name"), at(call, "function", "arguments")
         text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
-        key: object = key_of(call.get("index"))
+        index = key_of(call.get("index"))
         # some servers number no call, or each with 0; others repeat id and name in each piece
-        is_more = not name or (key in self._seen and call.get("id") and call["id"] == self._seen[key])
-        if not isinstance(key, int) or (key in self._seen and not is_more):
-            key = f"{len(self._seen)}.{number}"
-        if not is_more:
+        key = self._newest.get(index)
+        if name and (key is None or not call.get("id") or call["id"] != self._seen[key]):
+            is_free = isinstance(index, int) and index not in self._seen
+            key = self._newest[index] = index if is_free else f"{len(self._seen)}.{number}"
             self._seen[key] = call.get("id")
-        elif key not in self._seen and self._seen:
-            key = next(reversed(self._seen))
+        elif key is None:
+            key = next(reversed(self._seen), index)
         self.call(key, name=name, id=call.get("id"), text=text)
 
     def _on_content(self, content: object) -> None:

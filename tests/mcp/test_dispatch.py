@@ -206,6 +206,11 @@ def test_a_mistake_is_answered_with_a_corrected_request(two: Adapter, request_: 
         ('{"method": "tools/call", "params": {"server": "shop", "name": "zzz"}}',
          "server 'shop' has no tool 'zzz'. There are: shop: price, lend"),
         ('{"method": "resources/read", "params": {"uri": "books://none", "server": "library"}}', "server 'library' failed at"),
+        ('{"method": "tools/call", "params": {"name": "price", "arguments": {"title": ["a\\udfff"]}}}', "arguments.title: expected string"),
+        ('{"method": "tools/call", "params": {"name": "price", "arguments": {"title": "a\\udfff"}}}',
+         "tools/call of 'price' was not sent: '\\udfff' is half of a surrogate pair"),
+        ('{"method": "prompts/get", "params": {"name": "review", "arguments": {"title": "a\\udfff"}}}', "prompts/get of 'review' was not sent"),
+        ('{"method": "resources/read", "params": {"uri": "books://\\udfff", "server": "library"}}', "was not sent: '\\udfff' is half"),
     ],
 )
 def test_any_other_mistake_is_answered_with_what_exists(two: Adapter, text: str, message: str) -> None:
@@ -269,6 +274,8 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
     ([TextContent(text="five")], {"result": "five"}, ["five"]),
     ([TextContent(text="1"), TextContent(text="2")], {"result": [1, 2]}, ["1\n2"]),
     ([TextContent(text="1"), TextContent(text="a")], {"result": [1, "a"]}, ["1\na"]),
+    ([], {"rows": []}, ['{"rows": []}']),
+    ([png()], [], ["<image/png>", "\n[]"]),
     ([], {"a": None, "ö": "ü"}, ['{"a": null, "ö": "ü"}']),
 ]
 

@@ -237,6 +237,7 @@ UNHELD: list[tuple[Any, str]] = [
     ({**properties(a={"$ref": "#/$defs/0"}), "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(2000)}}, "it nests too deeply"),
     (properties(a={"$dynamicRef": "#a"}), "it contains a dynamic reference"),
     ({"type": "object", "additionalProperties": {"type": "string"}}, "it takes arguments of any name"),
+    ({"type": "object", "properties": {}, "additionalProperties": {}}, "it takes arguments of any name"),
     ({"type": "object", "patternProperties": {"^x": {}}}, "it takes arguments of any name"),
     ({"type": "object", "oneOf": [properties(a={}), properties(b={})]}, "it does not list its arguments"),
     ({"type": "object", "properties": {"a\nb": {}}}, "no input can have the name 'a\\nb'"),

@@ -69,7 +69,7 @@ def give(what: str) -> Any:
         "picture": PICTURE, "sound": SOUND, "letter": LETTER, "archive": ARCHIVE, "page": PAGE,
         "parts": ["see: ", PICTURE], "noted": SkillResult("text", [SOUND], {"secret": "of the recording"}),
         "dict with media": {"picture": PICTURE}, "bytes": b"raw", "gone": Media.from_file("/nowhere/x.png"),
-        "surrogate": "a\ud800b", "json text": '{"not": "data"}',
+        "surrogate": "a\ud800b", "surrogates in data": {"\ud800": ["\udfff"]}, "json text": '{"not": "data"}',
     }[what]
 
 
@@ -104,7 +104,8 @@ def login(how: str, ctx: SkillContext[Any]) -> Any:
 def leave(how: str) -> str:
     """End in a bad way."""
     raise {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "stop": StopIteration("x"),
-           "cancel": asyncio.CancelledError(), "silent": ValueError(), "key": KeyError("k")}[how]
+           "cancel": asyncio.CancelledError(), "silent": ValueError(), "key": KeyError("k"),
+           "surrogate": ValueError("no \ud800"), "group": BaseExceptionGroup("both", [SystemExit(3)])}[how]
 
 
 @skill(register=False)

@@ -103,6 +103,7 @@ RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
                          {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\x89PNG...").decode()}],
                         {"picture": "PICTURE"}),
     "surrogate": ([{"type": "text", "text": "a?b"}], None),
+    "surrogates in data": ([{"type": "text", "text": '{"?": ["?"]}'}], {"?": ["?"]}),
 }
 
 
@@ -131,6 +132,8 @@ FAILURES = [
     ("leave", {"how": "stop"}, "StopIteration: x"),
     ("leave", {"how": "cancel"}, "CancelledError"),
     ("leave", {"how": "silent"}, "ValueError"),
+    ("leave", {"how": "surrogate"}, "no ?"),
+    ("leave_later", {"how": "group"}, "BaseExceptionGroup: both (1 sub-exception)"),
     ("leave_later", {"how": "exit"}, "SystemExit: 3"),
     ("leave_later", {"how": "interrupt"}, "KeyboardInterrupt"),
     ("leave_later", {"how": "cancel"}, "CancelledError"),

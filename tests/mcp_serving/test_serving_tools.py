@@ -173,6 +173,7 @@ async def test_progress_is_a_number_with_an_optional_total_or_message() -> None:
         (0.0, None, None), (0.5, None, None), (1.0, None, "half"), (2.0, 4.0, "x"), (3.0, None, '["ö"]'),
         (4.0, None, "null"), (5.0, None, "true"),
     ]
+    assert await sent("a\ud800b", {"progress": 2, "message": "\udfff"}) == [(1.0, None, "a?b"), (2.0, None, "?")]
     assert await sent({"progress": "2", "message": "two"}, {"progress": 7, "total": "many", "message": 5}) == [
         (1.0, None, "two"), (7.0, None, None),
     ]

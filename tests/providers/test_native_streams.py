@@ -206,6 +206,12 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         piece('{"q": ', index=0, id="1", name="search"), piece('"a"}', index=0, id="1", name="search")), ["a"]),
     "every call is number 0": ("openai", openai(
         piece(A, index=0, id="1", name="search"), piece(B, index=0, id="2", name="search")), ["a", "b"]),
+    "every call is number 0, in pieces": ("openai", openai(
+        piece(A, index=0, id="1", name="search"), piece('{"q": ', index=0, id="2", name="search"), piece('"b"}', index=0)), ["a", "b"]),
+    "every call is number 0, with id and name in each piece": ("openai", openai(
+        *(piece(half, index=0, id=id, name="search") for id, q in ("1a", "2b") for half in ('{"q": ', f'"{q}"}}'))), ["a", "b"]),
+    "id and name in each piece, and no number": ("openai", openai(
+        piece('{"q": ', id="1", name="search"), piece('"a"}', id="1", name="search")), ["a"]),
     "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
     "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
     "an index that is none": ("openai", openai(piece(A, index=[], id="1", name="search")), ["a"]),

@@ -135,7 +135,8 @@ class Dispatch:
             await every_page(client, "tools")  # tells the SDK which arguments must be sent as headers, too
             return await call()
 
-        result = self._result(connection, f"tools/call of {tool.name!r}", send, repeatable=is_repeatable(tool))
+        what = f"tools/call of {tool.name!r}"
+        result = self._result(connection, what, send, arguments, repeatable=is_repeatable(tool))
         if result.is_error:
             raise McpError(connection.redactor.text(language.error_text(result)))
         if tool.output_schema is not None:
@@ -159,7 +160,8 @@ class Dispatch:
                 raise McpError(f"server {connection.name!r} has no resources")
             return await client.session.read_resource(uri, **options)
 
-        return language.resource_answer(self._result(connection, f"resources/read of {uri!r}", send, repeatable=True))
+        what = f"resources/read of {uri!r}"
+        return language.resource_answer(self._result(connection, what, send, uri, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
         connection, prompt = self._prompt(request)
@@ -178,12 +180,16 @@ class Dispatch:
             return await client.session.get_prompt(prompt.name, arguments, **options)
 
         what = f"prompts/get of {prompt.name!r}"
-        return language.prompt_answer(self._result(connection, what, send, repeatable=True))
+        return language.prompt_answer(self._result(connection, what, send, arguments, repeatable=True))
 
     # ------------------------------------------------------------------------------------------------------- asking
 
-    def _result(self, connection: Connection, what: str, send: Send, *, repeatable: bool) -> Any:
-        """The server's final result, once it has all the input that it asked for. Raises `McpError` if it fails."""
+    def _result(self, connection: Connection, what: str, send: Send, given: Any, *, repeatable: bool) -> Any:
+        """The server's final result, once it has all the input that it asked for. Raises `McpError` if it fails.
+
+        `given` is what the model wants to send.
+        """
+        language.check_sendable(what, given)
         interaction = Interaction(connection, what, pauses=self.pauses, approval=self.context.approval)
 
         ask = partial(interaction.result, send)

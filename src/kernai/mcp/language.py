@@ -143,6 +143,18 @@ def read_request(text: str) -> Request:
     return Request(method, {**params, **beside})
 
 
+def check_sendable(what: str, given: Any) -> None:
+    """`McpError` for a lone surrogate. UTF-8 cannot express it, so the SDK would end the connection."""
+    try:
+        _json(given).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise McpError(
+            f"{what} was not sent: {half} is half of a surrogate pair and no character of its own. Write the whole "
+            f"character, or leave it out"
+        ) from None
+
+
 def _object(text: str) -> dict[str, Any]:
     example = request_text("tools/list", {})
     if not text.strip():
@@ -379,7 +391,7 @@ def _repeats(content: Iterable[Any], structured: Any) -> bool:
     meant = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         meant += structured.values()
-    said = [*values, *texts, values, texts]
+    said = [*values, *texts, *([values, texts] if texts else [])]
     return any(one in said for one in meant)
 
 

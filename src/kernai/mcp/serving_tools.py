@@ -261,7 +261,7 @@ class _Call:
             if self.cancellation.is_set():
                 raise
             text = error_text(as_failure(error))  # this call is not cancelled, but something that the skill awaited
-        except (SystemExit, KeyboardInterrupt) as error:  # raised by the skill: a real Ctrl-C never gets here
+        except (SystemExit, KeyboardInterrupt, BaseExceptionGroup) as error:  # no real Ctrl-C gets here
             text = f"{type(error).__name__}: {error}".rstrip(": ")
         except SkillInputError as error:
             text = self._for_clients(error)
@@ -333,19 +333,29 @@ def as_result(result: SkillResult, data: Any) -> types.CallToolResult:
     Images and audio have their own kinds of content. Other media become embedded resources, with text if they are text,
     and a URL becomes a link, which is never fetched. The metadata of the result is for recordings and is not sent.
     """
-    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=data)
+    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=_sendable(data))
 
 
 def failure(text: str) -> types.CallToolResult:
     """A tool error: the client's model reads its text and can correct the call."""
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+    return types.CallToolResult(content=[_content(text)], is_error=True)
+
+
+def _sendable(data: Any) -> Any:
+    """JSON data, or a text, with ``?`` for each lone surrogate, which UTF-8 cannot express."""
+    written = json.dumps(data, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return json.loads(written.encode("utf-8", "replace"))
+    return data
 
 
 def _content(part: Part) -> types.ContentBlock:
     if isinstance(part, str):
-        return types.TextContent(text=part.encode("utf-8", "replace").decode())  # UTF-8 cannot encode lone surrogates
+        return types.TextContent(text=_sendable(part))
     if part.is_url:
-        return types.ResourceLink(uri=str(part.data), name=part.id, mime_type=part.mime_type)
+        return types.ResourceLink(uri=_sendable(str(part.data)), name=part.id, mime_type=part.mime_type)
     if part.kind == "image":
         return types.ImageContent(data=part.to_base64(), mime_type=part.mime_type)
     if part.kind == "audio":
@@ -400,7 +410,7 @@ class Progress:
     async def _send_all(self) -> None:
         while self._waiting:
             with suppress(Exception):  # the client has left, or refuses notifications; the call continues
-                await self._send(*self._read(self._waiting.popleft()))
+                await self._send(*self._read(_sendable(self._waiting.popleft())))
 
     def _read(self, data: Any) -> tuple[float, float | None, str | None]:
         """Converts emitted data to progress, total and message.

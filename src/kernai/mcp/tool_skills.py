@@ -107,7 +107,8 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
         raise UnfitSchemaError("it nests too deeply") from None
     if made.get("type", "object") != "object":
         raise UnfitSchemaError(f"its arguments are not an object, but {label_of(made)}")
-    free = made.get("patternProperties") or (not made.get("properties") and made.get("additionalProperties"))
+    others = made.get("additionalProperties", False)  # {} also stands for any value
+    free = made.get("patternProperties") or (not made.get("properties") and others is not False)
     if free:
         raise UnfitSchemaError("it takes arguments of any name, and an input must have a fixed name")
     if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
