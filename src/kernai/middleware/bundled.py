@@ -139,7 +139,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     and stops.
 
     Responses are not streamed, but shown only when complete. A run's input, history and instructions, and `progress`,
-    are not changed.
+    are not changed; nor is why a call waits for its next attempt, unless this is inside of `retry`.
     """
     if not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
