@@ -397,6 +397,12 @@ def test_a_wait_is_a_live_event_that_is_not_recorded(
     assert not recorder.for_event("model_waiting")
     lines = [record.getMessage() for record in caplog.records]
     assert [line for line in lines if "model.waiting" in line and "slow down" in line and "attempt=2" in line]
+    caplog.set_level("ERROR", "kernai")
+    store, recorder = MemoryStore(), Recorder()  # nobody watches, and the log has no warnings
+    assert way(make(), store=store, run_id="r", recorder=recorder).text == "Hello."
+    kept = [entry["event"] for entry in (*store.load("r"), *recorder.to_list())]
+    assert "result" in kept
+    assert "model_waiting" not in kept
 
 
 def test_a_wait_is_logged_even_if_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,7 @@ class AsyncioDelivery:
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event; callable from any thread."""
-        if outbox.is_kept:
+        if outbox.is_kept or (event.role == "live" and not self._observed):  # a live event is at most logged
             self._writer.write(event)
         elif threading.get_ident() == self._thread:
             self._deliver_soon(event, outbox)
