@@ -129,9 +129,8 @@ class AnthropicProvider(HttpProvider):
              "content": self.encode([(result.text.strip() and result.text) or EMPTY, *result.media], model)}
             for result in turn.results
         ]
-        others = parts_after_results(turn, media_in_results=True)
-        parts = [part for part in others if not isinstance(part, str) or part.strip()]
-        if content := content + self.encode(parts, model):
+        others = parts_after_results(turn, media_in_results=True, takes_blank_text=False)
+        if content := content + self.encode(others, model):
             yield {"role": "user", "content": content}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:

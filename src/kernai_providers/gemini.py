@@ -112,8 +112,7 @@ class GeminiProvider(HttpProvider):
                 "error" if result.is_error else "result": result.text}}}
             for result in turn.results
         ]
-        others = [part for part in parts_after_results(turn) if not isinstance(part, str) or part.strip()]
-        if parts := parts + self.encode(others, model):
+        if parts := parts + self.encode(parts_after_results(turn, takes_blank_text=False), model):
             yield {"role": "user", "parts": parts}
 
     def encode_part(self, part: str | Media, model: Model) -> Any:

@@ -331,10 +331,19 @@ def system_of(messages: Sequence[Message]) -> str:
     return "\n\n".join(message.text for message in messages if message.role == "system" and message.text.strip())
 
 
-def parts_after_results(turn: UserTurn, *, media_in_results: bool = False) -> list[Part]:
-    """Returns what follows the results of a turn: media that a result cannot contain, then everything else."""
+def parts_after_results(
+    turn: UserTurn, *, media_in_results: bool = False, takes_blank_text: bool = True
+) -> list[Part]:
+    """Returns what follows the results of a turn: media that a result cannot contain, then everything else.
+
+    Without `takes_blank_text`, blank texts are left out; if there is nothing else in the turn, `EMPTY` is sent.
+    """
     media = [] if media_in_results else [part for result in turn.results for part in result.media]
-    return [*media, *turn.parts]
+    parts = [*media, *turn.parts]
+    if takes_blank_text:
+        return parts
+    kept = [part for part in parts if not isinstance(part, str) or part.strip()]
+    return kept or ([EMPTY] if parts and not turn.results else [])
 
 
 def sampling_options(generation: GenerationOptions) -> list[str]:

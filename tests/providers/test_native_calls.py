@@ -300,6 +300,16 @@ def test_a_turn_in_which_nothing_was_said_is_no_message(vendor: str) -> None:
     assert list(ADAPTERS[vendor]("k").native_messages(UserTurn(), Model("m"))) == []
 
 
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_input_is_a_message_all_the_same(vendor: str, blank: str) -> None:
+    server = Server(vendor, ["Yes."], native=True)
+    kernai.execute(server.agent(), blank)
+    said = [one for one in server.bodies[0][ADAPTERS[vendor].conversation_field] if one["role"] == "user"]
+    assert len(said) == 1
+    assert ("(empty)" in json.dumps(said)) == (vendor in ("anthropic", "gemini"))  # which refuse blank texts
+
+
 def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_the_model() -> None:
     thought = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
     for reasoning in ([], [thought]):
