@@ -101,7 +101,7 @@ class GeminiProvider(HttpProvider):
         """Yields the turn as one content, or nothing if the turn is empty."""
         if isinstance(turn, AssistantTurn):
             signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
-            parts: list[Any] = [{"text": turn.text}] if turn.text else []
+            parts: list[Any] = self.encode([*([turn.text] if turn.text else []), *turn.media], model)
             for at, call in enumerate(turn.calls):
                 part = {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
                 parts.append(part | ({"thoughtSignature": signatures[at]} if at in signatures else {}))

@@ -182,9 +182,10 @@ class HttpProvider(NotCopied, Provider):
     ) -> dict[str, Any]:
         """Returns the body for native calls: `body` of the system text, with the turns and what the model may call."""
         body = self.body([Message("system", system_of(messages))], model, generation)
-        body[self.conversation_field] += [
-            one for turn in conversation(messages, box) for one in self.native_messages(turn, model)
-        ]
+        for turn in conversation(messages, box):
+            if isinstance(turn, AssistantTurn) and not self.takes_media_of_assistant:
+                turn.text = "\n".join(filter(None, [turn.text, *map(self.fallback_for, turn.media)]))
+            body[self.conversation_field] += self.native_messages(turn, model)
         self.offer(box, body)
         return body
 

@@ -60,11 +60,12 @@ class ToolResult:
 
 @dataclass(slots=True)
 class AssistantTurn:
-    """What the model wrote: text and calls."""
+    """What the model wrote: text and calls; and media, which only a history of the caller's has."""
 
     text: str
     calls: list[Call]
     reasoning: Sequence[Mapping[str, Any]] = ()
+    media: list[Media] = field(default_factory=list)
 
     def thought(self, kind: str) -> str:
         """Returns the text of the turn's reasoning of one kind."""
@@ -185,6 +186,7 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
             turn, calls = _assistant_turn(message, box, at, used)
             if isinstance(last, AssistantTurn) and not last.calls and not turn.calls:
                 last.text = "\n\n".join(filter(None, [last.text, turn.text]))
+                last.media += turn.media
                 continue
             turns += [UserTurn(), turn] if isinstance(last, AssistantTurn) else [turn]
         elif message.role == "user":
@@ -220,7 +222,8 @@ def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> 
             calls[index] = Call(id, name, box.arguments(block))
         elif not block.get("is_open"):
             text = f"{text}\n{block['content']}"
-    return AssistantTurn(text.strip(), list(calls.values()), message.reasoning), calls
+    media = [part for part in message.content if isinstance(part, Media)]
+    return AssistantTurn(text.strip(), list(calls.values()), message.reasoning, media), calls
 
 
 def _add_message(message: Message, turn: UserTurn, calls: Mapping[int, Call], *, is_first: bool) -> None:

@@ -310,6 +310,15 @@ def test_a_blank_input_is_a_message_all_the_same(vendor: str, blank: str) -> Non
     assert ("(empty)" in json.dumps(said)) == (vendor in ("anthropic", "gemini"))  # which refuse blank texts
 
 
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_media_of_the_assistant_are_named_where_they_are_not_accepted(vendor: str) -> None:
+    server = Server(vendor, ["Yes."], native=True)
+    history = [Message("user", "Paint."), Message("assistant", ["Here:", PICTURE]), Message("assistant", [PICTURE])]
+    kernai.execute(server.agent(), "More.", history=history)
+    said = json.dumps(server.bodies[0])
+    assert said.count(PICTURE.to_base64() if vendor == "gemini" else "[image unavailable: image/png]") == 2
+
+
 def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_the_model() -> None:
     thought = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
     for reasoning in ([], [thought]):
