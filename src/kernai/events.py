@@ -1122,8 +1122,8 @@ class ApprovalRequestedRow(Row):
 
 
 class UntrustedValueRow(Row):
-    """A value in a model's call that [only the user may supply](security.md), but the user did not. The call waits for
-    a person, or is refused.
+    """A value in a model's call that [must come from the user](security.md), but did not. The call waits for a person,
+    or is refused.
 
     Example: {"call_id": "1.0", "skill": "pay", "path": "recipient", "source": "which is in the result of `read_mail`"}
     """
@@ -1139,8 +1139,8 @@ class UntrustedValueRow(Row):
 
 
 class TrustedValuesRow(Row):
-    """The values in a call that [only the user may supply](security.md). `sources` says by input where the user or
-    the host has mentioned each value.
+    """The values in a call that [must come from the user](security.md). `sources` says by input where the user or the
+    host has mentioned each value.
 
     Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
     """

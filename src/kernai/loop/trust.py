@@ -1,4 +1,4 @@
-"""Which values the `Trusted` inputs of a call may contain: those that the user or the host brought into the run.
+"""Which values the `Trusted` inputs of a call may contain: those that came from the user or the host.
 
 If a skill needs it, each run and sub-run of a root run has a `Trust`; otherwise none has. It keeps the trusted texts
 that are not in the conversation: instructions, `Context.trust`, results of skills with `directory` or `creates`, and
