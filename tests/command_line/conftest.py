@@ -1,4 +1,4 @@
-"""The program in this process: for tables of cases, and for the measure of coverage; processes are in `support`."""
+"""Running the program within the test process, for many cases and for coverage; `support` starts real processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.command_line.support import environment
 
 
 class Here(Protocol):
-    """Called as `support.kernai`; runs in `tmp_path`."""
+    """Has the arguments of `support.kernai`; `cwd` must be `tmp_path`."""
 
     def __call__(
         self, *arguments: str, cwd: Path, input: str | bytes = "", env: Mapping[str, str] | None = None
@@ -25,7 +25,7 @@ class Here(Protocol):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
-    """`kernai` as a function: same arguments, same outcome, no process. What it imported is forgotten afterwards."""
+    """Run `kernai` within the test process, with the outcome of a process, and then remove modules it imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""Starting `python -m kernai` as a user does, also in a terminal, and the files that the tests give it."""
+"""Start `python -m kernai` as a user does, also in a terminal, and the agents that the tests run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
-#: an agent that looks something up and answers; a mock plays the model
+#: an agent that calls a skill and answers; its model is a mock
 AGENT = '''
 import kernai
 from kernai import Agent, MockProvider
@@ -37,7 +37,7 @@ agent = Agent(
 )
 '''
 
-#: repeats what it is asked
+#: an agent that repeats its input
 ECHO = """
 from kernai import Agent, MockProvider
 
@@ -49,7 +49,7 @@ agent = Agent(instructions="Repeat.", provider=MockProvider().on_call(answer), p
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """No keys, no proxies and no servers but those a test names."""
+    """Return an environment without keys, proxies or servers, apart from the given variables."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
     nowhere = {"OLLAMA_HOST": "http://127.0.0.1:9", "COLUMNS": "120"}
     return {**kept, **nowhere, "PYTHONPATH": str(SRC), "PYTHONWARNINGS": "error", **variables}
@@ -58,7 +58,7 @@ def environment(**variables: str) -> dict[str, str]:
 def kernai(
     *arguments: str, cwd: Path, input: str | bytes = "", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program to its end. Both streams come as text, wrong bytes and all."""
+    """Run the program to its end. Both outputs are decoded, with invalid bytes as surrogates."""
     done = subprocess.run(
         [sys.executable, "-m", "kernai", *arguments],
         cwd=cwd,
@@ -85,7 +85,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 
 def error_lines(stderr: str) -> list[str]:
-    """The lines of an error and its hint."""
+    """Return the lines of an error and its hint."""
     return [line for line in stderr.splitlines() if line.startswith(("kernai: ", "hint: "))]
 
 
@@ -96,14 +96,14 @@ def as_json(text: str) -> Any:
 # ----------------------------------------------------------------------------------------------------------- a terminal
 
 
-PATIENCE = 60.0  # seconds, on a machine that is busy, until something that should have been shown long ago is called missing
+PATIENCE = 60.0  # seconds until an expected output counts as missing, even on a busy machine
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 
-#: what may be the beginning of something that is shown otherwise, or not at all
+#: the start of a sequence that is handled only once it is complete
 UNFINISHED = re.compile(r"(\r|\x1b[^A-Za-z]*|\x1b\[\?2004[hl]\r?)\Z")
 
-# A process that leads a session gets the first terminal it opens as its own; then it becomes the program.
+# The first terminal that a session leader opens becomes its controlling terminal; then it executes the program.
 _LAUNCH = """
 import os, sys
 terminal = os.open(sys.argv[1], os.O_RDWR)
@@ -114,7 +114,7 @@ os.execv(sys.executable, [sys.executable, "-m", "kernai", *sys.argv[2:]])
 
 
 class Terminal:
-    """`kernai` in a terminal of its own. `until` waits for a text, `type` presses keys, `talk` does both, `end` gives the exit status."""
+    """`kernai` in its own terminal. `until` waits for a text, `type` presses keys, `talk` does both in turn."""
 
     def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
         self._screen, slave = pty.openpty()
@@ -143,7 +143,7 @@ class Terminal:
         os.write(self._screen, keys.encode())
 
     def until(self, text: str) -> str:
-        """What has been shown since the last call, up to this text and with it."""
+        """Wait for a text, and return what was shown since the last call, up to and including the text."""
         end = time.monotonic() + PATIENCE
         while (at := self.shown.find(text, self._seen)) < 0:
             left = end - time.monotonic()
@@ -154,26 +154,26 @@ class Terminal:
         return shown
 
     def talk(self, *script: str) -> None:
-        """What to wait for and what to type, in turn."""
+        """Wait for the first text, type the second, and so on."""
         for at, text in enumerate(script):
             (self.type if at % 2 else self.until)(text)
 
     def insist(self, keys: str, text: str) -> None:
-        """Types until this is shown: for when a Ctrl-C that is still on its way may clear what was typed."""
+        """Type the keys again until a text is shown, because a late Ctrl-C may clear the typed line."""
         for wait in (0.5, 1, 2, 4, 8, 16, 32):
             self.type(keys)
             end = time.monotonic() + wait
             while time.monotonic() < end:
                 if text in self.shown[self._seen :]:
-                    self._seen = self.shown.rfind(text) + len(text)  # a prompt may have come with it
+                    self._seen = self.shown.rfind(text) + len(text)  # the prompt may contain the text too
                     return
                 self._read(0.1)
         raise AssertionError(f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}")
 
     def end(self) -> int:
-        """The exit status, once the program has left; `shown` is whole then."""
+        """Wait for the program to end and return its exit status; `shown` is then complete."""
         status = self._process.wait(PATIENCE)
-        self._close_slave()  # the last who has it open: what is still on its way comes, and then the end
+        self._close_slave()  # with no other holder, the rest can be read and then the end of file
         while self._read(PATIENCE):
             pass
         self._show(self._held)
@@ -185,12 +185,12 @@ class Terminal:
             os.close(self._slave)
 
     def _read(self, timeout: float) -> bool:
-        """Reads what there is; returns whether there was something."""
+        """Read what is available; return whether there was anything."""
         if not select.select([self._screen], [], [], timeout)[0]:
             return False
         try:
             piece = os.read(self._screen, 65536)
-        except OSError:  # on Linux, when the other end is closed
+        except OSError:  # Linux raises this when the other end is closed
             return False
         text = self._held + self._decoder.decode(piece)
         unfinished = UNFINISHED.search(text)
@@ -200,5 +200,5 @@ class Terminal:
         return bool(piece)
 
     def _show(self, text: str) -> None:
-        # a terminal may give its text in pieces that end anywhere; 2004 is readline's own switch for pasted text
+        # pieces may end anywhere; readline sends 2004 to switch bracketed paste on and off
         self.shown += re.sub(r"\x1b\[\?2004[hl]\r?", "", text.replace("\r\n", "\n"))

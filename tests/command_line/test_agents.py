@@ -1,4 +1,4 @@
-"""Agents that the command line describes, with their skills, and `kernai skills`."""
+"""Agents made from options of the command line, with their skills, and `kernai skills`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count_stock(product: str) -> str:
 '''
 
 
-def test_a_prompt_runs_with_skills_and_instructions_from_the_command_line(here: Here, tmp_path: Path) -> None:
+def test_run_takes_skills_and_instructions_from_the_command_line(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "stock.py", STOCK)
     call = OPENAI.answer('<command name="count_stock">lamp</command>')
     with WireServer([call, OPENAI.answer("<final>12 lamps.</final>")]) as server:
@@ -41,7 +41,7 @@ def test_a_prompt_runs_with_skills_and_instructions_from_the_command_line(here: 
 
 
 @pytest.mark.parametrize("given", [("-",), ()], ids=["a dash", "nothing"])
-def test_a_prompt_comes_from_stdin_too(here: Here, tmp_path: Path, given: tuple[str, ...]) -> None:
+def test_the_prompt_may_come_from_stdin(here: Here, tmp_path: Path, given: tuple[str, ...]) -> None:
     with WireServer([OLLAMA.answer("<final>Adria.</final>")]) as server:
         done = here(
             "run", *given, "--system", "One word.", "--model", "ollama/tiny", "-q", cwd=tmp_path, input="Which sea?\n",
@@ -51,7 +51,7 @@ def test_a_prompt_comes_from_stdin_too(here: Here, tmp_path: Path, given: tuple[
     assert done.stdout == "Adria.\n"
 
 
-def test_chat_takes_them_too(here: Here, tmp_path: Path) -> None:
+def test_chat_takes_skills_and_instructions_from_the_command_line_too(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "stock.py", STOCK)
     with WireServer([OLLAMA.answer("<final>Hello.</final>")]) as server:
         done = here(
@@ -63,7 +63,7 @@ def test_chat_takes_them_too(here: Here, tmp_path: Path) -> None:
     assert done.stdout == "Hello.\n"
 
 
-def test_a_file_of_skills_that_fails_is_one_line(here: Here, tmp_path: Path) -> None:
+def test_a_failing_skills_file_is_one_line(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "bad.py", "1 / 0")
     done = here("run", "x", "--skills", "bad.py", "--model", "ollama/m", cwd=tmp_path)
     assert done.returncode == 1
@@ -77,7 +77,7 @@ def refund(amount: int) -> str:
 """
 
 
-def test_the_command_in_the_hint_continues_a_run_that_waits(here: Here, tmp_path: Path) -> None:
+def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "pay.py", PAY)
     with WireServer([OPENAI.answer('<command name="refund">30</command>'), OPENAI.answer("<final>Done.</final>")]) as server:
         options = ("--skills", "pay.py", "--system", "You refund.", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
@@ -92,7 +92,7 @@ def test_the_command_in_the_hint_continues_a_run_that_waits(here: Here, tmp_path
     assert other.stdout == "the same\nchanged: instructions changed\n"
 
 
-def test_without_a_store_a_run_that_must_wait_says_what_to_add(here: Here, tmp_path: Path) -> None:
+def test_a_run_that_must_wait_without_a_store_says_what_to_add(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "pay.py", PAY)
     with WireServer([OPENAI.answer('<command name="refund">30</command>')]) as server:
         done = here(
@@ -151,7 +151,7 @@ def test_skills_are_listed_as_a_model_reads_them(here: Here, tmp_path: Path) -> 
     assert done.stderr == "loading\n"
 
 
-def test_for_a_model_only_what_it_can_use_is_listed(here: Here, tmp_path: Path) -> None:
+def test_only_skills_that_the_model_can_use_are_listed(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "skills.py", SKILLS)
     done = here("skills", "skills.py", "--model-capabilities", "text", cwd=tmp_path)
     assert "### look" not in done.stdout
@@ -179,7 +179,7 @@ def test_a_faulty_file_is_reported_and_the_others_are_listed(here: Here, tmp_pat
     assert "Traceback" in here("skills", "bad.py", "--debug", cwd=tmp_path).stderr
 
 
-def test_json_has_each_skill_and_each_fault(
+def test_json_has_each_skill_and_each_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "a.py", SKILLS)
@@ -199,7 +199,7 @@ def test_json_has_each_skill_and_each_fault(
     assert {name for name in set(sys.modules) - before if name.startswith("_kernai_skill")} == set()
 
 
-def test_a_name_that_two_files_use_is_noted(here: Here, tmp_path: Path) -> None:
+def test_a_skill_name_used_in_two_files_is_noted(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", SKILLS)
     write(tmp_path, "b.py", "import kernai\n@kernai.skill\ndef count() -> str:\n    'Other.'\n")
     done = here("skills", "a.py", "b.py", cwd=tmp_path)

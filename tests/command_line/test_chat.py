@@ -1,4 +1,4 @@
-"""`kernai chat`: through a pipe, in a real terminal with a real Ctrl-C, and with a store that survives its process."""
+"""`kernai chat`: through a pipe, in a real terminal with real Ctrl-C, and with a store that outlives the process."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_a_vendors_failure_ends_the_turn_and_not_the_session(here: Here, tmp_pat
         done = here("chat", *MODEL, cwd=tmp_path, input="1\n2\n3\n", env=environment(OLLAMA_HOST=server.url))
     assert (done.returncode, done.stdout) == (3, "One.\nThree.\n")
     assert "no luck" in error_lines(done.stderr)[0]
-    # as if the second had not been asked
+    # the failed second turn is not in the messages
     assert [text for _, text in OLLAMA.text_of(server.requests[2])[1:]] == ["1", "One.", "3"]
 
 
-def test_commands_of_a_session(here: Here, tmp_path: Path) -> None:
+def test_the_commands_of_a_session_work(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     write(tmp_path, "precious.json", "{}")
     (tmp_path / "a.png").write_bytes(b"x")
@@ -82,7 +82,7 @@ def test_commands_of_a_session(here: Here, tmp_path: Path) -> None:
     assert (tmp_path / "precious.json").read_text() == "{}"
 
 
-def test_a_conversation_that_is_saved_again_is_written_through_no_link(here: Here, tmp_path: Path) -> None:
+def test_saving_a_conversation_again_replaces_a_link_instead_of_following_it(here: Here, tmp_path: Path) -> None:
     lay = "import kernai, os\ndef answer(messages, model):\n    if messages[-1].text == 'lay':\n        os.rename('talk.json', 'elsewhere')\n        os.symlink('elsewhere', 'talk.json')\n    return '<final>ok</final>'\n"
     write(tmp_path, "agent.py", lay + "agent = kernai.Agent(instructions='x', provider=kernai.MockProvider().on_call(answer))\n")
     here("chat", "agent.py", cwd=tmp_path, input="one\n/save talk.json\nlay\n/save talk.json\n")
@@ -91,7 +91,7 @@ def test_a_conversation_that_is_saved_again_is_written_through_no_link(here: Her
     assert not (tmp_path / "talk.json").is_symlink()
 
 
-def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> None:
+def test_attached_media_are_sent_with_the_next_line_only(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     (tmp_path / "a.png").write_bytes(b"x")
     done = here("chat", "agent.py", cwd=tmp_path, input="/attach a.png\nsee\nagain\n")
@@ -102,7 +102,7 @@ def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_what_skills_and_their_programs_print_is_no_answer(tmp_path: Path) -> None:
+def test_output_of_skills_and_their_programs_goes_to_stderr_in_a_chat(tmp_path: Path) -> None:
     prints = "print('counting')\n    import subprocess; subprocess.run(['echo', 'a program'], check=True)\n    return f"
     write(tmp_path, "agent.py", AGENT.replace("return f", prints))
     done = kernai("chat", "agent.py", cwd=tmp_path, input="How many lamps?\n")
@@ -134,13 +134,13 @@ def test_the_agents_own_failure_ends_the_turn_and_not_the_session(here: Here, tm
     assert len([line for line in done.stderr.splitlines() if line.startswith("kernai:")]) == 2
 
 
-def test_wrong_bytes_in_a_line_end_nothing(here: Here, tmp_path: Path) -> None:
+def test_invalid_bytes_in_a_line_do_not_end_the_session(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     assert here("chat", "agent.py", cwd=tmp_path, input=b"\xff\nok\n").stdout == "You said: \ufffd\nYou said: ok\n"
 
 
 @pytest.mark.process
-def test_a_reader_that_leaves_early_ends_the_session_quietly(tmp_path: Path) -> None:
+def test_closing_the_output_early_ends_the_session_quietly(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     command = f"yes hello | {sys.executable} -m kernai chat agent.py -q | head -1; echo ${{PIPESTATUS[1]}}"
     done = subprocess.run(
@@ -160,7 +160,7 @@ def gate() -> Iterator[Gate]:
 
 
 @pytest.mark.process
-def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
+def test_an_answer_is_shown_while_it_is_streamed(tmp_path: Path, gate: Gate) -> None:
     with (
         WireServer([OLLAMA.answer("first ", "second ", "third").trickle(gate)]) as server,
         Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal,
@@ -174,7 +174,7 @@ def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
 
 
 @pytest.mark.process
-def test_quiet_does_not_greet(tmp_path: Path) -> None:
+def test_quiet_shows_no_greeting(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with Terminal(["chat", "agent.py", "-q"], tmp_path, environment()) as terminal:
         assert terminal.until("> ") == "> "
@@ -223,7 +223,7 @@ agent = kernai.Agent(
 
 
 @pytest.mark.process
-def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
+def test_one_ctrl_c_abandons_tasks_that_hang(tmp_path: Path) -> None:
     plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "x"}]}</plan>'
     write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", f"TURNS = iter(['{plan}', \"<command name='wait'></command>\", "))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
@@ -238,7 +238,7 @@ def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_skill_and_the_call_stays_in_the_conversation(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", WAITING)
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
         terminal.talk(
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_leaves(tmp_path: Path) -> None:
+def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_ends_the_session(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
         terminal.talk(
@@ -263,15 +263,15 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_leaves(tmp_path
 
 
 @pytest.mark.process
-def test_ctrl_c_again_and_again_never_ends_the_session_while_a_turn_runs(tmp_path: Path) -> None:
+def test_repeated_ctrl_c_never_ends_the_session_during_a_turn(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", "TURNS = iter([\"<command name='wait'></command>\"] * 10 + ["))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
         terminal.until("> ")
         for _ in range(10):
             terminal.type("go\r")
             terminal.until("call wait")
-            # the second one may come too late and clear a line (a third would be twice in a row), and it makes the
-            # terminal drop what was to be shown: what counts is that the session continues
+            # the second Ctrl-C may come late and clear a line (a third would then be twice in a row), and it makes the
+            # terminal drop pending output; what counts is that the session continues
             terminal.type(CTRL_C * 2)
             terminal.insist("/help\r", "Ctrl-C             cancel the turn")
         terminal.type("/quit\r")
@@ -319,12 +319,12 @@ def lines_of(run_id: str, folder: Path) -> list[str]:
 
 
 def leave(terminal: Terminal) -> None:
-    terminal.until("> ")  # before it reads lines, Ctrl-D would be the end of something else
+    terminal.until("> ")  # Ctrl-D must not be sent before the session reads lines
     terminal.type(CTRL_D)
     assert terminal.end() == 0
 
 
-def test_the_next_start_with_the_same_id_continues(here: Here, tmp_path: Path) -> None:
+def test_starting_again_with_the_same_id_continues_the_conversation(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     first = here("chat", "agent.py", *TALK, cwd=tmp_path, input="one\ntwo\n")
     assert (first.returncode, first.stdout) == (0, "1 so far\n2 so far\n")
@@ -335,14 +335,14 @@ def test_the_next_start_with_the_same_id_continues(here: Here, tmp_path: Path) -
     assert [one["content"] for one in as_json((tmp_path / "all.json").read_text())][::2] == ["one", "two", "three"]
 
 
-def test_a_turn_that_failed_stays_known_and_the_next_one_continues(here: Here, tmp_path: Path) -> None:
+def test_a_failed_turn_stays_in_the_conversation_and_the_next_one_continues(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     done = here("chat", "agent.py", *TALK, cwd=tmp_path, input="one\nfail\nthree\n")
     assert (done.returncode, done.stdout) == (3, "1 so far\n3 so far\n")
     assert here("chat", "agent.py", *TALK, cwd=tmp_path, input="four\n").stdout == "4 so far\n"
 
 
-def test_a_reset_begins_another_run_and_shows_how_to_return(here: Here, tmp_path: Path) -> None:
+def test_a_reset_starts_another_run_and_shows_how_to_return(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     done = here("chat", "agent.py", *TALK, cwd=tmp_path, input="one\n/reset\ntwo\n")
     assert done.stdout == "1 so far\n1 so far\n"
@@ -351,7 +351,7 @@ def test_a_reset_begins_another_run_and_shows_how_to_return(here: Here, tmp_path
         assert len(list(store.runs())) == 2
 
 
-def test_an_agent_that_has_changed_is_refused_before_the_first_line(here: Here, tmp_path: Path) -> None:
+def test_a_changed_agent_is_refused_before_the_first_line(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK.replace(", approval=True", ""))
     assert here("chat", "clerk.py", *TALK, cwd=tmp_path, input="Refund order 42\n").returncode == 0
     write(tmp_path, "clerk.py", CLERK.replace("skills=[find_order, refund]", "skills=[refund]"))
@@ -362,7 +362,7 @@ def test_an_agent_that_has_changed_is_refused_before_the_first_line(here: Here, 
     assert "begin another conversation, with another --run-id" in hint
 
 
-def test_where_nobody_can_be_asked_a_pause_ends_the_program_and_stays(here: Here, tmp_path: Path) -> None:
+def test_a_pause_ends_the_program_if_nobody_can_be_asked_and_is_kept(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
     for given in ("Refund order 42\ny\n", ""):
         done = here("chat", "clerk.py", *TALK, cwd=tmp_path, input=given)
@@ -374,7 +374,7 @@ def test_where_nobody_can_be_asked_a_pause_ends_the_program_and_stays(here: Here
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_pause_asks_in_the_terminal(tmp_path: Path) -> None:
+def test_at_a_pause_the_person_at_the_terminal_is_asked(tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
         terminal.talk(
@@ -391,13 +391,13 @@ def test_a_pause_asks_in_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_conversation_that_was_killed_continues_where_it_was(tmp_path: Path) -> None:
+def test_a_conversation_continues_after_its_process_was_killed(tmp_path: Path) -> None:
     hanging = "print('moved', flush=True); __import__('time').sleep(60)"
     write(tmp_path, "clerk.py", CLERK.replace(", approval=True", "").replace("os._exit(9)", hanging))
     write(tmp_path, "die", "")
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
         terminal.talk("> ", "Refund order 42\n")
-        terminal.until("moved")  # and with SIGKILL, as every terminal here that is left before its end
+        terminal.until("moved")  # leaving the block kills the program with SIGKILL
     (tmp_path / "die").unlink()
     with Terminal(["chat", "clerk.py", *TALK], tmp_path, environment()) as terminal:
         terminal.until("may have taken effect")
@@ -419,7 +419,7 @@ SLOW_ECHO = ECHO.replace("    return f", """\
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_turn_that_was_cancelled_is_not_resumed(tmp_path: Path) -> None:
+def test_a_cancelled_turn_is_not_resumed(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", SLOW_ECHO)
     with Terminal(["chat", "agent.py", *TALK], tmp_path, environment()) as terminal:
         terminal.talk("> ", "wait\n", "asked", CTRL_C, "(cancelled)")

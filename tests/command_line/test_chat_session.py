@@ -1,4 +1,4 @@
-"""A conversation in this process: what a turn leaves behind, what is shown of a run, and Ctrl-C wherever it may come."""
+"""A conversation within the test process: what a turn adds to it, what is shown of a run, and Ctrl-C at any moment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def session(agent: Agent, **options: Any) -> ChatSession:
     return ChatSession(agent, limits=options.pop("limits", Limits()), store=MediaStore(), **options)
 
 
-def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider('<command name="/skills"></command>', "<final>Second.</final>")
     talk = session(Agent(instructions="x", provider=mock, max_steps=1, skills=[]), verbose=True)
     with pytest.raises(CommandError, match="used all its 1 steps"):
@@ -60,7 +60,7 @@ def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFix
     ("in_flight", ["perhaps", " Skip ", "", "retry"], ["skip", "retry"]),
     ("approvals", ["", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
 ])
-def test_each_call_is_asked_about_until_a_line_answers(
+def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     what: Any, lines: list[str], answers: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stores, "login_name", lambda: "ann")
@@ -81,7 +81,7 @@ NOTHING = Skill("nothing", execute=lambda: None, description="")
 CORRECTING: dict[str, Any] = {"on_prose": "correct", "skills": [NOTHING]}
 NOTHING_TO_CALL: dict[str, Any] = {"skills": None, "protocols": []}
 
-#: what a model says, options of its agent, and what of it is on stdout and on stderr where a program reads the answer
+#: responses of a model, options of its agent, and the expected stdout and stderr when stdout is a pipe
 PIPED: dict[str, tuple[tuple[str, ...], dict[str, Any], str, list[str]]] = {
     "prose is the answer": (("It is\n\n42.\n",), {}, "It is\n\n42.\n", []),
     "prose before a call": ((f"Let me see. {ASK}", "<final>42</final>"), {}, "42\n", ["Let me see."]),
@@ -101,7 +101,7 @@ PIPED: dict[str, tuple[tuple[str, ...], dict[str, Any], str, list[str]]] = {
 
 @pytest.mark.parametrize("loudness", [{}, {"quiet": True}, {"verbose": True}], ids=["usual", "quiet", "verbose"])
 @pytest.mark.parametrize("responses, options, out, err", PIPED.values(), ids=PIPED.keys())
-def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr(
+def test_in_a_pipe_only_answers_are_on_stdout_and_other_text_is_on_stderr(
     capsys: pytest.CaptureFixture[str], responses: tuple[str, ...], options: dict[str, Any], out: str, err: list[str],
     loudness: dict[str, bool],
 ) -> None:
@@ -115,13 +115,13 @@ def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr
     assert said == ([line for line in err if line.startswith("(")] if "quiet" in loudness else err)
 
 
-def test_a_call_is_shown_after_what_was_said_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_call_is_shown_after_the_text_of_its_response(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider(f"Let me see. {ASK} A moment.", "<final>42</final>")
     session(Agent(instructions="x", provider=mock, skills=[])).take("one")
     assert capsys.readouterr().err.splitlines() == ["Let me see.", "A moment.", "  the model asked for /skills"]
 
 
-def test_on_a_terminal_an_answer_beside_a_command_is_noted_as_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_an_answer_next_to_a_command_is_noted_as_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
     view = TurnView()
     mock = MockProvider(f"{ASK}<final>Early.</final>", "<final>Late.</final>")
     for event in stream(Agent(instructions="x", provider=mock, skills=[]), "one"):
@@ -133,7 +133,7 @@ def test_on_a_terminal_an_answer_beside_a_command_is_noted_as_set_aside(capsys: 
 
 
 @pytest.mark.parametrize("kind_of_view, shown", [(PipedTurn, "second\n"), (TurnView, "fir\nsecond")], ids=["piped", "on a terminal"])
-def test_pieces_that_a_model_took_back_are_no_answer_and_the_next_begin_a_line(
+def test_retracted_text_is_not_part_of_the_answer_and_new_text_starts_a_line(
     kind_of_view: Any, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = kind_of_view()
@@ -144,7 +144,7 @@ def test_pieces_that_a_model_took_back_are_no_answer_and_the_next_begin_a_line(
 
 
 class Keys:
-    """A terminal's stdin without a terminal: lines, and signals in their places."""
+    """A stdin like a terminal's that gives lines and raises signals in between."""
 
     def __init__(self, *typed: str | signal.Signals, tty: bool = True) -> None:
         self._typed = iter(typed)
@@ -168,7 +168,7 @@ def agent_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "chat"], ["chat", "--debug"], ["chat"]])
-def test_debug_shows_the_traceback_of_a_turn_that_failed(
+def test_debug_shows_the_traceback_of_a_failed_turn(
     agent_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Keys("/nope\n", tty=False))
@@ -189,7 +189,7 @@ TYPED: dict[str, tuple[Keys, int, str]] = {
 
 
 @pytest.mark.parametrize("keys, status, answers", TYPED.values(), ids=TYPED.keys())
-def test_what_is_typed(
+def test_lines_and_ctrl_c_at_the_prompt(
     agent_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keys: Keys, status: int, answers: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", keys)
@@ -197,7 +197,7 @@ def test_what_is_typed(
     assert capsys.readouterr().out == answers
 
 
-def test_a_terminal_is_asked_with_a_prompt(
+def test_a_terminal_shows_a_prompt(
     agent_file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     screen, slave = pty.openpty()
@@ -208,7 +208,7 @@ def test_a_terminal_is_asked_with_a_prompt(
             os.write(screen, b"one\n\x04")
             assert main(["chat", agent_file]) == 0
             shown = ""
-            # a terminal gives its text in pieces, and not at once
+            # a terminal delivers its text in pieces
             while "You said: one\r\n> " not in shown and select.select([screen], [], [], PATIENCE)[0]:
                 shown += os.read(screen, 65536).decode()
     finally:
@@ -217,13 +217,13 @@ def test_a_terminal_is_asked_with_a_prompt(
     assert "/help lists the commands" in capfd.readouterr().err
 
 
-def test_without_stdin_there_is_nothing_to_say(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_stdin_a_chat_ends_at_once(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["chat", agent_file]) == 0
 
 
 class Hanging(Provider):
-    """Says a word, then nothing until it is released."""
+    """Streams a word, then hangs until it is released."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -244,7 +244,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 class Interrupting(io.StringIO):
-    """A stdout whose first write sees a Ctrl-C: where the run itself cannot notice it."""
+    """A stdout whose first write is interrupted by Ctrl-C, which the run itself cannot notice."""
 
     def isatty(self) -> bool:
         return True
@@ -256,7 +256,7 @@ class Interrupting(io.StringIO):
         return super().write(text)
 
 
-def test_a_turn_that_was_interrupted_while_it_is_shown_ends_although_its_model_hangs(
+def test_a_turn_interrupted_while_it_is_shown_ends_although_its_model_hangs(
     hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk = session(Agent(instructions="x", provider=hanging))
@@ -265,14 +265,14 @@ def test_a_turn_that_was_interrupted_while_it_is_shown_ends_although_its_model_h
     assert "(cancelled; as if you had not asked)" in capsys.readouterr().err
 
 
-def test_a_turn_whose_end_nobody_knows_counts_as_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_turn_without_a_result_counts_as_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
     events = stream(Agent(instructions="x", provider=MockProvider("x")), "go")
     assert _result(events) is None
     session(Agent(instructions="x", provider=MockProvider("x")))._conclude(None, TurnView())
     assert capsys.readouterr().err == "(cancelled; as if you had not asked)\n"
 
 
-def test_a_signal_that_did_not_interrupt_the_call_ends_it_once(no_thread_is_left: None) -> None:
+def test_a_signal_that_did_not_interrupt_a_call_ends_it_once(no_thread_is_left: None) -> None:
     calls: list[int] = []
 
     def handler(*_: object) -> None:
@@ -281,7 +281,7 @@ def test_a_signal_that_did_not_interrupt_the_call_ends_it_once(no_thread_is_left
 
     reading, writing = os.pipe()
     before = signal.signal(signal.SIGINT, handler)
-    # leaves a mark, and interrupts no system call
+    # notes the call without interrupting a system call
     marking = threading.Timer(0.2, _thread.interrupt_main, [signal.SIGINT])
     try:
         with pytest.raises(KeyboardInterrupt), interruptible():
@@ -313,7 +313,7 @@ def test_an_event_of_any_kind_is_one_line_or_none(
     assert shown.err.count("\n") <= 1
 
 
-def test_a_long_value_fills_the_line_of_a_terminal_and_no_more(
+def test_a_long_value_is_cut_to_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

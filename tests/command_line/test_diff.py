@@ -1,4 +1,4 @@
-"""`kernai diff`: where two recorded runs part, and where they do not although their clocks and ids differ."""
+"""`kernai diff`: where two recorded runs differ, ignoring their times and ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input
 
 
 class Fruiterer(Provider):
-    """Answers by what is asked, with ids of its own in each run."""
+    """Answers according to the question, with other ids in each run."""
 
     def __init__(self, run: int, fruit: str = "pear") -> None:
         self.run = run
@@ -50,7 +50,7 @@ def record(path: Path, run: int, fruit: str = "pear", inputs: tuple[str, ...] = 
 
 @pytest.fixture
 def events(tmp_path: Path) -> list[dict[str, Any]]:
-    """One run, made whole."""
+    """The complete events of one run."""
     return JsonlSink.read(record(tmp_path / "one.jsonl", 1))
 
 
@@ -59,14 +59,14 @@ def save(path: Path, events: Any) -> str:
     return str(path)
 
 
-def test_runs_that_differ_in_times_and_ids_alone_are_the_same(here: Here, tmp_path: Path) -> None:
+def test_runs_that_differ_only_in_times_and_ids_are_the_same(here: Here, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2)
     done = here("diff", str(a), str(b), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("the same: ")
 
 
-def test_the_first_difference_of_each_scope_is_shown_after_what_is_the_same(here: Here, tmp_path: Path) -> None:
+def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(here: Here, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "apple")
     done = here("diff", "a.jsonl", "b.jsonl", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
@@ -81,9 +81,9 @@ def test_the_first_difference_of_each_scope_is_shown_after_what_is_the_same(here
     assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
 
 
-def test_parallel_work_may_have_ended_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+def test_the_order_in_which_parallel_work_ended_is_ignored(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     def move(name: str, changed: list[dict[str, Any]]) -> None:
-        """The events of task b come before those of task a."""
+        """Swap events of tasks a and b."""
         at = [i for i, event in enumerate(changed) if event["event"] == name]
         changed[at[0]], changed[at[1]] = changed[at[1]], changed[at[0]]
 
@@ -93,13 +93,13 @@ def test_parallel_work_may_have_ended_in_any_order(tmp_path: Path, events: list[
     assert main(["diff", save(tmp_path / "a.json", events), save(tmp_path / "b.json", other)]) == 0
 
 
-def test_calls_compare_in_the_order_of_their_numbers() -> None:
+def test_calls_are_compared_in_the_order_of_their_numbers() -> None:
     calls = [{"event": "skill_result", "step": 0, "scope": "", "data": {"call_id": f"0.{at}", "result": "x"}} for at in range(12)]
     [ordered] = scopes_of(reversed(calls)).values()
     assert [entry["data"]["call_id"] for entry in ordered] == [f"0.{at}" for at in range(12)]
 
 
-def test_an_event_on_one_side_alone_is_shown_as_that(
+def test_an_event_in_only_one_run_is_shown_as_such(
     tmp_path: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shorter = [event for event in events if event["event"] != "final" or event["scope"]]
@@ -112,7 +112,7 @@ def test_an_event_on_one_side_alone_is_shown_as_that(
     assert "+step 1: final\n+  | done\n+  | and dusted\n" in capsys.readouterr().out
 
 
-def test_a_scope_on_one_side_alone_is_shown(
+def test_a_scope_in_only_one_run_is_shown(
     tmp_path: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     without = [event for event in events if event["scope"] != "0.b"]
@@ -121,12 +121,12 @@ def test_a_scope_on_one_side_alone_is_shown(
     assert "@@ 0.b, step 0: run_start @@\n  (all of it only in B)\n+step 0: run_start\n" in shown
 
 
-def test_an_event_whose_type_holds_a_line_break_cannot_pass_for_two_lines() -> None:
+def test_an_event_type_with_a_line_break_cannot_forge_a_line() -> None:
     forged = {"event": "final\n+step 0: result", "step": 0, "data": None}
     assert difference_lines(Difference(forged, None, None))[0] == r"-step 0: final\n+step 0: result"
 
 
-def test_of_a_long_text_only_the_lines_around_a_change_are_shown() -> None:
+def test_only_the_lines_around_a_change_in_a_long_text_are_shown() -> None:
     def entry(word: str) -> dict[str, Any]:
         lines = [f"line {at}" for at in range(100)]
         lines[50] = word
@@ -140,7 +140,7 @@ def test_of_a_long_text_only_the_lines_around_a_change_are_shown() -> None:
     assert len(shown) == 20
 
 
-def test_runs_of_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_in_a_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = record(tmp_path / "a.jsonl", 1, inputs=("do b", "do a"))
     b = record(tmp_path / "b.jsonl", 2, "apple", inputs=("do b", "do a"))
     assert main(["diff", str(a), str(b)]) == 1
@@ -149,7 +149,7 @@ def test_runs_of_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest
     assert "\nrun 1, root " in shown
 
 
-def test_runs_of_one_id_in_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_with_the_same_id_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def again(path: Path, fruit: str) -> str:
         for each in ("pear", fruit):
             agent = Agent(instructions="x", provider=Fruiterer(1, each))
@@ -168,7 +168,7 @@ def test_runs_of_one_id_in_one_file_are_compared_one_by_one(tmp_path: Path, caps
     assert {(each["run"], each["only_a"], each["only_b"] > 0) for each in scopes} == {(1, 0, False), (2, 0, True)}
 
 
-def test_a_sub_run_that_begins_and_a_beginning_that_was_lost_are_no_other_run() -> None:
+def test_neither_the_start_of_a_sub_run_nor_a_missing_start_counts_as_another_run() -> None:
     def event(kind: str, scope: str = "") -> dict[str, Any]:
         return {"event": kind, "scope": scope, "run_id": "r"}
 
@@ -178,7 +178,7 @@ def test_a_sub_run_that_begins_and_a_beginning_that_was_lost_are_no_other_run() 
         ((1, ""), 3), ((1, "0.a"), 2), ((2, ""), 1), ((2, "0.a"), 1)]
 
 
-def test_json_has_the_same(here: Here, tmp_path: Path) -> None:
+def test_json_has_the_same_comparison(here: Here, tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     record(tmp_path / "b.jsonl", 2, "apple")
     done = here("diff", "a.jsonl", "b.jsonl", "--json", cwd=tmp_path)
@@ -201,7 +201,7 @@ def test_a_changed_system_message_is_the_first_difference(here: Here, tmp_path: 
     assert shown.count("@@ root") == 1
 
 
-def test_each_difference_follows_the_last_event_that_is_the_same() -> None:
+def test_each_difference_is_shown_with_the_last_equal_event() -> None:
     ours, theirs = (scopes_of([{"event": "json", "data": one} for one in text]) for text in ("abcdeXf", "aBcdeYf"))
     [compared] = compare(ours, theirs)
     assert compared.same == 5
@@ -224,7 +224,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("ours, theirs", DIFFERENT.values(), ids=DIFFERENT.keys())
-def test_whatever_differs_is_seen_to_differ_and_printable(ours: Any, theirs: Any) -> None:
+def test_every_difference_is_visible_and_printable(ours: Any, theirs: Any) -> None:
     def scopes(data: Any) -> Any:
         return scopes_of([{"event": "json", "step": 0, "scope": "", "run_id": "r", "data": data}])
 
@@ -236,7 +236,7 @@ def test_whatever_differs_is_seen_to_differ_and_printable(ours: Any, theirs: Any
     assert max(map(len, lines)) < 2100
 
 
-def test_two_that_look_the_same_are_shown_as_json() -> None:
+def test_different_values_that_look_the_same_are_shown_as_json() -> None:
     ours, theirs = {"a": [{"b": 1}]}, {"a": {"-": {"b": 1}}}
     [one] = compare(
         scopes_of([{"event": "json", "data": ours}]), scopes_of([{"event": "json", "data": theirs}])
@@ -244,7 +244,7 @@ def test_two_that_look_the_same_are_shown_as_json() -> None:
     assert len(difference_lines(one.differences[0])) >= 2
 
 
-def test_recordings_that_no_run_made_are_compared_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_recordings_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def odd(inner: str) -> str:
         nested = '{"a":' * 600 + inner + "}" * 600
         text = f'[{{"event": "skill_result", "run_id": [1], "scope": 7, "step": "x", "data": {nested}}}, {{"event": "task_start"}}]'
@@ -260,7 +260,7 @@ def events_with(*data: Any, kind: str = "json") -> list[dict[str, Any]]:
 
 
 def every_second(size: int) -> list[list[str]]:
-    """The words of two texts of which every second one differs."""
+    """Return the words of two texts in which every second word differs."""
     return [list(chain.from_iterable((f"{at}", f"{side}{at}") for at in range(size))) for side in "ab"]
 
 
@@ -277,23 +277,23 @@ MANY: dict[str, Callable[[], list[Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MANY.values(), ids=MANY.keys())
-def test_a_recording_ten_times_as_long_takes_no_hundred_times_as_long(make: Callable[[], list[Any]]) -> None:
+def test_long_recordings_are_compared_in_less_than_quadratic_time(make: Callable[[], list[Any]]) -> None:
     ours, theirs = make()
     began = time.process_time()
     [compared] = compare(scopes_of(ours), scopes_of(theirs))
     assert compared.differences
     for difference in compared.differences:
         assert difference_lines(difference)
-    assert time.process_time() - began < 8  # about one; with a square in it, minutes
+    assert time.process_time() - began < 8  # seconds; about one in fact, and minutes with quadratic time
 
 
-def test_events_that_repeat_are_the_same_where_their_places_are() -> None:
+def test_repeated_events_are_matched_by_position() -> None:
     ours, theirs = (events_with(*["same"] * 5_000, odd, "once", *["same"] * 5_000) for odd in (1, 2))
     [compared] = compare(scopes_of(ours), scopes_of(theirs))
     assert (compared.same, len(compared.differences)) == (10_001, 1)
 
 
-def test_of_very_many_lines_the_same_stretch_is_one() -> None:
+def test_a_long_equal_part_of_two_texts_is_shown_as_one() -> None:
     texts = ["\n".join([odd, *map(str, range(5_000)), odd]) for odd in "ab"]
     [difference] = compare(*(scopes_of(events_with(text)) for text in texts))[0].differences
     assert [line for line in difference_lines(difference) if "lines that are the same" in line] == [
@@ -303,10 +303,10 @@ def test_of_very_many_lines_the_same_stretch_is_one() -> None:
 WORDS = st.lists(st.sampled_from("abc"), max_size=20)
 
 
-@example(["c", "c"], ["x", "c"], 4)  # only the last item has a match
+@example(["c", "c"], ["x", "c"], 4)  # only the last item is equal
 @example(["x", "c"], ["c", "c"], 4)
 @given(WORDS, WORDS, st.sampled_from([0, 4, diff_command.MOST_MATCHED]))
-def test_stretches_lead_from_the_start_to_the_end_of_both_and_those_called_the_same_are(
+def test_aligned_parts_cover_both_sequences_and_equal_parts_are_equal(
     ours: list[str], theirs: list[str], most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -319,7 +319,7 @@ def test_stretches_lead_from_the_start_to_the_end_of_both_and_those_called_the_s
         assert (ours[each.a : each.a_end] == theirs[each.b : each.b_end]) == each.same
 
 
-def test_request_ids_in_an_error_do_not_count(tmp_path: Path) -> None:
+def test_request_ids_in_errors_are_ignored(tmp_path: Path) -> None:
     def run(number: int) -> str:
         event = {"event": "result", "data": {"error": f"openai: 500 (request id req_{number}); try later"}}
         return save(tmp_path / f"{number}.json", [event])
@@ -327,7 +327,7 @@ def test_request_ids_in_an_error_do_not_count(tmp_path: Path) -> None:
     assert main(["diff", run(1), run(2)]) == 0
 
 
-def test_a_file_that_is_no_recording_is_exit_status_2(here: Here, tmp_path: Path) -> None:
+def test_comparing_a_file_that_is_not_a_recording_is_exit_status_2(here: Here, tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     (tmp_path / "b.json").write_bytes(b"\xff")
     done = here("diff", "a.jsonl", "b.json", cwd=tmp_path)

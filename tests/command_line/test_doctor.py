@@ -1,4 +1,4 @@
-"""`kernai doctor`: what it finds, and what it must never show."""
+"""`kernai doctor`: what it reports, and what it must never show."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SECRET = "sk-verysecret"
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No keys, no proxies, no servers, and no programs, which it would start each time."""
+    """An environment without keys, proxies and servers, and without programs, which doctor would start."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     for name in list(os.environ):
         if name.upper().endswith(("_KEY", "_TOKEN", "_PROXY", "_BASE_URL", "_BEDROCK")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr(setup_command, "USUAL", ())  # whatever runs on this machine
+    monkeypatch.setattr(setup_command, "USUAL", ())  # so that servers running on this machine are not found
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["process", "here"])
-def test_the_names_of_keys_are_shown_and_never_their_values(here: Here, tmp_path: Path, how: str) -> None:
+def test_names_of_keys_are_shown_but_never_their_values(here: Here, tmp_path: Path, how: str) -> None:
     env = environment(OPENAI_API_KEY=SECRET, GROQ_API_KEY=" ", HTTPS_PROXY=f"http://me:{SECRET}@proxy:8080/x?y")
     call: Here = here if how == "here" else kernai
     done = call("doctor", cwd=tmp_path, env=env)
@@ -64,7 +64,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("variable", ["OLLAMA_HOST", "LOCAL_BASE_URL"])
 @pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES.keys())
-def test_an_address_never_shows_a_password(
+def test_a_password_in_a_url_is_never_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, address: str
 ) -> None:
     monkeypatch.setenv(variable, address)
@@ -80,7 +80,7 @@ def test_servers_that_answer_are_listed_with_their_models(
     models = {"models": [{"name": f"m{number}"} for number in range(7)]}
     with WireServer(json_reply(models)) as ollama, WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
         monkeypatch.setenv("OLLAMA_HOST", ollama.url)
-        monkeypatch.setenv("LOCAL_BASE_URL", f"{local.url}/v1/chat/completions")  # as an adapter takes it too
+        monkeypatch.setenv("LOCAL_BASE_URL", f"{local.url}/v1/chat/completions")  # adapters accept this form too
         monkeypatch.setenv("LOCAL_API_KEY", SECRET)
         assert main(["doctor"]) == 0
         [asked] = ollama.requests
@@ -93,7 +93,7 @@ def test_servers_that_answer_are_listed_with_their_models(
     assert SECRET not in str(other.headers)
 
 
-def test_usual_ports_are_asked_and_shown_only_where_something_answers(
+def test_servers_on_usual_ports_are_shown_only_if_they_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
@@ -115,7 +115,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("reply, expected", ODD.values(), ids=ODD.keys())
-def test_a_server_that_answers_oddly_is_reported(
+def test_a_server_with_an_unexpected_answer_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reply: Reply, expected: str
 ) -> None:
     with WireServer(reply) as server:
@@ -125,7 +125,7 @@ def test_a_server_that_answers_oddly_is_reported(
 
 
 @pytest.mark.slow
-def test_a_server_that_says_nothing_is_not_waited_for(
+def test_a_silent_server_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -135,7 +135,7 @@ def test_a_server_that_says_nothing_is_not_waited_for(
 
 
 @pytest.mark.slow
-def test_a_server_that_drips_its_answer_is_waited_for_a_second(
+def test_a_server_that_answers_byte_by_byte_is_waited_for_only_a_second(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -157,7 +157,7 @@ def test_a_server_that_drips_its_answer_is_waited_for_a_second(
     assert not thread.is_alive()
 
 
-def test_without_a_key_or_a_server_it_suggests_how_to_reach_a_model(
+def test_without_a_key_or_a_server_doctor_suggests_how_to_reach_a_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OLLAMA_HOST")
@@ -179,7 +179,7 @@ def test_the_extras_are_those_of_the_project() -> None:
     assert given == EXTRAS
 
 
-def test_an_extra_that_is_partly_installed_must_be_fixed(
+def test_a_partly_installed_extra_is_reported_as_to_fix(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def version(name: str) -> str:
@@ -195,7 +195,7 @@ def test_an_extra_that_is_partly_installed_must_be_fixed(
 
 
 @pytest.mark.process
-def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_programs_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = write(tmp_path, "node", f"#!{sys.executable}\nprint('v99.1')\nprint('more')\n")
     npx = write(tmp_path, "npx", "no program\n")
     for path in (node, npx):
@@ -210,7 +210,7 @@ def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("proxy", ["http://user:hidden@[bad", "http://user:hidden@h\u2100x"])
-def test_a_proxy_that_is_no_address_must_be_fixed_and_its_password_is_not_shown(
+def test_an_invalid_proxy_url_is_reported_as_to_fix_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], proxy: str
 ) -> None:
     monkeypatch.setenv("https_proxy", proxy)
@@ -224,5 +224,5 @@ def test_a_proxy_that_is_no_address_must_be_fixed_and_its_password_is_not_shown(
     "url, shown",
     [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("http://h", "http://h"), ("https://[::1]:2/x", "https://[::1]:2/x")],
 )
-def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+def test_a_url_is_shown_without_parts_that_may_be_secret(url: str, shown: str) -> None:
     assert shown_url(url) == shown

@@ -1,4 +1,4 @@
-"""`kernai parse`: its places and verdicts, compared with the parser and the loop themselves."""
+"""`kernai parse`: its positions and verdicts agree with the parser and the loop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_response_is_shown_block_by_block_with_what_the_loop_would_do(here: He
     assert done.stdout == SHOWN
 
 
-def test_json_holds_everything(here: Here, tmp_path: Path) -> None:
+def test_json_has_everything(here: Here, tmp_path: Path) -> None:
     shown = as_json(here("parse", "-", "--json", "--protocol", "zip", cwd=tmp_path, input=RESPONSE).stdout)
     assert [part["kind"] for part in shown["parts"]] == [
         "prose", "block", "prose", "block", "prose", "block", "block", "block", "incomplete",
@@ -112,7 +112,7 @@ PIECES = st.lists(
 
 
 @given(PIECES)
-def test_the_layout_is_what_the_parser_finds_and_each_place_is_where_its_part_is(text: str) -> None:
+def test_the_parts_are_those_of_the_parser_with_their_positions_in_the_text(text: str) -> None:
     parts = lay_out(text)
     parsed = package.parse(text)
     found = {kind: [part[3:] for part in parts if part.kind == kind] for kind in (BLOCK, PROSE, INCOMPLETE)}
@@ -131,7 +131,7 @@ def test_the_layout_is_what_the_parser_finds_and_each_place_is_where_its_part_is
     assert [part.kind for part in parts if part.kind not in (BLOCK, PROSE)] in ([], [INCOMPLETE])
 
 
-#: which rule applied, by the first of these events that a step of the loop emits
+#: the rule that applied, according to the first of these events that a step of the loop emits
 RULE_OF = {
     "workflow_start": "workflow", "skill_execute": "calls", "skill_error": "calls", "protocol_execute": "calls",
     "final": "final", "informational_only": "informational", "no_blocks_stall": "stall",
@@ -139,9 +139,9 @@ RULE_OF = {
 
 
 def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
-    """What the loop itself does with a response."""
+    """Run a response through the loop and return what it does."""
 
-    def answer(messages: object, model: object, turns: list[str] = [response]) -> str:  # noqa: B006 - one turn only
+    def answer(messages: object, model: object, turns: list[str] = [response]) -> str:  # noqa: B006 - only one turn
         return turns.pop() if turns else "<final>end</final>"
 
     found = [package.Protocol("n", lambda block, ctx: "ok")] if protocols else []
@@ -157,7 +157,7 @@ def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
 
 
 @given(PIECES, st.booleans(), st.sampled_from(["accept", "correct"]))
-def test_the_verdict_is_what_the_loop_does(text: str, protocols: bool, on_prose: OnProse) -> None:
+def test_the_verdict_agrees_with_what_the_loop_does(text: str, protocols: bool, on_prose: OnProse) -> None:
     with package.isolated():
         found = package.Protocol("n", lambda block, ctx: "ok")
         if protocols:
@@ -174,13 +174,13 @@ REMARKS = {
 
 
 @pytest.mark.parametrize("response, remark", REMARKS.values(), ids=REMARKS.keys())
-def test_what_else_would_happen_is_noted(response: str, remark: str) -> None:
+def test_other_consequences_of_a_response_are_noted(response: str, remark: str) -> None:
     assert any(remark in one for one in judge(response).remarks)
 
 
 @pytest.mark.parametrize(
     "plan, reason", [("notes", "invalid_json"), ("", "blank"), ("[]", "not_a_hash"), (CYCLE, "cyclic"), (PLAN, "valid")]
 )
-def test_a_plan_is_judged_with_its_reason(plan: str, reason: str) -> None:
+def test_the_verdict_on_a_plan_has_its_reason(plan: str, reason: str) -> None:
     assert judge(f"<plan>{plan}</plan>").plans == [reason]
     assert judge(f"<plan>{plan}</plan>", may_plan=False).plans == ["nested"]

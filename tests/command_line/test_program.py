@@ -1,4 +1,4 @@
-"""The program as a whole: help, errors, exit statuses, streams that are closed or cannot say everything."""
+"""The program as a whole: help, errors, exit statuses, and output streams that are closed or limited in encoding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.command_line.support import AGENT, SRC, environment, error_lines, ker
 ROOT = SRC.parent
 
 
-def test_alone_it_prints_its_help_with_every_command_and_exit_status(here: Here, tmp_path: Path) -> None:
+def test_without_arguments_the_program_prints_its_commands_and_exit_statuses(here: Here, tmp_path: Path) -> None:
     shown = here(cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(SUMMARIES)] == list(SUMMARIES)
@@ -139,7 +139,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
 
 
 @pytest.mark.parametrize("arguments", [["run", "foo:agent", "x"], ["run", "a.py", "x"], ["skills", "a.py"]])
-def test_a_working_directory_that_is_gone_is_reported(
+def test_a_deleted_working_directory_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -160,7 +160,7 @@ def test_debug_shows_the_traceback_before_the_error(here: Here, tmp_path: Path, 
     assert "Traceback" not in here(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
 
 
-def test_an_error_of_the_agents_own_code_is_one_line_too(here: Here, tmp_path: Path) -> None:
+def test_an_error_in_the_agents_own_code_is_one_line_too(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", "import kernai\ndef instructions():\n    raise RuntimeError('no\\n\\x1b[31mluck')\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
     done = here("run", "agent.py", "x", "--quiet", cwd=tmp_path)
@@ -184,7 +184,7 @@ RAISED = {
 
 @pytest.mark.parametrize("error, status, message, hint", RAISED.values(), ids=RAISED.keys())
 @pytest.mark.parametrize("debug", [False, True])
-def test_whatever_is_raised_is_reported_in_one_line(
+def test_every_exception_is_reported_in_one_line(
     here: Here, tmp_path: Path, error: str, status: int, message: str | None, hint: str | None, debug: bool
 ) -> None:
     write(tmp_path, "agent.py", f"import kernai\ndef instructions():\n    raise {error}\n"
@@ -198,20 +198,20 @@ def test_whatever_is_raised_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], [], ["--debug"], ["--version"], ["-V"]])
-def test_help_and_version_are_no_errors(here: Here, tmp_path: Path, arguments: list[str]) -> None:
+def test_help_and_version_exit_with_0(here: Here, tmp_path: Path, arguments: list[str]) -> None:
     done = here(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(("usage: kernai ", "kernai 0."))
 
 
-def test_help_for_a_command_is_its_help(here: Here, tmp_path: Path) -> None:
+def test_help_with_a_command_prints_that_commands_help(here: Here, tmp_path: Path) -> None:
     asked = here("help", "run", cwd=tmp_path)
     assert (asked.returncode, asked.stderr) == (0, "")
     assert asked.stdout == here("run", "--help", cwd=tmp_path).stdout
     assert here("help", "help", cwd=tmp_path).stdout == here("--help", cwd=tmp_path).stdout
 
 
-def test_streams_that_were_closed_before_the_start_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_works_if_its_streams_were_closed_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     assert main(["parse", "-"]) == 0
@@ -240,7 +240,7 @@ def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest
 
 
 @pytest.mark.process
-def test_what_a_poor_encoding_lacks_is_escaped(tmp_path: Path) -> None:
+def test_characters_that_the_encoding_lacks_are_escaped(tmp_path: Path) -> None:
     response = write(tmp_path, "r.txt", "<final>Grüße aus 東京 \U0001f600</final>")
     env = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
     shown = kernai("parse", str(response), cwd=tmp_path, env=env)
@@ -249,7 +249,7 @@ def test_what_a_poor_encoding_lacks_is_escaped(tmp_path: Path) -> None:
 
 
 def in_bash(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs ``kernai COMMAND`` with a shell's redirections."""
+    """Run ``kernai COMMAND`` in a shell, with its redirections."""
     line = f"{sys.executable} -m kernai {command}"
     return subprocess.run(
         ["bash", "-c", line], cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=60
@@ -258,7 +258,7 @@ def in_bash(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&- <&-", "| true", "2>&1 | true", "> /dev/full"])
-def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, redirection: str) -> None:
+def test_a_closed_or_full_output_ends_the_program_without_a_traceback(tmp_path: Path, redirection: str) -> None:
     write(tmp_path, "agent.py", AGENT.replace("We have 12 lamps.", "x" * 100_000))
     done = in_bash(f"run agent.py lamps {redirection}", tmp_path)
     assert "Traceback" not in done.stderr
@@ -267,7 +267,7 @@ def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, red
 
 @pytest.mark.process
 @pytest.mark.parametrize("redirection", ["2> /dev/full", "2> >(true)", "2>&-"])
-def test_an_answer_is_given_also_where_stderr_cannot_be_written_to(tmp_path: Path, redirection: str) -> None:
+def test_the_answer_is_printed_even_if_stderr_cannot_be_written_to(tmp_path: Path, redirection: str) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = in_bash(f"run agent.py lamps {redirection}", tmp_path)
     assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
@@ -275,14 +275,14 @@ def test_an_answer_is_given_also_where_stderr_cannot_be_written_to(tmp_path: Pat
 
 @pytest.mark.process
 @pytest.mark.parametrize("file", ["<(cat r.txt)", "/dev/stdin < r.txt", "/dev/stdin < <(cat r.txt)", "/dev/stdin < /dev/null"])
-def test_a_pipe_and_stdin_are_files_too(tmp_path: Path, file: str) -> None:
+def test_a_pipe_or_stdin_may_be_given_as_a_file(tmp_path: Path, file: str) -> None:
     write(tmp_path, "r.txt", "<final>x</final>")
     done = in_bash(f"parse {file}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.process
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+def test_closing_the_output_early_is_no_error(tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>x</final>\n" * 20_000)
     with subprocess.Popen(
         [sys.executable, "-m", "kernai", "parse", "r.txt"],
@@ -297,7 +297,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
+def test_a_command_does_not_import_modules_that_only_others_need(tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>x</final>")
     code = (
         "import sys; from kernai.command_line import main; main(['parse', 'r.txt']);"
@@ -314,7 +314,7 @@ def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
     "variables, coloured",
     [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
-def test_colour_is_for_terminals_that_want_it(
+def test_colour_is_used_only_on_terminals_that_want_it(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
 ) -> None:
     class Terminal:
@@ -330,10 +330,10 @@ def test_colour_is_for_terminals_that_want_it(
 
 
 @pytest.mark.parametrize("has_stdout", [True, False])
-def test_what_is_printed_beside_the_answer_goes_to_stderr(
+def test_other_output_than_the_answer_goes_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], has_stdout: bool
 ) -> None:
-    if not has_stdout:  # as after `>&-`
+    if not has_stdout:  # as with `>&-`
         monkeypatch.setattr(sys, "__stdout__", None)
     with output.stdout_is_stderr() as out:
         print("printed")
@@ -343,7 +343,7 @@ def test_what_is_printed_beside_the_answer_goes_to_stderr(
     assert capfd.readouterr() == ("the answer\n", "printed\nby a program\n" if has_stdout else "printed\n")
 
 
-def test_a_stream_that_is_closed_is_no_terminal() -> None:
+def test_a_closed_stream_is_no_terminal() -> None:
     with open(os.devnull, encoding="utf-8") as stream:
         pass
     assert not output.is_terminal(stream)
@@ -370,7 +370,7 @@ def test_the_documentation_names_every_command_option_and_exit_status(capsys: py
     for command in SUMMARIES:
         assert f"## `kernai {command}" in page
         if command == "view":
-            continue  # has a page of its own
+            continue  # has its own page
         main([command, "--help"])
         options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out.partition("examples:")[0]))
         assert {one for one in options if f"`{one}" not in page and f" {one}" not in page} == set()
@@ -385,7 +385,7 @@ COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _kernai 2> /dev/nul
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 FISH = "source ./script; complete -C {line}"
-#: what is typed, and what completes it
+#: a typed line, and its completions
 TYPED = {
     "kernai re": ["resume", "replay"],
     "kernai run --mo": ["--model", "--model-capabilities"],
@@ -399,7 +399,7 @@ TYPED = {
 @pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 @pytest.mark.parametrize("line", TYPED)
-def test_a_shell_completes(here: Here, tmp_path: Path, shell: str, line: str) -> None:
+def test_a_shell_completes_commands_and_options(here: Here, tmp_path: Path, shell: str, line: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "script").write_text(here("completion", shell, cwd=tmp_path).stdout)
@@ -410,7 +410,7 @@ def test_a_shell_completes(here: Here, tmp_path: Path, shell: str, line: str) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_knows_every_command_and_option_and_its_shell_can_read_it(here: Here, tmp_path: Path, shell: str) -> None:
+def test_a_completion_script_has_every_command_and_option_and_is_valid(here: Here, tmp_path: Path, shell: str) -> None:
     script = here("completion", shell, cwd=tmp_path).stdout
     for command in SUMMARIES:
         assert re.search(rf"\b{command}\b", script)
@@ -421,7 +421,7 @@ def test_a_script_knows_every_command_and_option_and_its_shell_can_read_it(here:
         subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=60)
 
 
-def test_fish_reads_each_description_as_it_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_descriptions_in_fish_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "fish"]) == 0
     described = {shlex.split(line)[-1] for line in capsys.readouterr().out.splitlines()}
     assert {*SUMMARIES.values(), "use this model instead of the agent's own"} <= described

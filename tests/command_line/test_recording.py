@@ -1,4 +1,4 @@
-"""`--record`: a failure is reported, and harms neither the run nor another file."""
+"""`--record`: failures are reported, and affect neither the run nor other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.command_line.support import error_lines, write
 
 @contextmanager
 def little_room() -> Iterator[None]:
-    """In this block no file may grow beyond a few bytes, as on a full disk."""
+    """Limit the size of files to a few bytes in this block, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
@@ -54,20 +54,20 @@ def test_a_folder_that_vanishes_is_reported_at_the_end(tmp_path: Path) -> None:
         recording.check()
 
 
-def test_a_path_that_no_file_can_have_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_impossible_path_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match=r"cannot write .*: Not a directory"):
         Recording(str(tmp_path / "file" / "run.json"), MediaStore())
 
 
-def test_an_empty_file_is_written_over(tmp_path: Path) -> None:
+def test_an_empty_file_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("")
     with Recording(str(tmp_path / "run.json"), MediaStore()):
         pass
     assert (tmp_path / "run.json").read_text() == "[]\n"
 
 
-def test_a_run_that_fails_reports_its_faulty_recording_too(here: Here, tmp_path: Path) -> None:
+def test_a_failed_run_reports_its_incomplete_recording_too(here: Here, tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     write(tmp_path, "agent.py", "import kernai, shutil\ndef answer(*_):\n    shutil.rmtree('gone')\n    raise kernai.ProviderError('down')\n"
@@ -117,7 +117,7 @@ def test_an_earlier_recording_is_replaced(tmp_path: Path, ending: str, earlier: 
     ids=["a log", "a line of a log", "a log cut off", "an export", "a calendar", "a scenario's log", "a log behind a recording",
          "a list of more", "an object cut off", "nesting", "a number", "a text"],
 )  # fmt: skip
-def test_a_file_that_is_no_recording_is_refused_and_left_unchanged(tmp_path: Path, ending: str, foreign: str) -> None:
+def test_a_file_that_is_not_a_recording_is_refused_and_left_unchanged(tmp_path: Path, ending: str, foreign: str) -> None:
     path = tmp_path / f"run.{ending}"
     path.write_text(foreign)
     with pytest.raises(CommandError, match=r"--record: .* exists and is not a recording"):
@@ -149,7 +149,7 @@ def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
 
 
 @ENDINGS
-def test_a_file_with_the_name_of_a_part_is_left_unchanged(tmp_path: Path, ending: str) -> None:
+def test_a_file_with_the_name_of_a_partial_file_is_left_unchanged(tmp_path: Path, ending: str) -> None:
     beside = tmp_path / f"run.{ending}.part"
     beside.write_text("my notes")
     record_to(tmp_path / f"run.{ending}")
@@ -158,11 +158,11 @@ def test_a_file_with_the_name_of_a_part_is_left_unchanged(tmp_path: Path, ending
 
 
 @ENDINGS
-def test_a_recording_is_its_owners_alone_whoever_could_read_the_earlier_one(tmp_path: Path, ending: str) -> None:
+def test_only_the_owner_can_read_a_recording_even_if_others_could_read_the_earlier_one(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"run.{ending}"
     path.write_text(EARLIER)
     path.chmod(0o644)
-    with path.open() as earlier:  # whoever reads the old one keeps reading that
+    with path.open() as earlier:  # a reader of the old file keeps reading the old file
         record_to(path)
         assert earlier.read() == EARLIER
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -171,7 +171,7 @@ def test_a_recording_is_its_owners_alone_whoever_could_read_the_earlier_one(tmp_
 
 @ENDINGS
 @pytest.mark.parametrize("is_there", [True, False], ids=["a recording", "nothing"])
-def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path, ending: str, is_there: bool) -> None:
+def test_a_link_is_replaced_and_its_target_is_left_unchanged(tmp_path: Path, ending: str, is_there: bool) -> None:
     path, elsewhere = tmp_path / f"run.{ending}", tmp_path / "elsewhere"
     if is_there:
         elsewhere.write_text(EARLIER)
@@ -183,7 +183,7 @@ def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path, ending: st
 
 
 @ENDINGS
-def test_a_second_name_of_an_earlier_recording_keeps_it(tmp_path: Path, ending: str) -> None:
+def test_a_hard_link_to_an_earlier_recording_keeps_it(tmp_path: Path, ending: str) -> None:
     path, other = tmp_path / f"run.{ending}", tmp_path / "other"
     other.write_text(EARLIER)
     path.hardlink_to(other)
@@ -192,7 +192,7 @@ def test_a_second_name_of_an_earlier_recording_keeps_it(tmp_path: Path, ending: 
 
 
 @pytest.mark.parametrize("lay", ["symlink_to", "hardlink_to"])
-def test_media_are_written_to_files_of_their_own(tmp_path: Path, lay: str) -> None:
+def test_media_are_written_to_separate_files(tmp_path: Path, lay: str) -> None:
     store = MediaStore()
     media = store.put(Media.from_bytes(b"picture", mime_type="image/png"))
     folder, elsewhere = tmp_path / "run.json.media", tmp_path / "elsewhere"
@@ -223,7 +223,7 @@ def test_media_that_are_huge_or_cannot_be_read_are_left_out_and_reported(
     assert not (tmp_path / "r.json.media").exists()
 
 
-def test_a_file_that_a_store_has_read_is_written_as_it_was(tmp_path: Path) -> None:
+def test_a_media_file_is_written_as_it_was_when_the_store_read_it(tmp_path: Path) -> None:
     media = replace(Media.from_file(tmp_path / "gone.png"), payload=b"then")
     record_to(tmp_path / "r.json", MediaStore([media]))
     assert (tmp_path / "r.json.media" / f"{media.id}.png").read_bytes() == b"then"

@@ -1,4 +1,4 @@
-"""`kernai run`, as a process and against a vendor's server on this machine."""
+"""`kernai run`, as a process and with a server on this machine in a vendor's format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000100000001080600000
 
 @contextmanager
 def vendor(*answers: Answer) -> Iterator[tuple[WireServer, dict[str, str]]]:
-    """A local Ollama with these answers, and the environment that leads there."""
+    """A local server with Ollama's API and these answers, and an environment that points to it."""
     with WireServer(list(answers)) as server:
         yield server, environment(OLLAMA_HOST=server.url)
 
@@ -65,12 +65,12 @@ FORMS = {
 
 
 @pytest.mark.parametrize("target, source", FORMS.values(), ids=FORMS.keys())
-def test_an_agent_is_found_at(here: Here, tmp_path: Path, target: str, source: str) -> None:
+def test_an_agent_can_be_given_as(here: Here, tmp_path: Path, target: str, source: str) -> None:
     write(tmp_path, "agent" if target == "agent" else "agent.py", source)
     assert here("run", target, "hello", "-q", cwd=tmp_path).stdout == "You said: hello\n"
 
 
-def test_a_file_can_import_what_is_beside_it_and_is_not_the_main_program(here: Here, tmp_path: Path) -> None:
+def test_a_file_can_import_modules_beside_it_and_is_not_the_main_program(here: Here, tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
     write(folder, "helpers.py", ECHO)
@@ -95,7 +95,7 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("source, target, error", FAULTY.values(), ids=FAULTY.keys())
-def test_a_faulty_file_is_reported_with_its_line_and_the_reason(
+def test_a_faulty_agent_file_is_reported_with_its_line_and_the_reason(
     here: Here, tmp_path: Path, source: str, target: str, error: str
 ) -> None:
     write(tmp_path, "agent.py", source)
@@ -104,7 +104,7 @@ def test_a_faulty_file_is_reported_with_its_line_and_the_reason(
     assert error in error_lines(done.stderr)[0]
 
 
-def test_for_a_file_of_a_package_that_imports_with_dots_the_hint_is_its_module(here: Here, tmp_path: Path) -> None:
+def test_the_hint_for_a_file_with_relative_imports_is_to_give_its_module(here: Here, tmp_path: Path) -> None:
     (tmp_path / "shop" / "desk").mkdir(parents=True)
     for folder in ("shop", "shop/desk"):
         write(tmp_path / folder, "__init__.py", "")
@@ -118,7 +118,7 @@ def test_for_a_file_of_a_package_that_imports_with_dots_the_hint_is_its_module(h
 
 
 @pytest.mark.process
-def test_what_programs_print_that_skills_start_is_no_answer(tmp_path: Path) -> None:
+def test_output_of_programs_that_skills_start_is_not_on_stdout(tmp_path: Path) -> None:
     starts = "import subprocess, sys\n" + AGENT.replace(
         "return f", "subprocess.run([sys.executable, '-c', 'print(\"counting\")'], check=True)\n    return f"
     )
@@ -129,7 +129,7 @@ def test_what_programs_print_that_skills_start_is_no_answer(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_vendor_that_says_nothing_is_not_waited_for_beyond_the_runs_time(here: Here, tmp_path: Path) -> None:
+def test_a_silent_vendor_is_not_waited_for_beyond_the_timeout_of_the_run(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = environment(OLLAMA_HOST=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -147,7 +147,7 @@ NO_AGENT = {
 
 
 @pytest.mark.parametrize("source, target, error", NO_AGENT.values(), ids=NO_AGENT.keys())
-def test_a_file_without_the_agent_is_wrong_usage(
+def test_a_file_without_the_agent_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str, target: str, error: str
 ) -> None:
     write(tmp_path, "a.py", source)
@@ -160,7 +160,7 @@ def test_a_file_without_the_agent_is_wrong_usage(
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",), ("--quiet", "-"), ("-", "--max-steps", "3")])
-def test_input_comes_from_stdin_without_its_last_line_break(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_input_from_stdin_loses_its_last_line_break(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     write(tmp_path, "agent.py", ECHO)
     done = here("run", "agent.py", *arguments, cwd=tmp_path, input="two\nlines\n")
     assert done.stdout == "You said: two\nlines\n"
@@ -172,14 +172,14 @@ def test_options_may_be_between_the_agent_and_its_input(here: Here, tmp_path: Pa
     assert here("run", "agent.py", "-q", "--", "--json", cwd=tmp_path).stdout == "You said: --json\n"
 
 
-def test_stdin_that_is_no_text_is_refused(here: Here, tmp_path: Path) -> None:
+def test_stdin_that_is_not_text_is_refused(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     done = here("run", "agent.py", cwd=tmp_path, input=b"\xff\xfe")
     assert done.returncode == 2
     assert error_lines(done.stderr)[0] == "kernai: error: cannot read stdin: byte 0 is not UTF-8 text"
 
 
-def test_json_is_the_whole_result_and_nothing_else_on_stdout(here: Here, tmp_path: Path) -> None:
+def test_with_json_stdout_has_the_whole_result_and_nothing_else(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace("return f", "print('counting')\n    return f") + "\nprint('loading')\n")
     done = here("run", "agent.py", "How many?", "--json", cwd=tmp_path)
     result = as_json(done.stdout)
@@ -224,7 +224,7 @@ def test_without_a_limit_a_run_may_make_as_many_calls_as_in_a_program(here: Here
     assert "the 500 calls of one input are used up" in error
 
 
-def test_a_vendors_model_answers_in_place_of_the_agents(here: Here, tmp_path: Path) -> None:
+def test_a_model_from_the_command_line_is_used_instead_of_the_agents(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     with vendor(OLLAMA.answer("<final>Many ", "lamps.</final>")) as (server, env):
         done = here("run", "agent.py", "How many?", "--model", "ollama/llama3.2", cwd=tmp_path, env=env)
@@ -235,7 +235,7 @@ def test_a_vendors_model_answers_in_place_of_the_agents(here: Here, tmp_path: Pa
     assert "120 tokens" in done.stderr
 
 
-def test_a_price_makes_a_ceiling_of_cost_possible(here: Here, tmp_path: Path) -> None:
+def test_max_cost_works_with_a_given_price(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     arguments = ("run", "agent.py", "x", "--model", "ollama/m", "--price", "10000,10000")
     with vendor(OLLAMA.answer('<command name="/skills"></command>')) as (_, env):
@@ -256,7 +256,7 @@ FAILURES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer, error", FAILURES.values(), ids=FAILURES.keys())
-def test_a_vendors_failure_is_exit_status_3_and_on_record(here: Here, tmp_path: Path, answer: Answer, error: str) -> None:
+def test_a_vendors_failure_is_recorded_and_exit_status_3(here: Here, tmp_path: Path, answer: Answer, error: str) -> None:
     write(tmp_path, "agent.py", ECHO)
     with vendor(answer) as (_, env):
         done = here(
@@ -269,7 +269,7 @@ def test_a_vendors_failure_is_exit_status_3_and_on_record(here: Here, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.jsonl"])
-def test_a_recording_is_whole_private_and_replaces_an_older_one(here: Here, tmp_path: Path, name: str) -> None:
+def test_a_recording_is_complete_private_and_replaces_an_older_one(here: Here, tmp_path: Path, name: str) -> None:
     write(tmp_path, "agent.py", AGENT)
     path = tmp_path / name
     for _ in range(2):
@@ -280,7 +280,7 @@ def test_a_recording_is_whole_private_and_replaces_an_older_one(here: Here, tmp_
     assert sorted(one.name for one in tmp_path.iterdir()) == ["agent.py", name]
 
 
-def test_media_of_a_run_are_beside_its_recording(here: Here, tmp_path: Path) -> None:
+def test_media_of_a_run_are_stored_beside_its_recording(here: Here, tmp_path: Path) -> None:
     draws = f"""
 import kernai
 @kernai.skill(produces="image")
@@ -326,7 +326,7 @@ def test_a_model_with_capabilities_is_sent_the_media(here: Here, tmp_path: Path)
     assert len(server.requests[0].json["messages"][-1]["images"]) == 1
 
 
-def test_a_recording_that_cannot_be_whole_is_reported_and_the_answer_still_shown(here: Here, tmp_path: Path) -> None:
+def test_an_incomplete_recording_is_reported_and_the_answer_is_still_shown(here: Here, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     write(tmp_path, "agent.py", "import shutil\n" + ECHO.replace("    return", "    shutil.rmtree('gone')\n    return"))
     done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
@@ -336,7 +336,7 @@ def test_a_recording_that_cannot_be_whole_is_reported_and_the_answer_still_shown
 
 @pytest.mark.process
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_leaves_a_whole_recording(tmp_path: Path, number: int, status: int) -> None:
+def test_an_interrupted_run_leaves_a_complete_recording(tmp_path: Path, number: int, status: int) -> None:
     write(tmp_path, "agent.py", ECHO)
     gate = Gate()
     with vendor(OLLAMA.answer("<final>never", " seen</final>").trickle(gate)) as (server, env):
@@ -381,7 +381,7 @@ def test_an_answer_is_unchanged_in_a_pipe_and_printable_on_a_terminal(tmp_path: 
 
 
 @pytest.mark.process
-def test_on_a_terminal_the_answer_is_shown_once_as_it_comes(tmp_path: Path) -> None:
+def test_on_a_terminal_the_answer_is_shown_once_while_it_is_streamed(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     gate = Gate()
     with (
@@ -398,12 +398,12 @@ def test_on_a_terminal_the_answer_is_shown_once_as_it_comes(tmp_path: Path) -> N
 
 
 @pytest.mark.process
-def test_on_a_terminal_an_answer_that_was_not_shown_as_it_came_is_shown_at_the_end(tmp_path: Path) -> None:
+def test_on_a_terminal_an_answer_that_was_not_streamed_is_shown_at_the_end(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO + "\nagent = agent.replace(output=int, provider=MockProvider('<final>12 lamps</final>', '12'))")
     with Terminal(["run", "agent.py", "go", "--store", "r.db", "--run-id", "r", "-q"], tmp_path, environment()) as terminal:
         assert terminal.end() == 0
     assert terminal.shown.endswith("12\n")
-    with Terminal(["resume", "agent.py", "r.db", "r"], tmp_path, environment()) as terminal:  # nothing runs
+    with Terminal(["resume", "agent.py", "r.db", "r"], tmp_path, environment()) as terminal:  # it has ended
         terminal.until("12\n")
         assert terminal.end() == 0
 
@@ -476,7 +476,7 @@ MORE = {"  plan: first thoughts", "  json: {}", '  progress: {"done": 1}', "  th
 
 
 @pytest.mark.parametrize("loudness", ["default", "verbose"])
-def test_everything_that_happens_is_shown(
+def test_every_event_of_a_workflow_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loudness: str
 ) -> None:
     write(tmp_path, "agent.py", WORKFLOW)
@@ -493,7 +493,7 @@ def test_everything_that_happens_is_shown(
     assert lines[-1].startswith("final: 7 steps, ")
 
 
-def test_main_runs_in_a_thread_of_its_own_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_works_in_another_thread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import threading
 
     path = write(tmp_path, "agent.py", ECHO)

@@ -1,4 +1,4 @@
-"""Runs that are kept: `run --store`, `runs`, `resume`, `replay`, and `view` and `diff` of a store."""
+"""Durable runs: `run --store`, `runs`, `resume`, `replay`, and `view` and `diff` of a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernai.command_line.diff_command import without_dropped
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, as_json, environment, error_lines, write
 
-#: refunds an order when a person agrees; where there is a file `die`, the process dies once the money has moved
+#: refunds an order when a person approves; if a file `die` exists, the process dies after the payment
 CLERK = """
 import os
 from pathlib import Path
@@ -61,7 +61,7 @@ RESUME = ("resume", "clerk.py", "runs.db", "r42")
 
 @pytest.fixture
 def paused(here: Here, tmp_path: Path) -> Path:
-    """A folder with the clerk, and a run of it that waits for a decision on call 1.0."""
+    """A folder with the clerk and a run that waits for a decision on call 1.0."""
     write(tmp_path, "clerk.py", CLERK)
     assert here(*START, "-q", cwd=tmp_path).returncode == 4
     return tmp_path
@@ -72,7 +72,7 @@ def statuses(folder: Path, store: str = "runs.db") -> dict[str, str]:
         return {run.run_id: run.status for run in kept.runs()}
 
 
-def test_a_run_that_waits_says_for_what_and_how_to_continue(here: Here, tmp_path: Path) -> None:
+def test_a_waiting_run_says_what_it_waits_for_and_how_to_continue(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
     done = here(*START, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
@@ -86,7 +86,7 @@ def test_a_run_that_waits_says_for_what_and_how_to_continue(here: Here, tmp_path
     assert not (tmp_path / "paid.txt").exists()
 
 
-def test_an_approved_call_is_made_and_nothing_before_it_again(here: Here, paused: Path) -> None:
+def test_an_approved_call_is_made_and_earlier_calls_are_not_repeated(here: Here, paused: Path) -> None:
     done = here(*RESUME, "--approve", "1.0", "--by", "ann", cwd=paused)
     assert (done.returncode, done.stdout) == (0, "Order 42 is refunded.\n")
     assert "  call 1.0 approved by ann" in done.stderr.splitlines()
@@ -102,14 +102,14 @@ def test_a_refused_call_is_not_made_and_the_model_reads_why(here: Here, paused: 
     assert not (paused / "paid.txt").exists()
 
 
-def test_who_decides_is_the_user_of_the_machine_unless_said(
+def test_a_decision_is_by_the_logged_in_user_by_default(
     here: Here, paused: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "bob")
     assert "  call 1.0 approved by bob" in here(*RESUME, "--approve", "1.0", cwd=paused).stderr.splitlines()
 
 
-def test_without_a_decision_the_run_waits_on_and_nothing_is_written(here: Here, paused: Path) -> None:
+def test_without_a_decision_the_run_keeps_waiting_and_nothing_is_written(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
         before = store.load("r42")
         done = here(*RESUME, "--json", "-q", cwd=paused)
@@ -125,7 +125,7 @@ def test_a_run_continues_with_another_input(here: Here, paused: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_call_that_a_crash_cut_off_is_reported_and_made_again_only_on_request(here: Here, paused: Path) -> None:
+def test_a_call_interrupted_by_a_crash_is_reported_and_repeated_only_on_request(here: Here, paused: Path) -> None:
     write(paused, "die", "")
     died = subprocess.run(
         [sys.executable, "-m", "kernai", *RESUME, "--approve", "1.0"], cwd=paused, env=environment(), timeout=60, check=False
@@ -157,7 +157,7 @@ agent = Agent(
 """
 
 
-def test_runs_are_listed_with_what_they_used_the_last_changed_first(here: Here, paused: Path) -> None:
+def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, paused: Path) -> None:
     write(paused, "counted.py", COUNTED)
     here("run", "counted.py", "How many\nlamps? " + "x" * 200, "--store", "runs.db", "--run-id", "lamps", cwd=paused)
     head, *rows = here("runs", "runs.db", cwd=paused).stdout.splitlines()
@@ -175,7 +175,7 @@ def test_runs_are_listed_with_what_they_used_the_last_changed_first(here: Here, 
     }
 
 
-def test_a_damaged_run_is_listed_beside_the_others(here: Here, paused: Path) -> None:
+def test_a_damaged_run_is_listed_with_the_others(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
         store.append("odd", 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
     rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in here("runs", "runs.db", cwd=paused).stdout.splitlines()[1:]}
@@ -183,7 +183,7 @@ def test_a_damaged_run_is_listed_beside_the_others(here: Here, paused: Path) -> 
 
 
 @pytest.mark.parametrize("why, reason", [("it was never paid", "it was never paid"), ("", "refused")])
-def test_a_decision_is_kept_for_whoever_continues_the_run(here: Here, paused: Path, why: str, reason: str) -> None:
+def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here, paused: Path, why: str, reason: str) -> None:
     done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann", cwd=paused)
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
     assert done.stderr == "to continue the run: kernai resume AGENT runs.db r42\n"
@@ -192,7 +192,7 @@ def test_a_decision_is_kept_for_whoever_continues_the_run(here: Here, paused: Pa
     assert "  call 1.0 refused by ann" in continued.stderr
 
 
-def test_a_run_is_cancelled_and_deleted_by_status_and_age(here: Here, paused: Path) -> None:
+def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused: Path) -> None:
     done = here("cancel", "runs.db", "r42", "--reason", "the customer has left", cwd=paused)
     assert (done.returncode, done.stdout, statuses(paused)) == (0, "closed\n", {"r42": "closed"})
     assert here("runs", "runs.db", "--older-than", "5m", cwd=paused).stderr == "runs.db has no such runs\n"
@@ -208,7 +208,7 @@ def test_a_store_without_runs_says_so(here: Here, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db has no runs\n")
 
 
-#: each command with a run in a store, spelled as it was before, and as it is now
+#: commands with a run in a store, in the old spelling and in the new one
 SPELLINGS = {
     "resume": (("clerk.py", "--store", "runs.db", "r42"), ("clerk.py", "runs.db", "r42")),
     "replay": (("clerk.py", "--store", "runs.db", "r42"), ("clerk.py", "runs.db", "r42")),
@@ -222,7 +222,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("command", SPELLINGS)
-def test_a_run_in_a_store_is_spelled_store_run_and_older_spellings_still_work(
+def test_a_run_in_a_store_is_given_as_store_and_run_and_older_spellings_still_work(
     here: Here, paused: Path, command: str
 ) -> None:
     here(*START[:3], "--record", "run.jsonl", "-q", cwd=paused)
@@ -302,7 +302,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 @pytest.mark.parametrize("arguments, error, hint", ERRORS.values(), ids=ERRORS.keys())
-def test_an_error_is_one_line_and_a_hint(
+def test_an_error_with_a_store_is_one_line_and_a_hint(
     here: Here, paused: Path, arguments: tuple[str, ...], error: str, hint: str
 ) -> None:
     write(paused, "empty", "")
@@ -317,9 +317,9 @@ def test_an_error_is_one_line_and_a_hint(
     assert not (paused / "no.db").exists()
 
 
-def test_a_decision_made_a_moment_after_another_is_refused(here: Here, paused: Path) -> None:
+def test_a_decision_made_right_after_another_is_refused(here: Here, paused: Path) -> None:
     another = "\nimport kernai\nkernai.resume(agent, 'r42', store=kernai.SqliteStore('runs.db'), approvals={'1.0': True})\n"
-    write(paused, "late.py", CLERK + another)  # it decides when the program has looked, and before it continues
+    write(paused, "late.py", CLERK + another)  # decides after the program has read the run and before it continues
     done = here("resume", "late.py", "runs.db", "r42", "--refuse", "1.0", "-q", cwd=paused)
     assert (done.returncode, done.stdout) == (2, "")
     assert error_lines(done.stderr) == [
@@ -354,7 +354,7 @@ agent = Agent(instructions="x", skills=[wait], provider=MockProvider().on_call(
 
 @pytest.mark.process
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_that_was_ended_by_a_signal_continues(here: Here, tmp_path: Path, number: int, status: int) -> None:
+def test_a_run_ended_by_a_signal_can_be_continued(here: Here, tmp_path: Path, number: int, status: int) -> None:
     write(tmp_path, "slow.py", SLOW.replace("FOR", "60"))
     options = ("--store", "runs.db", "--run-id", "s")
     started = subprocess.Popen(
@@ -389,7 +389,7 @@ def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_
     assert (shown["same"], shown["divergence"]["seq"]) == (False, 4)
 
 
-def test_the_replay_in_the_hint_of_a_plain_agent_can_be_typed(here: Here, paused: Path) -> None:
+def test_the_replay_command_in_the_hint_works(here: Here, paused: Path) -> None:
     done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", cwd=paused)
     typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
     assert typed[:3] == ["kernai", "replay", "--system"]
@@ -413,7 +413,7 @@ def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paus
     assert here("replay", "agent.py", "half.jsonl", cwd=paused).stdout == "the same, as far as the recording goes\n"
 
 
-def test_a_recording_with_several_runs_needs_an_id_to_replay(here: Here, tmp_path: Path) -> None:
+def test_replaying_a_recording_of_several_runs_needs_a_run_id(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     both = []
     for run_id in ("one", "two"):
@@ -426,7 +426,7 @@ def test_a_recording_with_several_runs_needs_an_id_to_replay(here: Here, tmp_pat
     assert here("replay", "agent.py", "both.jsonl", "--run-id", "two", cwd=tmp_path).returncode == 0
 
 
-def test_a_resumed_run_is_the_same_as_one_that_was_never_interrupted(here: Here, paused: Path) -> None:
+def test_diff_finds_no_difference_between_a_resumed_and_an_uninterrupted_run(here: Here, paused: Path) -> None:
     write(paused, "free.py", CLERK.replace(", approval=True", ""))
     here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "few", "--max-calls", "1", cwd=paused)
     here("resume", "free.py", "runs.db", "few", cwd=paused)
@@ -436,7 +436,7 @@ def test_a_resumed_run_is_the_same_as_one_that_was_never_interrupted(here: Here,
     assert done.stderr.startswith("note: runs.db few was resumed; ")
 
 
-def test_only_what_a_resume_of_these_very_events_left_out_is_left_out() -> None:
+def test_events_are_left_out_only_if_the_resume_refers_to_these_events() -> None:
     seam: dict[str, Any] = {"event": "run_resumed", "run_id": "r", "data": {"from_seq": 2, "dropped": [1]}}
     first: dict[str, Any] = {"event": "run_start", "run_id": "r", "data": {}}
     second: dict[str, Any] = {"event": "result", "run_id": "r", "data": {}}
@@ -444,7 +444,7 @@ def test_only_what_a_resume_of_these_very_events_left_out_is_left_out() -> None:
     assert without_dropped([first, seam, second]) == [first, second], "a recording that begins later counts otherwise"
 
 
-def test_a_view_of_a_run_in_a_store_is_written_beside_it_with_its_pictures(here: Here, tmp_path: Path) -> None:
+def test_the_page_of_a_run_in_a_store_is_written_beside_the_store_with_its_pictures(here: Here, tmp_path: Path) -> None:
     png = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
     seeing = kernai.Agent(instructions="x", provider=kernai.MockProvider("<final>A square.</final>"))
     (tmp_path / "kept").mkdir()
@@ -458,7 +458,7 @@ def test_a_view_of_a_run_in_a_store_is_written_beside_it_with_its_pictures(here:
     assert "A square." in here("view", "kept/runs.db:see", "-o", "-", cwd=tmp_path).stdout
 
 
-def test_a_replay_of_an_agent_that_has_lost_a_protection_says_how_to_accept_it(here: Here, paused: Path) -> None:
+def test_replaying_with_an_agent_that_lost_a_protection_says_how_to_accept_that(here: Here, paused: Path) -> None:
     here(*RESUME, "--approve", "1.0", cwd=paused)
     write(paused, "loose.py", CLERK.replace(", approval=True", ""))
     done = here("replay", "loose.py", "runs.db", "r42", cwd=paused)

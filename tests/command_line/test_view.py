@@ -1,4 +1,4 @@
-"""`kernai view`: where the page goes, what is left alone, and following a run."""
+"""`kernai view`: where the page is written, files that are left alone, and following a run."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def view(here: Here, tmp_path: Path) -> View:
 
 
 @pytest.mark.process
-def test_the_page_is_beside_the_recording_and_only_its_owner_reads_it(run: Path, view: View) -> None:
+def test_the_page_is_written_beside_the_recording_and_only_its_owner_can_read_it(run: Path, view: View) -> None:
     done = kernai("view", str(run), cwd=run.parent)
     page = run.with_suffix(".html")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
     assert "<title>run.jsonl</title>" in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert sorted(file.name for file in run.parent.iterdir()) == ["run.html", "run.jsonl"]
-    assert view(run).returncode == 0  # again: it is a page of its own
+    assert view(run).returncode == 0  # again: its own page may be overwritten
 
 
-def test_every_form_of_a_recording_is_taken(tmp_path: Path, view: View) -> None:
+def test_every_format_of_a_recording_can_be_viewed(tmp_path: Path, view: View) -> None:
     entries = buying()
     for name, text in (("list.json", json.dumps(entries)), ("log.json", json.dumps({"scenario": "x", "events": entries}))):
         (tmp_path / name).write_text(text)
@@ -61,7 +61,7 @@ def test_every_form_of_a_recording_is_taken(tmp_path: Path, view: View) -> None:
         assert "Order from north." in page
 
 
-def test_a_file_of_somebody_elses_is_left_alone_also_when_it_is_named(run: Path, view: View) -> None:
+def test_a_file_that_is_not_a_page_is_left_alone_even_if_it_is_named(run: Path, view: View) -> None:
     page, program = run.with_suffix(".html"), run.parent / "agent.py"
     for file, arguments in ((page, ()), (program, ("-o", program))):
         file.write_text("my notes")
@@ -72,7 +72,7 @@ def test_a_file_of_somebody_elses_is_left_alone_also_when_it_is_named(run: Path,
         assert file.read_text() == "my notes"
 
 
-def test_a_page_or_an_empty_file_may_be_named(run: Path, view: View) -> None:
+def test_an_earlier_page_or_an_empty_file_may_be_overwritten(run: Path, view: View) -> None:
     page = run.parent / "report.html"
     page.touch(mode=0o644)
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_a_page_or_an_empty_file_may_be_named(run: Path, view: View) -> None:
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
-def test_stdout_takes_the_page_too(run: Path, view: View) -> None:
+def test_the_page_may_be_written_to_stdout(run: Path, view: View) -> None:
     done = view(run, "-o", "-")
     assert done.returncode == 0
     assert done.stdout.startswith("<!doctype html>")
@@ -104,7 +104,7 @@ def test_stdout_takes_the_page_too(run: Path, view: View) -> None:
         (("{run}", "-o", "-", "--open"), "--open needs a file, and -o - writes to stdout"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_an_error_of_view_is_one_line(
     run: Path, view: View, arguments: tuple[str, ...], complaint: str
 ) -> None:
     (run.parent / "bad.json").write_text("not a recording")
@@ -145,7 +145,7 @@ def test_follow_serves_until_ctrl_c_or_sigterm(run: Path, number: int, status: i
     assert address.split("/")[3] not in err
 
 
-def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
+def test_follow_exits_cleanly_on_ctrl_c_and_reports_a_port_in_use(
     run: Path, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -156,7 +156,7 @@ def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
 
     def interrupt() -> None:
         status = 0
-        while status != 403:  # no Host of its own, but an answer: it serves
+        while status != 403:  # refused for its Host, but answered: the server runs
             with suppress(OSError):
                 connection = HTTPConnection("127.0.0.1", port, timeout=20)
                 connection.request("GET", "/", headers={"Host": "x"})
@@ -167,7 +167,7 @@ def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)  # gives None: nothing was opened
+    monkeypatch.setattr("webbrowser.open", opened.append)  # None, so no browser was opened
     done = view(run, "--follow", "--open", "--port", port)
     interrupting.join()
     assert done.returncode == 0
@@ -178,7 +178,7 @@ def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
     assert opened[1:] == [run.with_suffix(".html").as_uri()]
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_page_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     with pytest.raises(UnicodeEncodeError):
         write_page(target, "\ud800")
