@@ -96,7 +96,7 @@ class Adapter:
         Starts the server if necessary and lists its tools; later changes of a tool do not change its skill. `only`
         selects tools by name. `prefix` is prepended to the names, in case two servers have a tool of the same name.
 
-        `trusted` lists, for each tool, the inputs whose values must be the user's own words, as `Trusted` marks them.
+        `trusted` lists, for each tool, the inputs whose values must come from the user, as `Trusted` marks them.
         `acts` lists the tools whose effects others feel; see docs/security.md. From then on, such tools can be called
         only as skills: the protocol refuses to call them.
 
