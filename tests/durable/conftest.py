@@ -1,4 +1,4 @@
-"""What the tests of processes share."""
+"""Fixtures of the tests of processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 @pytest.fixture(scope="session")
 def whole() -> MemoryStore:
-    """A store with a run that has everything in it."""
+    """A store with the run of `durable_cases`."""
     store = MemoryStore()
     assert kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r").ok
     return store

@@ -1,4 +1,4 @@
-"""A run that has everything in it, made of objects that are new each time: what is resumed is resumed by a new process."""
+"""A run with every kind of event, made of new objects each time, so that a resume is like one in a new process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PRICED = Model("priced", ("text", "vision"), cost=(1.0, 2.0))
 
 
 class Way(NamedTuple):
-    """How a run is resumed: sync or async, with or without a listener."""
+    """A way to resume a run: sync or async, with or without a callback."""
 
     is_async: bool
     listens: bool
@@ -52,7 +52,7 @@ class Way(NamedTuple):
 
 
 def replayed(it: Agent[Any], run_id: str | None = None, **options: Any) -> Result[Any]:
-    """The end of a run that has one."""
+    """Return the result of a run, which must have one."""
     result = kernai.replay(it, run_id, **options).result
     assert result is not None
     return result
@@ -63,7 +63,7 @@ Row = TypeVar("Row")
 
 
 def share_of(way: Way, rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows that are this way's, where each row is for one of the ways."""
+    """Return the rows for this way, when each row is tried in only one of the ways."""
     return rows[WAYS.index(way)::len(WAYS)]
 
 
@@ -80,7 +80,7 @@ def command(name: str, content: str = "") -> str:
 
 
 class Performed:
-    """How often each call was performed, by idempotency key or by what it is; shared by all processes of a test."""
+    """Counts how often each call was performed, by idempotency key or name; shared by all simulated processes."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -92,7 +92,7 @@ class Performed:
 
 
 class CancelAt:
-    """Is set from the nth recorded event on."""
+    """A cancel flag that is set from the nth recorded event on."""
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -104,7 +104,7 @@ class CancelAt:
         return self._left <= 0
 
 
-#: by the first words of the conversation, what the model says when it has said so much
+#: the model's responses in turn, by the first words of the conversation
 SCRIPTS: dict[str, list[str]] = {
     "do everything": [
         "first " + command("look", '{"at": "ship"}') + command("fail") + '<block type="ticket">open \ud800 one</block>',
@@ -139,7 +139,7 @@ def provider(scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> MockProvider:
 
 
 def agent(performed: Performed, *, idempotent: Collection[str] = SKILLS, **changes: Any) -> Agent:
-    """An agent, its clerk, and their skills, which note that they were performed."""
+    """Return an agent with a sub-agent, whose skills note that they were performed."""
 
     def look(at: str, ctx: SkillContext[Context]) -> dict[str, object]:
         performed.note(ctx.idempotency_key)
@@ -178,7 +178,7 @@ def agent(performed: Performed, *, idempotent: Collection[str] = SKILLS, **chang
 
 
 def payer(paid: list[Any], *skills: Skill, **changes: Any) -> Agent[Any]:
-    """An agent whose `pay` needs approval, and notes what it has paid."""
+    """Return an agent whose `pay` needs approval and notes each payment."""
 
     def pay(amount: int = 1) -> str:
         paid.append(amount)
@@ -197,7 +197,7 @@ class Appends(MemoryStore):
 
     @property
     def lengths(self) -> list[int]:
-        """How long the run was after each append: only there a crash can cut it off."""
+        """Return the length of the run after each append, where a crash can cut it off."""
         return list(accumulate(map(len, self.batches)))
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
@@ -216,7 +216,7 @@ def entries_of(store: MemoryStore, run_id: str = "r") -> list[Entry]:
 
 
 def cut(store: MemoryStore, length: int, run_id: str = "r") -> MemoryStore:
-    """A store that has the first so many entries of a run, and its media."""
+    """Return a store with the first `count` entries of a run, and its media."""
     made = MemoryStore()
     made.append(run_id, 0, store.load(run_id)[:length], store.load_media(run_id))
     return made

@@ -45,7 +45,7 @@ TASKS = {
     ],
     "one": [LOOK, "<final>1</final>"], "two": [MANY, "<final>2</final>"], "three": ["<final>3</final>"],
 }
-#: the scripts, how the agent is made, whether somebody listens, whether it is a stream
+#: the scripts, how the agent is made, whether there is a callback, whether it is a stream
 KINDS: dict[str, tuple[dict[str, list[str]], dict[str, Any], bool, bool]] = {
     "sync": (CALLS, {"parallel_skills": False}, False, False),
     "stream": (CALLS, {"parallel_skills": True}, False, True),
@@ -116,7 +116,7 @@ class Trials:
         def send() -> None:
             go.wait()
             until = time.perf_counter() + delay
-            while time.perf_counter() < until:  # to sleep is too coarse
+            while time.perf_counter() < until:  # sleeping is too coarse
                 time.sleep(0)
             sent.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
@@ -138,7 +138,7 @@ class Trials:
             sender.join()
             for _ in range(3):
                 time.sleep(0.001)
-        except KeyboardInterrupt:  # it came when the run was over
+        except KeyboardInterrupt:  # the signal came after the run had ended
             came += 1
             ended = True
             sender.join()
@@ -194,7 +194,7 @@ class Trials:
             self._fault(kind, f"rows twice: {twice}")
         if (rows[-1]["event"], rows[-1]["scope"]) != ("result", ""):
             self.counts["without result"] += 1
-            if not self.is_twice:  # a second press falls anywhere
+            if not self.is_twice:  # a second signal may come anywhere
                 self._fault(kind, f"no result: {[row['event'] for row in rows]}")
         begun = {row["data"]["call_id"] for row in rows if row["event"] == "skill_execute"}
         unknown = begun - {
@@ -263,16 +263,16 @@ def main() -> int:
 
 
 def _child(times: int, seed: int, *, is_twice: bool) -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     trials = Trials(seed, is_twice=is_twice)
     kinds = list(KINDS)
     for number in range(times):
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # what hangs is a fault
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a process that hangs is an error
         try:
             trials.trial(kinds[number % len(kinds)])
         except KeyboardInterrupt:
             trials.sender.join()
-            if not is_twice:  # the second one may come when the run is over
+            if not is_twice:  # the second one may come after the run has ended
                 trials.faults.append(f"a KeyboardInterrupt too many: {traceback.format_exc()}")
     print(json.dumps({"counts": trials.counts, "faults": trials.faults, "slowest": trials.slowest_end}))
     return 0

@@ -36,18 +36,18 @@ from kernai.durable.store import Entry  # noqa: E402
 from kernai.values.media import Media  # noqa: E402
 from tests.durable.durable_cases import Performed, agent, provider  # noqa: E402
 
-#: these may be performed again under the same key; the others must not
+#: skills that may be repeated with the same key; others must not be
 IDEMPOTENT = ("look", "many", "nothing")
 OUTCOMES = ("skill_result", "protocol_result")
 ANSWER = "all is done"
-#: a run that does not end with so many processes never will
+#: the number of processes after which a run counts as never ending
 MOST_SEGMENTS = 500
 #: a folder in memory, where there is one: what a killed process has written is there as it is on a disk
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class Noted(Performed):
-    """Notes what is performed in a file, which survives the process."""
+    """Notes performed calls in a file, which survives the process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Trial:
 
 
 def _lines(path: Path) -> list[str]:
-    """The whole lines of a file; a kill may have cut the last one off."""
+    """Return the complete lines of a file; a kill may have cut off the last one."""
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
@@ -228,7 +228,7 @@ def at_appends(folder: Path, counts: Counter[str], step: int) -> list[Trial]:
             trial = Trial(folder, len(trials), counts)
             trials.append(trial)
             if trial.segment(at, behind=behind):
-                break  # the run has not so many appends
+                break  # the run has fewer appends
             counts["kill points"] += 1
             trial.segment()
             at += step

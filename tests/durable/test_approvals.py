@@ -1,4 +1,4 @@
-"""A person in the loop: calls that wait, in any position, and what each decision does."""
+"""A person in the loop: calls that wait, in any position, and the effect of each decision."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def paused(scripts: Mapping[str, Sequence[str]], way: Way, at_once: bool = False
 
 
 def check_usage(result: Result, store: MemoryStore) -> None:
-    """What parked sub-runs have used is counted, and counted once."""
+    """Check that the usage of waiting sub-runs is counted once."""
     tokens = [data["total_tokens"] for _, data in events(store, "llm_response")]
     assert (result.usage.model_calls, result.usage.total_tokens) == (len(tokens), sum(tokens))
 
@@ -129,7 +129,7 @@ def check_usage(result: Result, store: MemoryStore) -> None:
 @EACH_PLACE
 @AT_ONCE
 @pytest.mark.parametrize("asks", ASKS)
-def test_a_call_waits_in_any_position_whoever_resumes_it_and_is_made_once_when_approved(
+def test_a_waiting_call_in_any_position_is_made_once_when_approved(
     place: str, at_once: bool, asks: str
 ) -> None:
     scripts, call_id = PLACES[place]
@@ -164,7 +164,7 @@ def test_a_call_waits_in_any_position_whoever_resumes_it_and_is_made_once_when_a
     assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store).result == last
 
 
-#: decisions, and what the model reads
+#: decisions, and what the model then reads
 DECISIONS: list[tuple[Any, str]] = [
     (True, "paid 5"), (Decision(True, by="ada"), "paid 5"), ({"params": {"amount": 3}}, "paid 3"),
     *[(said, '<block type="error" name="pay">refused</block>') for said in (False, "", "  ")],
@@ -176,7 +176,7 @@ DECISIONS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize("decision, read", DECISIONS, ids=repr)
 @AT_ONCE
 @EACH_WAY
-def test_each_decision_is_an_event_and_does_what_it_says(decision: Any, read: str, at_once: bool, way: Way) -> None:
+def test_each_decision_is_recorded_and_has_its_effect(decision: Any, read: str, at_once: bool, way: Way) -> None:
     scripts, _ = PLACES["between others"]
     store, performed = MemoryStore(), Performed()
     options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
@@ -196,7 +196,7 @@ def test_each_decision_is_an_event_and_does_what_it_says(decision: Any, read: st
     {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
 ])
 @EACH_WAY
-def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothing(
+def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(
     approvals: dict[str, Any], way: Way
 ) -> None:
     store, performed = paused({"go": [PAY]}, way), Performed()
@@ -210,7 +210,7 @@ def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothi
 
 
 @EACH_WAY
-def test_a_run_that_died_between_two_calls_that_wait_is_said_to_wait_once_it_is_resumed(way: Way) -> None:
+def test_a_run_that_died_between_two_waiting_calls_is_waiting_once_it_is_resumed(way: Way) -> None:
     it = payer([], parallel_skills=True)
     for survived in range(4):
         store = Appends(error=SystemError)
@@ -230,7 +230,7 @@ def test_a_run_that_died_between_two_calls_that_wait_is_said_to_wait_once_it_is_
         assert len(store.load("r")) == length, "said once"
 
 
-def test_a_decision_is_used_up_by_the_call_it_was_for() -> None:
+def test_a_decision_applies_to_one_call_only() -> None:
     store = paused({"go": [PAY, PAY]}, WAYS[0])
     performed, options = Performed(), given({"go": [PAY, PAY]}, store=store)
     second = kernai.resume(agent(performed), "r", approvals={"0.0": True}, **options)
@@ -284,7 +284,7 @@ def test_a_skill_may_pause_again_after_it_was_approved(way: Way, at_once: bool) 
 @EACH_WAY
 @AT_ONCE
 @pytest.mark.parametrize("decision, answer", [({"answer": {"size": 5}}, {"size": 5}), (True, {})])
-def test_what_paused_reads_the_answer_and_what_it_had_asked(
+def test_a_call_that_paused_reads_the_answer_and_its_question(
     decision: Any, answer: Any, way: Way, at_once: bool
 ) -> None:
     seen: list[Any] = []
@@ -313,7 +313,7 @@ def test_what_paused_reads_the_answer_and_what_it_had_asked(
     *[((value,), ValueError, "a decision is True, False, a text") for value in ({"answer": 1, "params": {}}, {}, {"answers": 1})],
     ((True, 5), TypeError, "by must be text, got 5"),
 ])
-def test_a_decision_is_one_thing_and_whoever_made_it_a_text(given: Any, error: type[Exception], fault: str) -> None:
+def test_a_decision_has_one_value_and_the_name_of_who_made_it_is_text(given: Any, error: type[Exception], fault: str) -> None:
     with pytest.raises(error, match=fault):
         Decision(*given)
 
@@ -390,7 +390,7 @@ def test_approve_is_asked_for_protocols_and_may_pause_them(way: Way) -> None:
 @pytest.mark.parametrize("error", [lambda: Stop("guardrail", "never"), KeyboardInterrupt, SystemExit])
 @AT_ONCE
 @EACH_WAY
-def test_what_approve_raises_on_purpose_ends_the_run_and_the_call_is_not_made(
+def test_a_stop_raised_by_approve_ends_the_run_and_the_call_is_not_made(
     error: Callable[[], BaseException], at_once: bool, way: Way
 ) -> None:
     if way.is_async and isinstance(error, type):
@@ -430,7 +430,7 @@ def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_ma
 
 @pytest.mark.parametrize("named", [False, True], ids=["as an object", "by its name"])
 @EACH_WAY
-def test_an_agent_below_one_that_asks_nobody_asks_also_without_a_store(way: Way, named: bool) -> None:
+def test_approve_of_a_nested_sub_agent_is_called_even_without_a_store(way: Way, named: bool) -> None:
     asked: list[str | None] = []
 
     def approve(call: kernai.PendingCall) -> bool:
@@ -457,7 +457,7 @@ def test_an_agent_below_one_that_asks_nobody_asks_also_without_a_store(way: Way,
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @AT_ONCE
-def test_cut_after_any_event_of_a_run_with_a_pause_it_ends_the_same(place: str, at_once: bool) -> None:
+def test_a_run_with_a_pause_that_is_cut_off_after_any_event_ends_the_same(place: str, at_once: bool) -> None:
     scripts, call_id = PLACES[place]
     store, performed = MemoryStore(), Performed()
     options: dict[str, Any] = given(scripts)
@@ -481,7 +481,7 @@ def test_cut_after_any_event_of_a_run_with_a_pause_it_ends_the_same(place: str, 
         assert kernai.replay(agent(Performed(), at_once), "r", store=part).result == result
 
 
-def test_what_waits_is_on_record_before_anything_beside_it_is_performed() -> None:
+def test_a_waiting_call_is_recorded_before_concurrent_calls_are_made() -> None:
     """A crash in the call beside it leaves no doubt whether the one that waits was begun."""
     seen: list[list[str]] = []
     store = MemoryStore()
@@ -497,7 +497,7 @@ def test_what_waits_is_on_record_before_anything_beside_it_is_performed() -> Non
 
 @AT_ONCE
 @EACH_WAY
-def test_an_approved_call_that_a_crash_broke_off_is_in_flight_and_its_retry_needs_no_second_approval(
+def test_an_approved_call_interrupted_by_a_crash_is_in_flight_and_needs_no_second_approval(
     at_once: bool, way: Way
 ) -> None:
     scripts = {"go": [PAY + LOOK]}
@@ -524,7 +524,7 @@ def test_an_approved_call_that_a_crash_broke_off_is_in_flight_and_its_retry_need
 
 @pytest.mark.parametrize("ends", ["cancelled", "timeout"])
 @EACH_WAY
-def test_stopped_while_something_waits_it_still_waits_afterwards(way: Way, ends: str) -> None:
+def test_a_call_still_waits_after_its_run_was_stopped(way: Way, ends: str) -> None:
     cancel, again = threading.Event(), threading.Event()
 
     def slow(ctx: Ctx) -> str:
@@ -544,7 +544,7 @@ def test_stopped_while_something_waits_it_still_waits_afterwards(way: Way, ends:
 
 
 @EACH_WAY
-def test_what_was_read_as_a_credential_is_not_in_the_reason_of_a_pause(way: Way) -> None:
+def test_a_credential_is_not_in_the_reason_of_a_pause(way: Way) -> None:
     kernai.configure(credential_resolver=kernai.MappingResolver({"KERNAI_SKILL_PAY_KEY": "geheim-123"}))
 
     def pay(ctx: Ctx) -> str:
@@ -578,7 +578,7 @@ def runs_left() -> int:
 
 
 @pytest.mark.slow
-def test_twenty_four_runs_that_were_parked_and_resumed_leave_nothing_behind() -> None:
+def test_runs_that_paused_and_were_resumed_leave_nothing_behind() -> None:
     scripts, call_id = PLACES["in an agent of a task"]
     descriptors = Path("/proc/self/fd")
     before: tuple[int, int] | None = None
@@ -601,7 +601,7 @@ def test_twenty_four_runs_that_were_parked_and_resumed_leave_nothing_behind() ->
 
 
 @EACH_WAY
-def test_listeners_hear_of_the_request_and_of_the_decision_before_the_call(way: Way) -> None:
+def test_callbacks_get_the_request_and_the_decision_before_the_call(way: Way) -> None:
     scripts = {"go": [PAY]}
     completed: list[str] = []
     store, options = MemoryStore(), given(scripts, on_event=lambda event: completed.append(event.type))
@@ -645,12 +645,12 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
     assert len(paid) == 2
 
 
-def test_a_call_that_was_edited_and_is_in_flight_shows_what_is_called() -> None:
+def test_an_edited_call_in_flight_shows_its_changed_parameters() -> None:
     store = Appends()
     it = agent(Performed())
     options: dict[str, Any] = {"store": store, "provider": provider({"go": [PAY]})}
     kernai.execute(it, "go", run_id="r", **options)
-    store.left = 1  # the one that brings the decision and the call
+    store.left = 1  # the append with the decision and the call
     with pytest.raises(OSError, match="full"):
         kernai.resume(it, "r", approvals={"0.0": {"params": {"amount": 3}}}, **options)
     store.left = inf

@@ -1,4 +1,4 @@
-"""A run that nobody is to continue is closed: it has an end on record, and only another input opens it again."""
+"""A run that is closed has a recorded end, and only another input opens it again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_waiting_run_that_is_closed_has_ended(way: Way, store: MemoryStore | S
 
 
 @EACH_WAY
-def test_another_input_opens_a_closed_run_and_what_waited_is_not_run(way: Way, store: MemoryStore | SqliteStore) -> None:
+def test_another_input_opens_a_closed_run_and_its_waiting_calls_are_not_made(way: Way, store: MemoryStore | SqliteStore) -> None:
     paid: list[int] = []
     it = payer(paid, provider=provider(PAYING))
     way.execute(it, "go", store=store, run_id="r")
@@ -75,7 +75,7 @@ def test_another_input_opens_a_closed_run_and_what_waited_is_not_run(way: Way, s
     assert not paid
 
 
-def test_what_cannot_be_closed_is_named_and_stays_as_it_is(store: MemoryStore | SqliteStore) -> None:
+def test_closing_a_run_that_cannot_be_closed_is_an_error_and_changes_nothing(store: MemoryStore | SqliteStore) -> None:
     with pytest.raises(KernaiError, match="no run 'r'"):
         store.close("r", "gone")
     kernai.execute(payer([], provider=provider(PAYING)), "go", store=store, run_id="r")
@@ -91,7 +91,7 @@ def test_what_cannot_be_closed_is_named_and_stays_as_it_is(store: MemoryStore | 
         store.close("s", "again")
 
 
-def test_who_works_on_a_run_that_is_closed_meanwhile_does_no_more(store: MemoryStore | SqliteStore) -> None:
+def test_a_worker_stops_when_its_run_is_closed_meanwhile(store: MemoryStore | SqliteStore) -> None:
     paid: list[int] = []
     it = payer(paid, provider=provider(PAYING))
     kernai.execute(it, "go", store=store, run_id="r")
@@ -107,7 +107,7 @@ def test_who_works_on_a_run_that_is_closed_meanwhile_does_no_more(store: MemoryS
 
 
 @EACH_WAY
-def test_a_run_that_died_anywhere_is_closed_and_opened_again(whole: MemoryStore, way: Way) -> None:
+def test_a_run_that_died_anywhere_can_be_closed_and_opened_again(whole: MemoryStore, way: Way) -> None:
     length = len(entries_of(whole))
     for died in share_of(way, range(1, length)):
         part, performed = cut(whole, died), Performed()

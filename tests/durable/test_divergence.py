@@ -1,4 +1,4 @@
-"""A recording that was changed, and an agent that was: what differs is found, named, and nothing is touched."""
+"""Changed recordings and changed agents: the difference is found and reported, and nothing is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, Result
 from kernai.values.media import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, payer, provider
 
-#: events with outcomes, which the loop takes from them: there is nothing to compare them with
+#: events with outcomes, which the replay uses instead of comparing them
 RUNTIME_TEXT = {
     "llm_response", "skill_result", "skill_error", "protocol_result", "protocol_error", "builtin_result", "progress",
     "context_saved",
@@ -106,7 +106,7 @@ def _without_words(messages: list[Any]) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_recording_that_was_tampered_with_in_any_compared_event_is_found_out(whole: MemoryStore) -> None:
+def test_a_change_in_any_compared_event_of_a_recording_is_detected(whole: MemoryStore) -> None:
     entries = json.loads(json.dumps(whole.load("r")))
     media = whole.load_media("r")
     count, missed, odd = 0, [], []
@@ -141,7 +141,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @EACH_WAY
-def test_a_diverging_agent_gets_the_first_event_that_differs_and_changes_nothing(
+def test_resuming_with_a_diverging_agent_names_the_first_different_event_and_changes_nothing(
     whole: MemoryStore, change: str, way: Way
 ) -> None:
     changes, kind = dict(CHANGES[change][0]), CHANGES[change][1]
@@ -165,7 +165,7 @@ def test_a_diverging_agent_gets_the_first_event_that_differs_and_changes_nothing
 
 
 @EACH_WAY
-def test_what_is_aside_may_change_and_the_run_continues(whole: MemoryStore, way: Way) -> None:
+def test_events_that_are_not_compared_may_change_and_the_run_continues(whole: MemoryStore, way: Way) -> None:
     store = cut(whole, len(whole.load("r")) - 5)
     it = agent(Performed(), instructions="You do it otherwise.", name="newer", model=kernai.Model("newer", ("text", "vision")))
     assert way.resume(it, "r", store=store, provider=provider(), in_flight="skip").ok
@@ -188,7 +188,7 @@ def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore, 
 
 
 @EACH_WAY
-def test_a_skill_that_waits_and_is_gone_meanwhile_is_a_divergence(way: Way) -> None:
+def test_a_waiting_skill_that_no_longer_exists_is_a_divergence(way: Way) -> None:
     store, scripts = MemoryStore(), {"go": [command("pay")]}
     way.execute(payer([]), "go", provider=provider(scripts), store=store, run_id="r")
     before = store.load("r")

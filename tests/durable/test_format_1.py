@@ -59,19 +59,19 @@ def test_the_recordings_are_of_format_1() -> None:
     )
 
 
-def test_a_recording_of_format_1_that_is_cut_somewhere_is_resumed_as_ever() -> None:
+def test_a_recording_of_format_1_cut_off_at_some_events_is_resumed_as_before() -> None:
     for case in cases(range(0, COUNT, 2)):
         check_cut(case, 1 + case["number"] * 7 % len(case["entries"]))
 
 
-def test_a_whole_recording_of_format_1_is_replayed_as_ever() -> None:
+def test_a_complete_recording_of_format_1_is_replayed_as_before() -> None:
     for case in cases(range(1, COUNT, 4)):
         check_replay(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
-def test_a_recording_of_format_1_that_is_cut_anywhere_is_resumed_as_ever(first: int) -> None:
+def test_a_recording_of_format_1_cut_off_anywhere_is_resumed_as_before(first: int) -> None:
     """One cut in `STRIDE`, from another start in each recording: 200 recordings still cut each kind of event."""
     for case in cases(range(first, first + PER_TEST)):
         check_replay(case)

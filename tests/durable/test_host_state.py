@@ -52,7 +52,7 @@ SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), c
 
 
 @EACH_WAY
-def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_any_crash(way: Way) -> None:
+def test_the_hosts_state_is_recorded_when_it_changes_and_restored_after_any_crash(way: Way) -> None:
     store, context = Appends(), Cart()
     options: dict[str, Any] = {"provider": provider(SHOPPING)}
     way.execute(shopper(), "go", store=store, run_id="r", context=context, **options)
@@ -70,7 +70,7 @@ class Kept:
     name: str
 
 
-#: what `save` gives or raises, and the error that the caller gets
+#: what `save` returns or raises, and the error that the caller gets
 NO_STATES: dict[str, tuple[Any, type[Exception], str]] = {
     **{
         name: (given, TypeError, r"Odd\.save must give JSON data: ") for name, given in {
@@ -120,7 +120,7 @@ class InPlace(Cart):
 @pytest.mark.parametrize("kind", [Cart, InPlace])
 @pytest.mark.parametrize("nested", [False, True], ids=["agent", "agent in a task"])
 @EACH_WAY
-def test_what_a_sub_run_puts_into_a_shared_state_is_there_after_any_crash_and_in_the_next_turn(
+def test_changes_of_shared_state_by_a_sub_run_survive_a_crash_and_reach_the_next_turn(
     way: Way, nested: bool, kind: type[Cart]
 ) -> None:
     clerk = shopper().as_skill("clerk", "Shops.")
@@ -146,7 +146,7 @@ def test_what_a_sub_run_puts_into_a_shared_state_is_there_after_any_crash_and_in
 
 @pytest.mark.slow
 @EACH_WAY
-def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
+def test_sub_runs_may_have_their_own_state(way: Way) -> None:
     class Own(Cart):
         def child(self, task_id: str | None) -> Own:
             made = super().child(task_id)
@@ -256,7 +256,7 @@ def check_each_append(way: Way, how: str, kind: type[Cart], resumes: slice) -> N
 @pytest.mark.usefixtures("rushed")
 @pytest.mark.parametrize("how", ["tasks", "calls"])
 @EACH_WAY
-def test_nothing_of_a_state_that_work_at_once_changes_is_lost_or_doubled_by_a_crash(way: Way, how: str) -> None:
+def test_concurrent_changes_of_a_state_are_neither_lost_nor_doubled_by_a_crash(way: Way, how: str) -> None:
     check_each_append(way, how, Cart, slice(0, -1, 10))
 
 
@@ -298,7 +298,7 @@ class Replacing(Counting):
 
 @pytest.mark.parametrize("kind", [Counting, Replacing])
 @EACH_WAY
-def test_what_a_task_shares_is_shared_again_after_a_crash_and_what_is_its_own_stays_so(way: Way, kind: type[Counting]) -> None:
+def test_after_a_crash_a_task_shares_the_same_attributes_as_before(way: Way, kind: type[Counting]) -> None:
     def put(what: str, ctx: SkillContext[Counting]) -> str:
         context = ctx.run_context
         if context.connection is None:
@@ -320,7 +320,7 @@ def test_what_a_task_shares_is_shared_again_after_a_crash_and_what_is_its_own_st
         assert sorted(counts) == sorted([*["number 1", "number 2", "number 3"] * 3, "number 1"])
 
 
-def test_a_bare_text_in_place_of_the_names_of_what_is_a_contexts_own_is_refused() -> None:
+def test_a_text_instead_of_a_list_of_a_contexts_own_attributes_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Odd\.own must be a tuple of names, such as \('connection',\)"):
         type("Odd", (Context,), {"own": "connection"})
 
@@ -359,7 +359,7 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
     assert saved_last(store) == {"items": []}
 
 
-def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_continues() -> None:
+def test_a_task_that_waited_for_a_decision_still_shares_the_state_when_it_continues() -> None:
     waits = threading.Event()
     scripts = {
         "go": [BOTH, command("put", "r"), "<final>done</final>"],
@@ -421,7 +421,7 @@ def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_ta
 
 
 @EACH_WAY
-def test_a_finished_run_gives_its_state_back_too(way: Way) -> None:
+def test_resuming_a_finished_run_restores_its_state_too(way: Way) -> None:
     options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(SHOPPING)}
     assert way.execute(shopper(), "go", run_id="r", context=Cart(), **options).ok
     cart = Cart()

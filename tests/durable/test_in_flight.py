@@ -1,4 +1,4 @@
-"""Calls that had begun and not ended when a run was broken off: nobody knows whether they took effect."""
+"""Calls in progress when a run was interrupted: nobody knows whether they took effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cuts(whole: MemoryStore) -> list[tuple[int, set[str]]]:
 
 @pytest.mark.slow
 @EACH_WAY
-def test_by_default_all_calls_of_all_scopes_are_named_and_nothing_is_changed(whole: MemoryStore, way: Way) -> None:
+def test_by_default_a_resume_reports_all_calls_in_flight_and_changes_nothing(whole: MemoryStore, way: Way) -> None:
     most = 0
     for length, calls in share_of(way, cuts(whole)):
         store, performed = cut(whole, length), Performed()
@@ -72,7 +72,7 @@ def test_by_default_all_calls_of_all_scopes_are_named_and_nothing_is_changed(who
 @pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["skip", "retry", "function"])
 @EACH_WAY
-def test_each_verdict_is_an_event_and_does_what_it_says(whole: MemoryStore, way: Way, verdict: str) -> None:
+def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: MemoryStore, way: Way, verdict: str) -> None:
     def said(call: PendingCall) -> str:
         return "skip" if call.skill in ("look", "ticket") else "retry"
 
@@ -107,7 +107,7 @@ def test_the_model_reads_that_the_outcome_is_unknown() -> None:
     assert not calls
 
 
-def test_what_was_skipped_once_stays_skipped_when_the_run_is_broken_off_again() -> None:
+def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> None:
     store, calls = one_in_flight()
 
     dying = Appends(0, behind=True)
@@ -140,7 +140,7 @@ def test_any_other_verdict_is_the_callers_mistake_and_changes_nothing(way: Way, 
 
 
 @EACH_WAY
-def test_an_idempotent_skill_is_called_again_with_the_same_key_whatever_is_said_of_others(way: Way) -> None:
+def test_an_idempotent_skill_is_always_called_again_with_the_same_key(way: Way) -> None:
     for verdict in ("fail", "skip"):
         store, calls = one_in_flight(idempotent=True)
         assert calls == []
@@ -150,7 +150,7 @@ def test_an_idempotent_skill_is_called_again_with_the_same_key_whatever_is_said_
         assert calls == ["r:0.0"]
 
 
-def test_the_function_sees_the_call_as_it_was_to_be_made() -> None:
+def test_a_verdict_function_gets_the_call_with_its_parameters() -> None:
     seen: list[PendingCall] = []
     store, calls = one_in_flight()
     options: dict[str, Any] = {"provider": provider({"go": [command("pay")]})}
@@ -183,7 +183,7 @@ def one_in_flight(*, idempotent: bool = False) -> tuple[MemoryStore, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["fail", "skip"])
-def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_broken_off(verdict: str) -> None:
+def test_with_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_interrupted(verdict: str) -> None:
     """Each segment dies just before or after one of its appends; the next one continues from there."""
 
     class Died(BaseException):

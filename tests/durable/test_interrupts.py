@@ -1,4 +1,4 @@
-"""Streams, Ctrl-C, how often something is appended, and what is never kept."""
+"""Durable runs: streams, Ctrl-C, the number of appends, and that no credential is stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.ways import LIVE_ONLY
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
-#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+#: seconds after which a test that hangs fails; nothing takes that long otherwise
 PATIENCE = 20
 
 
@@ -111,7 +111,7 @@ def test_a_stream_with_a_store_yields_the_recorded_events_and_live_chunks(is_asy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_stream_left_anywhere_continues_as_a_stream_without_an_input(is_async: bool) -> None:
+def test_a_stream_left_at_any_event_can_be_resumed_as_a_stream(is_async: bool) -> None:
     store = MemoryStore()
     whole_events, whole = streamed(
         is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
@@ -174,7 +174,7 @@ async def turns() -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 3, "workflow_complete", "result"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_has_ended(
+async def test_a_run_cancelled_during_an_append_ends_after_the_append(
     at: int | str, times: int
 ) -> None:
     store = Slow(at)
@@ -216,7 +216,7 @@ def test_an_event_loop_that_ends_waits_for_the_last_append_of_a_run_that_nobody_
     assert [entry["event"] for entry in store.load("r")][-1] == "result"
 
 
-def test_a_store_that_exits_ends_its_run_and_not_the_event_loop() -> None:
+def test_a_system_exit_in_a_store_ends_its_run_but_not_the_event_loop() -> None:
     store = Slow(2, SystemExit(7))
     store.leave.set()
 
@@ -230,7 +230,7 @@ def test_a_store_that_exits_ends_its_run_and_not_the_event_loop() -> None:
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-async def test_a_call_whose_announcement_was_being_appended_when_the_run_was_cancelled_was_not_made(
+async def test_a_call_is_not_made_if_the_run_is_cancelled_while_the_call_is_being_recorded(
     parallel: bool,
 ) -> None:
     paid: list[int] = []
@@ -293,7 +293,7 @@ def test_events_are_in_the_store_even_when_the_run_ends_in_their_observer(is_asy
 
 
 @pytest.mark.parametrize("other", ["closes", "takes", "drops"])
-async def test_a_stream_that_is_closed_has_ended_whoever_else_leaves_it(other: str) -> None:
+async def test_closing_a_stream_waits_for_its_last_append_even_if_others_leave_it_too(other: str) -> None:
     store = Slow("result")
     events = kernai.astream(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
     await anext(events)
@@ -342,7 +342,7 @@ def test_a_stream_without_an_input_needs_a_run_to_continue(is_async: bool) -> No
 # ------------------------------------------------------------------------------------------------------------ Ctrl-C
 
 
-def test_ctrl_c_in_a_skill_is_on_record_and_the_run_continues_later() -> None:
+def test_ctrl_c_in_a_skill_is_recorded_and_the_run_can_be_resumed() -> None:
     store, calls = MemoryStore(), list[str]()
 
     def stop(ctx: SkillContext[Context]) -> str:
@@ -368,7 +368,7 @@ def test_ctrl_c_in_a_skill_is_on_record_and_the_run_continues_later() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True])
-def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_continues_later(behind: bool) -> None:
+def test_ctrl_c_during_an_append_ends_the_run_which_can_be_resumed(behind: bool) -> None:
     whole = kernai.execute(agent(Performed()), "do everything", provider=provider())
     at = 1
     while True:
@@ -387,7 +387,7 @@ def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_co
     assert at > 20
 
 
-def test_an_event_whose_recording_ctrl_c_interrupts_is_stored_once() -> None:
+def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:
     contexts: list[SkillContext[Context]] = []
 
     def look(ctx: SkillContext[Context]) -> str:
@@ -483,7 +483,7 @@ APPENDS: dict[str, tuple[dict[str, list[str]], bool, int]] = {
 @pytest.mark.parametrize("case", APPENDS)
 @pytest.mark.parametrize("asks", [False, True], ids=["", "approved"])
 @EACH_WAY
-def test_nothing_is_appended_more_often_than_it_must_be(case: str, asks: bool, way: Way) -> None:
+def test_the_number_of_appends_is_minimal(case: str, asks: bool, way: Way) -> None:
     scripts, at_once, count = APPENDS[case]
     store = Appends()
     it = agent(Performed(), parallel_skills=at_once, approve=(lambda call: True) if asks else None)
@@ -494,7 +494,7 @@ def test_nothing_is_appended_more_often_than_it_must_be(case: str, asks: bool, w
 
 
 @EACH_WAY
-def test_that_a_run_was_resumed_is_in_the_store_before_its_first_model_call(way: Way) -> None:
+def test_a_resume_is_recorded_before_its_first_model_call(way: Way) -> None:
     scripts = {"go": ["<final>x</final>"]}
     store = Appends()
     way.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")

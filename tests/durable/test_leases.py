@@ -1,4 +1,4 @@
-"""A run is worked on by whoever holds its lease."""
+"""Only the worker that holds the lease of a run may work on it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def info_of(store: MemoryStore | SqliteStore, run_id: str = "r") -> kernai.RunIn
 
 
 @EACH_WAY
-def test_a_run_belongs_to_its_worker_until_it_ends_and_is_busy_for_others_who_call_and_write_nothing(way: Way) -> None:
+def test_a_run_is_busy_for_other_workers_until_its_worker_ends(way: Way) -> None:
     store, seen, other = MemoryStore(), list[str](), MockProvider("<final>other</final>")
 
     def act() -> None:
@@ -79,7 +79,7 @@ def test_a_resume_can_wait_until_the_other_worker_has_ended(way: Way) -> None:
 
 @pytest.mark.parametrize("option", ["lease", "wait"])
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), "30", True])
-def test_seconds_that_cannot_pass_are_refused(option: str, value: object) -> None:
+def test_an_invalid_number_of_seconds_for_a_lease_is_refused(option: str, value: object) -> None:
     with pytest.raises((TypeError, ValueError), match=f"{option} must be a number of seconds above 0"):
         kernai.resume(acting(print), "r", **{"store": one_run(), option: value})  # type: ignore[arg-type]  # the mistake
 
@@ -112,7 +112,7 @@ class Renewing(MemoryStore):
 
 
 @EACH_WAY
-def test_whoever_was_stopped_for_longer_than_the_lease_writes_nothing_and_starts_no_call(
+def test_a_worker_suspended_for_longer_than_its_lease_writes_nothing_and_makes_no_call(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, calls, right = Renewing(lambda number: None), [], leases.boottime
@@ -127,12 +127,12 @@ def test_whoever_was_stopped_for_longer_than_the_lease_writes_nothing_and_starts
         way.execute(it, "go", store=store, run_id="r")
     monkeypatch.undo()
     assert calls == ["act"]
-    assert [one["event"] for one in store.load("r")][-1] == "skill_execute"  # its outcome is not on record
+    assert [one["event"] for one in store.load("r")][-1] == "skill_execute"  # its outcome is not recorded
     assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"
 
 
 @EACH_WAY
-def test_whose_run_another_worker_has_taken_writes_nothing_and_starts_no_call(way: Way) -> None:
+def test_a_worker_whose_run_was_taken_by_another_writes_nothing_and_makes_no_call(way: Way) -> None:
     store, calls = MemoryStore(), []
 
     def act() -> None:
@@ -150,7 +150,7 @@ def test_whose_run_another_worker_has_taken_writes_nothing_and_starts_no_call(wa
 
 
 @EACH_WAY
-def test_a_model_call_is_not_made_again_by_whoever_was_stopped_between_two_tries(
+def test_a_worker_suspended_between_two_attempts_does_not_repeat_the_model_call(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, right = [], leases.boottime
@@ -179,7 +179,7 @@ def test_a_renewal_that_is_refused_ends_the_run_before_its_next_call() -> None:
 
 @EACH_WAY
 @pytest.mark.parametrize("is_away", [False, True])
-def test_a_lease_is_renewed_while_a_call_lasts_longer_also_where_the_store_was_away(way: Way, is_away: bool) -> None:
+def test_a_lease_is_renewed_during_a_long_call_even_if_the_store_was_down(way: Way, is_away: bool) -> None:
     renewed = threading.Event()
 
     def answer(number: int) -> None:
@@ -196,7 +196,7 @@ def test_a_lease_is_renewed_while_a_call_lasts_longer_also_where_the_store_was_a
 
 @EACH_WAY
 @pytest.mark.parametrize("gives_back, heard_of", [(True, True), (False, True), (True, False)])
-def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool, heard_of: bool) -> None:
+def test_a_run_that_fails_can_be_resumed_at_once(way: Way, gives_back: bool, heard_of: bool) -> None:
     class Fails(Appends):
         def release(self, lease: Lease) -> None:
             if not gives_back:
@@ -210,7 +210,7 @@ def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool
     assert way.resume(acting(lambda: None), "r", store=store).text == "done"
 
 
-def test_a_run_that_is_dropped_in_the_middle_is_renewed_no_more() -> None:
+def test_the_lease_of_a_closed_stream_is_given_back() -> None:
     store = MemoryStore()
     events = kernai.stream(acting(lambda: None), "go", store=store, run_id="r")
     for event in events:
@@ -223,7 +223,7 @@ def test_a_run_that_is_dropped_in_the_middle_is_renewed_no_more() -> None:
 # ------------------------------------------------------------------------------------------------------ who is dead
 
 
-def test_a_process_that_is_gone_is_dead_and_nobody_else() -> None:
+def test_only_a_process_that_has_ended_counts_as_dead() -> None:
     gone = subprocess.run(
         [sys.executable, "-c", "from kernai.durable.lease import new_worker; print(new_worker())"],
         capture_output=True, text=True, check=True,
@@ -260,7 +260,7 @@ def test_a_forked_child_renews_nothing_of_its_parent() -> None:
 
 @EACH_WAY
 @pytest.mark.parametrize("lease", [0.3, 30])
-def test_somebody_elses_request_to_cancel_ends_the_run_with_its_reason(way: Way, lease: float) -> None:
+def test_a_cancel_request_from_elsewhere_ends_the_run_with_its_reason(way: Way, lease: float) -> None:
     store = Renewing(lambda number: None)
 
     def act(ctx: SkillContext) -> str:
@@ -285,7 +285,7 @@ PAYING = {"go": [command("pay", '{"amount": 3}'), "<final>done</final>"]}
 @pytest.mark.parametrize("decision, passed, paid", [
     (True, {}, [3]), (False, {}, []), ({"params": {"amount": 2}}, {}, [2]), (True, {"0.0": "no"}, []),
 ])
-def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes_without_another(
+def test_a_stored_decision_is_used_by_a_resume_without_its_own(
     way: Way, decision: object, passed: dict[str, str], paid: list[object]
 ) -> None:
     store, done = MemoryStore(), list[object]()
@@ -298,7 +298,7 @@ def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes_without_ano
 
 
 @EACH_WAY
-def test_a_kept_decision_that_proves_invalid_is_dropped_and_the_run_waits_with_why(way: Way) -> None:
+def test_an_invalid_stored_decision_is_dropped_and_the_run_waits_and_says_why(way: Way) -> None:
     store, done = MemoryStore(), list[object]()
     way.execute(payer(done, provider=provider(PAYING)), "go", store=store, run_id="r")
     store.decide("r", "0.0", {"params": {"sum": 2}})
@@ -315,7 +315,7 @@ def test_a_kept_decision_that_proves_invalid_is_dropped_and_the_run_waits_with_w
 
 @EACH_WAY
 @pytest.mark.parametrize("decision, calls", [(True, 2), ("it was done by hand", 1)])
-def test_what_becomes_of_a_call_in_flight_can_be_decided_as_an_approval_is(way: Way, decision: object, calls: int) -> None:
+def test_a_call_in_flight_can_be_decided_on_like_an_approval(way: Way, decision: object, calls: int) -> None:
     store, whole, made = MemoryStore(), MemoryStore(), list[str]()
 
     def act(ctx: SkillContext) -> None:

@@ -142,7 +142,7 @@ def test_a_pause_in_an_agent_or_in_tasks_waits_there(way: Way, hook: str) -> Non
 @pytest.mark.parametrize("kind", [CallModel, CallSkill, CallProtocol])
 @pytest.mark.parametrize("refusal", [False, "no money"])
 @EACH_WAY
-def test_what_a_middleware_paused_and_somebody_refused_is_not_made(way: Way, refusal: bool | str, kind: Any) -> None:
+def test_a_refused_call_that_a_middleware_paused_is_not_made(way: Way, refusal: bool | str, kind: Any) -> None:
     def pause(effect: Any) -> Any:
         if isinstance(effect, kind) and effect.approval is None:
             raise Pause("may it?")
@@ -163,7 +163,7 @@ def test_what_a_middleware_paused_and_somebody_refused_is_not_made(way: Way, ref
 
 
 @EACH_WAY
-def test_a_decision_may_change_the_parameters_of_what_a_middleware_paused_and_the_middleware_sees_them(way: Way) -> None:
+def test_a_middleware_sees_the_parameters_that_a_decision_changed(way: Way) -> None:
     seen: list[Any] = []
 
     def pause(effect: Any) -> Any:
@@ -185,7 +185,7 @@ def test_a_decision_may_change_the_parameters_of_what_a_middleware_paused_and_th
 
 @pytest.mark.parametrize("error", [Stop("guardrail", "late"), Pause("late"), ValueError("late")])
 @EACH_WAY
-def test_what_a_hook_raises_when_the_run_has_ended_changes_nothing(way: Way, error: BaseException) -> None:
+def test_an_exception_in_a_hook_after_the_end_of_the_run_changes_nothing(way: Way, error: BaseException) -> None:
     def end(self: Hooks, run: Any, result: Any) -> None:
         raise error
 
@@ -194,7 +194,7 @@ def test_what_a_hook_raises_when_the_run_has_ended_changes_nothing(way: Way, err
 
 
 @EACH_WAY
-def test_a_pause_where_no_call_can_wait_is_an_error_that_says_so(way: Way) -> None:
+def test_a_pause_outside_of_a_call_is_an_error_that_says_so(way: Way) -> None:
     def instructions(*_: Any) -> str:
         raise Pause("never")
 
@@ -263,7 +263,7 @@ def test_a_call_whose_time_has_come_is_made_again_without_a_decision(store: Any,
 
 
 @EACH_WAY
-def test_before_its_time_a_call_waits_and_a_decision_comes_first(store: Any, way: Way) -> None:
+def test_before_its_time_a_call_waits_unless_it_is_decided_on(store: Any, way: Way) -> None:
     acts = Acts(FUTURE)
     way.execute(acts.agent, "go", store=store, run_id="r")
     length = len(store.load("r"))
@@ -274,7 +274,7 @@ def test_before_its_time_a_call_waits_and_a_decision_comes_first(store: Any, way
 
 
 @EACH_WAY
-def test_a_decision_wins_over_a_time_that_has_come(way: Way) -> None:
+def test_a_decision_takes_precedence_over_a_time_that_has_come(way: Way) -> None:
     acts, store = Acts(PAST), MemoryStore()
     way.execute(acts.agent, "go", store=store, run_id="r")
     assert [one.due for one in store.runs(due=True)] == [("0.0",)]
@@ -284,7 +284,7 @@ def test_a_decision_wins_over_a_time_that_has_come(way: Way) -> None:
 
 
 @EACH_WAY
-def test_time_is_no_consent(way: Way) -> None:
+def test_a_call_that_needs_approval_is_not_made_when_its_time_has_come(way: Way) -> None:
     made: list[str] = []
     store: RunStore = MemoryStore()
 
@@ -326,7 +326,7 @@ def test_a_model_call_may_wait_for_a_time(way: Way) -> None:
     assert way.resume(it, "r", store=store, approvals={"0": True}).text == "done"
 
 
-def test_a_process_that_dies_after_it_was_woken_wakes_again() -> None:
+def test_a_run_whose_process_died_after_it_was_woken_is_woken_again() -> None:
     whole, store, acts = MemoryStore(), MemoryStore(), Acts(PAST, idempotent=True)
     kernai.execute(acts.agent, "go", store=whole, run_id="r")
     kernai.resume(acts.agent, "r", store=whole)
@@ -339,7 +339,7 @@ def test_a_process_that_dies_after_it_was_woken_wakes_again() -> None:
 
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-9))], ids=str)
-def test_the_last_moment_of_all_is_no_time_that_has_come(store: Any, zone: timezone) -> None:
+def test_the_latest_possible_time_counts_as_not_yet_come(store: Any, zone: timezone) -> None:
     acts = Acts(datetime.max.replace(tzinfo=zone))
     assert kernai.execute(acts.agent, "go", store=store, run_id="r").stop_reason == "interrupt"
     assert kernai.resume(acts.agent, "r", store=store).stop_reason == "interrupt"
@@ -380,7 +380,7 @@ class Asked:
 ])  # fmt: skip
 @AT_ONCE
 @EACH_WAY
-def test_the_host_is_asked_before_an_agent_is_called(way: Way, at_once: bool, said: Any, heard: list[str]) -> None:
+def test_approve_is_called_before_a_sub_agent_is_called(way: Way, at_once: bool, said: Any, heard: list[str]) -> None:
     case = Asked(said, at_once)
     result = way.execute(case.agent, "go", run_id="r", **case.options)
     assert case.asked == [("0.0", "clerk", {"input": "one"}), ("0.1", "clerk", {"input": "two"})]
@@ -392,7 +392,7 @@ def test_the_host_is_asked_before_an_agent_is_called(way: Way, at_once: bool, sa
 @pytest.mark.slow
 @AT_ONCE
 @EACH_WAY
-def test_the_call_of_an_agent_waits_and_continues_as_decided_after_any_cut(way: Way, at_once: bool) -> None:
+def test_a_waiting_call_of_a_sub_agent_continues_as_decided_wherever_it_was_cut_off(way: Way, at_once: bool) -> None:
     case = Asked(Pause("may it?"), at_once)
     result = way.execute(case.agent, "go", run_id="r", **case.options)
     assert case.scopes() == set(), "nothing of it has begun"

@@ -219,7 +219,7 @@ with SqliteStore(path) as store:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system limits no files")
-def test_a_file_that_may_not_grow_fails_the_append_and_nothing_else(started: Start, tmp_path: Path) -> None:
+def test_a_file_size_limit_fails_only_the_append(started: Start, tmp_path: Path) -> None:
     (lines,) = finished(started("""
 import resource
 path = sys.argv[1]
@@ -232,7 +232,7 @@ def make_room():
     assert lines[1] == "0 2"
 
 
-def test_a_full_disk_fails_the_append_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_fails_only_the_append(tmp_path: Path) -> None:
     own_disk = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500k none "$0" && exec "$@"', str(tmp_path)]
     if not shutil.which("unshare") or subprocess.run([*own_disk, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount a small disk")
@@ -253,7 +253,7 @@ def make_room():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes there")
-def test_a_folder_that_cannot_be_written_is_reported(started: Start) -> None:
+def test_a_folder_without_write_permission_is_reported(started: Start) -> None:
     with tempfile.TemporaryDirectory() as name:  # not below `tmp_path`, where another user may not even look
         folder = Path(name)
         with SqliteStore(folder / "runs.db") as store:
@@ -279,7 +279,7 @@ for name in ("new/runs.db", "runs.db"):
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="root alone can be two users")
-def test_whoever_only_looks_into_the_store_of_another_leaves_it_to_its_owner(started: Start) -> None:
+def test_only_the_owner_may_use_a_store_and_others_leave_no_files_beside_it(started: Start) -> None:
     code = """
 os.setuid(int(sys.argv[2]))
 try:
@@ -302,7 +302,7 @@ except KernaiError as error:
         assert finished(started(code, path, owner))[0][0] == "['r']"
 
 
-def test_ctrl_c_between_appends_leaves_whole_appends(started: Start, tmp_path: Path) -> None:
+def test_ctrl_c_between_appends_leaves_complete_appends(started: Start, tmp_path: Path) -> None:
     program = started("""
 with SqliteStore(sys.argv[1], "process") as store:
     try:
@@ -411,5 +411,5 @@ def test_runs_whose_processes_are_killed_end_the_same_and_nothing_is_lost_or_dou
 
 @pytest.mark.slow
 @pytest.mark.parametrize("presses", [["--times", "500"], ["--times", "100", "--twice"]], ids=["once", "twice"])
-def test_ctrl_c_at_any_moment_reaches_the_caller_and_leaves_what_can_be_resumed_and_no_thread(presses: list[str]) -> None:
+def test_after_ctrl_c_at_any_moment_the_run_can_be_resumed_and_no_thread_is_left(presses: list[str]) -> None:
     assert check_harness(Path(__file__).with_name("interrupts.py"), *presses) == ""

@@ -167,7 +167,7 @@ MORE = range(3, 3 + settings().max_examples // 3)
 
 
 @pytest.mark.parametrize("seeds", [SOME, pytest.param(MORE, marks=pytest.mark.slow)])
-def test_a_random_run_that_is_stopped_at_random_continues_to_its_end(seeds: range) -> None:
+def test_a_random_run_stopped_at_random_moments_can_be_resumed_to_its_end(seeds: range) -> None:
     ended: Counter[str] = Counter()
     for seed in seeds:
         run = RandomRun(seed)

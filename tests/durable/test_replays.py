@@ -140,7 +140,7 @@ def test_the_recording_of_a_scenario_replays(
 @pytest.mark.slow
 @DRIVERS
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_an_example_runs_replays(
+def test_the_recordings_of_an_example_replay(
     name: str, is_async: bool, captured: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where some leave their files
@@ -182,14 +182,14 @@ def test_a_recording_replays_in_memory_and_out_of_each_kind_of_file(way: Way, tm
 
 
 @pytest.mark.parametrize("recording", [5, [1], [None]])
-def test_what_is_no_recording_is_the_callers_mistake(recording: Any) -> None:
+def test_replaying_anything_but_a_recording_is_an_error(recording: Any) -> None:
     with pytest.raises(TypeError, match="recording must"):
         kernai.replay(agent(Performed()), recording=recording)
     with pytest.raises(kernai.KernaiError, match="has no run_start"):
         kernai.replay(agent(Performed()), recording=[])
 
 
-def test_of_several_runs_in_one_file_one_is_named(tmp_path: Path) -> None:
+def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path) -> None:
     lines = tmp_path / "runs.jsonl"
     recorder = Recorder(JsonlSink(lines))
     for run_id in ("one", "two"):
@@ -204,7 +204,7 @@ def test_of_several_runs_in_one_file_one_is_named(tmp_path: Path) -> None:
         assert_replays(agent(Performed()), lines, "three")
 
 
-def test_an_agent_that_decides_otherwise_fails_the_test_with_the_first_event_that_differs(whole: MemoryStore) -> None:
+def test_replaying_with_an_agent_that_decides_differently_names_the_first_different_event(whole: MemoryStore) -> None:
     with pytest.raises(AssertionError, match=r"event \d+ \(skill_execute, step 0 of the root\)"):
         assert_replays(agent(Performed(), skills=None), whole.load("r"))
 
@@ -220,7 +220,7 @@ def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes(whole: M
 
 @pytest.mark.parametrize("given", [{}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1},
                                    {"run_id": "r", "store": "runs.db"}])
-def test_replay_wants_one_thing_to_replay(given: dict[str, Any]) -> None:
+def test_replay_needs_exactly_one_recording(given: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=r"replay needs|unexpected keyword argument 'other'|store must be"):
         kernai.replay(agent(Performed()), **given)
 
@@ -250,7 +250,7 @@ def reworded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @EACH_WAY
-def test_a_run_that_was_recorded_in_other_words_is_resumed_and_replayed_and_keeps_those(
+def test_a_run_recorded_with_other_prompts_is_resumed_and_replayed_and_keeps_them(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore()
@@ -288,7 +288,7 @@ def test_a_conversation_full_of_corrections_continues_with_another_input(
 
 
 @EACH_WAY
-def test_a_run_that_all_its_steps_have_ended_continues_whatever_that_is_called_now(
+def test_a_run_that_ended_at_max_steps_can_be_continued_whatever_its_error_says(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, it = MemoryStore(), Agent(instructions="x", on_prose="correct", skills=[Skill("look", execute=lambda: "x")], max_steps=1)
@@ -315,7 +315,7 @@ DEFAULTS: dict[str, tuple[Any, Any, list[Any]]] = {
 
 @pytest.mark.parametrize("option", DEFAULTS)
 @EACH_WAY
-def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: Way) -> None:
+def test_recorded_steps_are_replayed_with_the_options_they_were_made_with(option: str, way: Way) -> None:
     before, after, said = DEFAULTS[option]
     last = LlmResponse("1</block>" if option == "on_truncated" else "<final>1</final>", 1)
     wiped: list[str] = []
@@ -347,7 +347,7 @@ def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: 
 
 
 @EACH_WAY
-def test_a_plan_of_many_tasks_that_is_on_record_stays_one(way: Way) -> None:
+def test_a_recorded_plan_with_too_many_tasks_stays_valid(way: Way) -> None:
     asked = json.dumps({"tasks": [{"id": str(at), "input": "do"} for at in range(60)]})
 
     def answers() -> MockProvider:
@@ -368,7 +368,7 @@ def test_a_plan_of_many_tasks_that_is_on_record_stays_one(way: Way) -> None:
 
 
 @EACH_WAY
-def test_what_was_resumed_under_other_options_was_decided_by_those(way: Way) -> None:
+def test_steps_recorded_after_a_resume_are_replayed_with_the_options_of_that_resume(way: Way) -> None:
     store, skills = MemoryStore(), [Skill("look", execute=lambda: "seen", inputs={})]
     accepts, corrects = (Agent(instructions="x", skills=skills, on_prose=value) for value in ("accept", "correct_once"))
 
@@ -392,7 +392,7 @@ def test_what_was_resumed_under_other_options_was_decided_by_those(way: Way) -> 
 
 
 @EACH_WAY
-def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> None:
+def test_a_recorded_answer_that_would_now_be_a_draft_stays_an_answer(way: Way) -> None:
     it, draft = Agent(instructions="x"), '<block type="json">{"draft": true}</block>'
     options: dict[str, Any] = {"provider": provider({"go": ["prose", draft, "<final>two</final>"]})}
     store, older = MemoryStore(), MemoryStore()

@@ -120,7 +120,7 @@ def check_resumed(way: Way, store: Store, whole: Whole) -> Performed:
     return performed
 
 
-def test_a_long_run_with_everything_in_it_is_on_record(whole: Whole) -> None:
+def test_the_long_run_has_every_kind_of_event(whole: Whole) -> None:
     kinds = Counter(entry["event"] for entry in whole.entries)
     assert len(whole.entries) >= 120
     for kind in ("protocol_result", "skill_error", "task_complete", "builtin_result", "block_incomplete", "progress"):
@@ -138,7 +138,7 @@ def by_kind(whole: Whole) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-def test_cut_after_any_event_and_after_each_kind_of_event_in_each_way_it_continues_to_the_same_end(whole: Whole) -> None:
+def test_a_run_cut_off_after_any_event_continues_to_the_same_end(whole: Whole) -> None:
     again, resumed = 0, set()
     for lengths in by_kind(whole).values():
         times = max(len(lengths), len(WAYS))
@@ -150,7 +150,7 @@ def test_cut_after_any_event_and_after_each_kind_of_event_in_each_way_it_continu
 
 
 @pytest.mark.slow
-def test_cut_in_a_database_after_each_kind_of_event_it_continues_to_the_same_end(whole: Whole, tmp_path: Path) -> None:
+def test_a_run_in_a_database_cut_off_after_each_kind_of_event_continues_to_the_same_end(whole: Whole, tmp_path: Path) -> None:
     for lengths, way in zip(by_kind(whole).values(), cycle(WAYS), strict=False):
         length = lengths[len(lengths) // 2]
         with SqliteStore(tmp_path / f"{length}.db", durability="process") as store:
@@ -158,12 +158,12 @@ def test_cut_in_a_database_after_each_kind_of_event_it_continues_to_the_same_end
             check_resumed(way, store, whole)
 
 
-def test_cut_after_some_events_it_continues_in_one_way_or_another(whole: Whole) -> None:
+def test_a_run_cut_off_after_some_events_continues_to_the_same_end(whole: Whole) -> None:
     for length, way in zip(range(1, len(whole.entries) + 1, 15), cycle(WAYS), strict=False):
         check_resumed(way, cut(whole.store, length), whole)
 
 
-def test_a_finished_run_gives_its_result_and_calls_nothing(whole: Whole) -> None:
+def test_resuming_a_finished_run_returns_its_result_and_calls_nothing(whole: Whole) -> None:
     store, performed = cut(whole.store, len(whole.entries)), Performed()
     result = kernai.resume(agent(performed, instructions="You are another by now."), "r", store=store)
     assert result == whole.result
@@ -186,7 +186,7 @@ def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from
 
 
 @pytest.mark.parametrize("on_prose", ["accept", "correct"])
-def test_a_finished_plan_says_again_which_of_its_tasks_failed(on_prose: Any) -> None:
+def test_resuming_a_finished_plan_reports_again_which_tasks_failed(on_prose: Any) -> None:
     """The conversation may go on, and the model is to answer from the rest."""
     it = Agent(instructions="x", provider=MockProvider("done"), on_prose=on_prose)
     lost = {"b": Agent(instructions="x", provider=MockProvider("").fail_on_step(0, ProviderError("lost")))}
@@ -206,7 +206,7 @@ def cancelled_at(at: int, way: Way) -> MemoryStore:
 
 
 @pytest.mark.parametrize("beside", ["text", Message("user", "a message"), SkillResult("parts", metadata={"n": 1})], ids=repr)
-def test_a_run_that_a_call_has_ended_with_an_answer_gives_the_same_messages_again(beside: Any) -> None:
+def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messages(beside: Any) -> None:
     def stop() -> str:
         raise Stop("final", "enough")
 
@@ -223,7 +223,7 @@ def test_a_run_that_a_call_has_ended_with_an_answer_gives_the_same_messages_agai
 
 
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 21])
-def test_cancelled_at_any_event_it_continues_to_the_same_end(whole: Whole, step: int) -> None:
+def test_a_run_cancelled_at_any_event_continues_to_the_same_end(whole: Whole, step: int) -> None:
     ends = set()
     for at, way in zip(range(1, len(whole.entries) + 1, step), cycle(WAYS), strict=False):
         store = cancelled_at(at, way)
@@ -236,7 +236,7 @@ def test_cancelled_at_any_event_it_continues_to_the_same_end(whole: Whole, step:
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 10])
-def test_where_any_append_fails_the_caller_gets_the_error_and_the_run_can_continue(whole: Whole, step: int) -> None:
+def test_if_any_append_fails_the_caller_gets_the_error_and_the_run_can_be_resumed(whole: Whole, step: int) -> None:
     at, ways = 2, cycle(WAYS)
     while True:
         store, way = Appends(at - 1), next(ways)
@@ -290,7 +290,7 @@ BILLS: dict[str, tuple[dict[str, Any], list[tuple[str, ...] | list[str]], tuple[
 @pytest.mark.slow
 @pytest.mark.parametrize("bill", BILLS)
 @EACH_WAY
-def test_the_usage_of_failed_calls_stays_on_the_bill(bill: str, way: Way) -> None:
+def test_the_usage_of_failed_calls_is_still_counted_after_a_resume(bill: str, way: Way) -> None:
     changes, segments, (failed, made) = BILLS[bill]
     it, store, recorder = Agent(instructions="x", model=PRICED, **changes), MemoryStore(), Recorder()
     options: dict[str, Any] = {"store": store, "recorder": recorder}
@@ -322,7 +322,7 @@ def test_the_usage_of_failed_calls_stays_on_the_bill(bill: str, way: Way) -> Non
         assert kernai.replay(it, "s", store=store).result == forked
 
 
-def test_what_failed_attempts_used_counts_against_the_limits_before_the_next_one() -> None:
+def test_the_usage_of_failed_attempts_counts_against_the_limits() -> None:
     it = Agent(instructions="x", model=PRICED, middleware=[retry(9, first_wait=0)])
     down = Script(DOWN)
     result = kernai.execute(it, "go", provider=down, limits=Limits(max_tokens=250))
@@ -333,7 +333,7 @@ def test_what_failed_attempts_used_counts_against_the_limits_before_the_next_one
     "limits", [Limits(max_tokens=107), Limits(max_cost=0.0001), Limits(max_calls=0), Limits(timeout=0)]
 )
 @EACH_WAY
-def test_a_model_is_not_called_again_where_a_limit_is_used_up_by_what_failed(limits: Limits, way: Way) -> None:
+def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits: Limits, way: Way) -> None:
     it, store = Agent(instructions="x", model=PRICED), MemoryStore()
     way.execute(it, "go", store=store, run_id="r", provider=Script(DOWN))
     fine = Script("<final>ok</final>")
@@ -348,7 +348,7 @@ def test_a_model_is_not_called_again_where_a_limit_is_used_up_by_what_failed(lim
 
 @AT_ONCE
 @EACH_WAY
-def test_a_run_that_is_to_stop_makes_no_call_that_was_approved_and_the_next_resume_does(way: Way, at_once: bool) -> None:
+def test_an_approved_call_is_not_made_by_a_run_that_must_stop_but_by_the_next_resume(way: Way, at_once: bool) -> None:
     paid: list[int] = []
     stopped = threading.Event()
     stopped.set()
@@ -366,7 +366,7 @@ def test_a_run_that_is_to_stop_makes_no_call_that_was_approved_and_the_next_resu
 
 
 @EACH_WAY
-def test_a_run_that_is_cancelled_while_somebody_is_asked_does_not_make_the_call(way: Way) -> None:
+def test_a_call_is_not_made_if_the_run_is_cancelled_while_approve_runs(way: Way) -> None:
     paid: list[str] = []
     stopped = threading.Event()
 
@@ -381,7 +381,7 @@ def test_a_run_that_is_cancelled_while_somebody_is_asked_does_not_make_the_call(
 
 
 @EACH_WAY
-def test_a_model_call_that_was_approved_is_not_made_by_a_run_that_is_to_stop(way: Way) -> None:
+def test_an_approved_model_call_is_not_made_by_a_run_that_must_stop(way: Way) -> None:
     def pausing(effect: Any) -> Any:
         if isinstance(effect, kernai.middleware.CallModel) and effect.approval is None:
             raise Pause("dear")

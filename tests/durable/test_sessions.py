@@ -89,7 +89,7 @@ def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way
     assert [one.status for one in store.runs()] == ["final"]
 
 
-def test_each_turn_of_a_session_keeps_what_is_new_and_no_more() -> None:
+def test_each_turn_of_a_session_stores_only_what_is_new() -> None:
     store, options = MemoryStore(), talk()
     result = kernai.execute(talker([], instructions="x0"), "say 0", store=store, run_id="r", **options)
     for turn in range(1, 9):
@@ -103,7 +103,7 @@ def test_each_turn_of_a_session_keeps_what_is_new_and_no_more() -> None:
 
 @pytest.mark.slow
 @EACH_WAY
-def test_a_session_cut_after_any_event_continues_to_the_same_end(way: Way) -> None:
+def test_a_session_cut_off_after_any_event_continues_to_the_same_end(way: Way) -> None:
     store, notes = MemoryStore(), list[str]()
     options = talk()
     way.execute(talker(notes), "say 0", store=store, run_id="r", **options)
@@ -153,7 +153,7 @@ def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) ->
 
 
 @pytest.mark.parametrize("given", ["", [], [5], 5, [b"x"]])
-def test_an_input_that_is_none_is_the_callers_mistake_and_changes_nothing(given: Any) -> None:
+def test_an_invalid_input_is_an_error_and_changes_nothing(given: Any) -> None:
     store = MemoryStore()
     kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
     before = store.load("r")
@@ -192,7 +192,7 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
     assert replayed(talker([]), "r", store=store) == result
 
 
-def test_what_is_pending_is_decided_before_the_user_continues() -> None:
+def test_pending_calls_must_be_decided_before_the_next_input() -> None:
     store = MemoryStore()
     it = payer([])
     options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
@@ -236,7 +236,7 @@ def test_a_fork_has_the_media_up_to_its_step_alone() -> None:
         assert store.load_media(f"f{step}") == pictures[:step + 1]
 
 
-def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
+def test_forking_a_run_or_step_that_does_not_exist_is_an_error() -> None:
     store = MemoryStore()
     kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
     for step in (2, -1, None, "0", True, [0]):
@@ -265,7 +265,7 @@ def test_a_paused_run_takes_decisions_and_an_input_at_once_and_continues_from_th
     assert paid == [1]
 
 
-def test_what_a_turn_left_undone_in_a_task_stays_undone_when_later_turns_are_resumed() -> None:
+def test_work_that_a_turn_left_undone_in_a_task_stays_undone_in_later_turns() -> None:
     plan = '<block type="plan">{"tasks": [{"id": "a", "input": "task a"}]}</block>'
     answers: dict[str, str | Exception] = {"one": plan, "task a": command("look", "1"), "two": ProviderError("vendor down")}
     looked: list[str] = []
@@ -370,7 +370,7 @@ class AsyncStore(MemoryStore):
 
 
 @EACH_WAY
-def test_a_resume_of_what_is_not_there_is_a_clear_error(way: Way) -> None:
+def test_resuming_a_run_that_does_not_exist_is_a_clear_error(way: Way) -> None:
     with pytest.raises(KernaiError, match="the store has no run 'x'"):
         way.resume(talker([]), "x", store=MemoryStore())
     with pytest.raises(TypeError, match="store must be a store"):
@@ -403,7 +403,7 @@ def test_an_unfinished_answer_does_not_begin_the_answer_to_the_next_question(way
 
 
 @EACH_WAY
-def test_a_question_that_is_asked_again_is_no_loop(way: Way) -> None:
+def test_asking_the_same_question_again_is_not_a_loop(way: Way) -> None:
     store, limits = MemoryStore(), Limits(repeated_calls=2)
     for turn in range(4):
         asked = way.resume if turn else way.execute
@@ -449,7 +449,7 @@ def test_a_typed_answer_is_read_again_as_it_was_read(repair: Any) -> None:
 
 
 @pytest.mark.parametrize("tags, warned", [({"order": "43"}, False), (None, False), (["order 43"], True), ("order", True)])
-def test_tags_that_no_run_can_be_found_by_are_warned_of(tags: Any, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_logged_about_tags_that_cannot_be_searched_for(tags: Any, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     kernai.execute(Agent(instructions="", provider=MockProvider("done")), "Go.", store=store, run_id="r", metadata={"tags": tags})
     info = store.info("r")

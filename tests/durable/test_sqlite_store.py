@@ -54,7 +54,7 @@ def altered(path: Path, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("before", [None, 0o644, 0o666], ids=["no file", "readable by all", "writable by all"])
-def test_the_file_and_those_beside_it_are_for_their_owner_alone(path: Path, before: int | None) -> None:
+def test_only_the_owner_can_read_the_file_and_those_beside_it(path: Path, before: int | None) -> None:
     mask = os.umask(0)
     try:
         if before is not None:
@@ -114,7 +114,7 @@ def test_a_relative_path_keeps_its_meaning(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("content", [b"not a database, but longer than its header would be" * 9, b"SQLite format 3\0" * 99])
-def test_a_file_that_is_no_database_is_left_as_it_is(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     path.chmod(0o664)
     with pytest.raises(KernaiError, match=re.escape(str(path))):
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_database_is_left_as_it_is(path: Path, content: bytes)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (content, 0o664)
 
 
-def test_a_database_of_another_program_is_left_as_it_is(path: Path) -> None:
+def test_a_database_of_another_program_is_left_unchanged(path: Path) -> None:
     altered(path, "CREATE TABLE books (title TEXT)")
     path.chmod(0o664)
     before = path.read_bytes()
@@ -152,7 +152,7 @@ PRAGMA user_version = 1;
 """
 
 
-def test_a_file_from_before_there_were_leases_is_used_as_it_is(path: Path) -> None:
+def test_a_file_of_a_version_without_leases_can_be_used(path: Path) -> None:
     old = sqlite3.connect(path)
     old.executescript(OLD_SCHEMA)
     for run_id, status in (("w", "waiting"), ("r", "running"), ("damaged", "final")):
@@ -173,7 +173,7 @@ def test_a_file_from_before_there_were_leases_is_used_as_it_is(path: Path) -> No
             assert len(store.load("r")) == seq + 1
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_using_a_closed_store_is_an_error_that_says_so(path: Path) -> None:
     with SqliteStore(path) as store:
         store.append("r", 0, [entry()], [])
     store.close()
@@ -184,7 +184,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
-def test_nothing_is_appended_to_a_file_that_is_gone(path: Path, store: SqliteStore, replaced: bool) -> None:
+def test_appending_to_a_removed_file_is_an_error(path: Path, store: SqliteStore, replaced: bool) -> None:
     store.append("r", 0, [entry()], [])
     os.rename(path, path.with_suffix(".old"))
     if replaced:
@@ -229,7 +229,7 @@ JSON_DATA = st.recursive(
 
 
 @pytest.mark.slow
-def test_every_entry_comes_back_as_its_recording_would(store: SqliteStore) -> None:
+def test_every_entry_is_loaded_as_it_was_recorded(store: SqliteStore) -> None:
     @given(st.lists(JSON_DATA, min_size=1, max_size=5))
     def check(values: list[Any]) -> None:
         entries = [entry(data=value) for value in values]
@@ -243,7 +243,7 @@ def test_every_entry_comes_back_as_its_recording_would(store: SqliteStore) -> No
 
 
 @pytest.mark.slow
-def test_large_entries_and_media_come_back_whole(store: SqliteStore) -> None:
+def test_large_entries_and_media_are_loaded_completely(store: SqliteStore) -> None:
     text, payload = "\ud800" + "x" * 5_000_000, bytes(5_000_000)
     store.append("r", 0, [entry(data=text)], [Media.from_bytes(payload, mime_type="video/mp4")])
     assert store.load("r")[0]["data"] == text
@@ -337,7 +337,7 @@ def test_a_store_in_a_folder_that_may_only_be_read_is_opened_for_reading() -> No
 @pytest.mark.parametrize("name, message", [
     ("open-runs.db", "copy both into another one"), ("old.db", "written by an older kernai"), ("empty.db", "an older kernai"),
 ])
-def test_a_file_that_would_have_to_be_changed_to_be_read_says_so(name: str, message: str) -> None:
+def test_a_read_only_file_that_needs_recovery_is_an_error_that_says_so(name: str, message: str) -> None:
     with folder_that_may_only_be_read() as folder, pytest.raises(KernaiError, match=f"{name}.* {message}"):
         SqliteStore(folder / name)
 
@@ -426,7 +426,7 @@ def test_a_damaged_entry_is_reported_and_those_before_it_stay_readable(path: Pat
         ("DELETE FROM runs WHERE run_id = 'r'", 61),
     ],
 )
-def test_an_entry_that_is_lost_or_changed_is_noticed(path: Path, whole: bytes, statement: str, entry_number: int) -> None:
+def test_a_lost_or_changed_entry_is_detected(path: Path, whole: bytes, statement: str, entry_number: int) -> None:
     path.write_bytes(whole)
     altered(path, statement)
     with SqliteStore(path) as store, pytest.raises(RunDamagedError, match=f"entry {entry_number} of run 'r'") as caught:
@@ -442,7 +442,7 @@ def test_an_entry_that_is_lost_or_changed_is_noticed(path: Path, whole: bytes, s
         ("DELETE FROM media WHERE rowid = 8", "not all of them are there", MEDIA[:7]),
     ],
 )
-def test_media_that_are_lost_or_changed_are_named(path: Path, whole: bytes, statement: str, message: str, left: list[Media]) -> None:
+def test_lost_or_changed_media_are_reported(path: Path, whole: bytes, statement: str, message: str, left: list[Media]) -> None:
     path.write_bytes(whole)
     altered(path, statement)
     with SqliteStore(path) as store, pytest.raises(RunDamagedError, match=f"cannot load media of run 'r'.*{message}") as caught:
@@ -477,7 +477,7 @@ def checked(path: Path, damaged: bytes) -> str:
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_is_noticed_or_does_no_harm(path: Path, whole: bytes) -> None:
+def test_a_flipped_bit_is_detected_or_harmless(path: Path, whole: bytes) -> None:
     random = Random(7)
     outcomes: dict[str, int] = {}
     for at in range(0, len(whole), 41):
@@ -491,7 +491,7 @@ def test_a_flipped_bit_is_noticed_or_does_no_harm(path: Path, whole: bytes) -> N
     assert outcomes["media"] > 30
 
 
-def test_a_file_that_was_cut_short_is_noticed(path: Path, whole: bytes) -> None:
+def test_a_truncated_file_is_detected(path: Path, whole: bytes) -> None:
     for length in itertools.chain(range(2, len(whole), 1500), [len(whole) - 1]):
         assert checked(path, whole[:length]) not in ("nothing", "a file without its name")
 

@@ -52,7 +52,7 @@ def stops(store: MemoryStore) -> list[tuple[str, str, str]]:
 
 
 @EACH_WAY
-def test_a_stop_beside_a_call_that_waits_ends_the_run_once_that_is_decided(way: Way) -> None:
+def test_a_stop_beside_a_waiting_call_ends_the_run_once_the_call_is_decided(way: Way) -> None:
     def guard() -> str:
         raise Stop("guardrail", "not that")
 
@@ -79,7 +79,7 @@ STOPPED_IN_A_CLERK: dict[str, Sequence[tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("why", STOPPED_IN_A_CLERK)
-def test_what_is_written_because_the_whole_run_stops_says_so_and_a_resume_leaves_out_that_and_no_more(why: str) -> None:
+def test_a_resume_leaves_out_exactly_the_events_written_because_the_run_stopped(why: str) -> None:
     """The clerk ends for that reason, after its first call."""
     stop, done, store = threading.Event(), [], MemoryStore()
 
@@ -136,7 +136,7 @@ def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
     assert (again.stop_reason, str(again.error)) == (reason, store.load("r")[-1]["data"]["error"])
 
 
-def test_a_part_that_ends_like_ctrl_c_while_the_run_continues_is_no_stop() -> None:
+def test_a_call_that_ends_as_if_by_ctrl_c_is_no_stop_if_the_run_continues() -> None:
     def quit(ctx: Ctx) -> str:
         raise KeyboardInterrupt
 
@@ -184,7 +184,7 @@ class Case:
 @pytest.mark.parametrize("how, at_once", [
     ("odd", True), *((how, at_once) for how in ("timeout", "cancelled", "max_calls", "interrupt", "guardrail") for at_once in (False, True)),
 ])  # fmt: skip
-def test_what_a_run_did_behind_a_part_that_stopped_is_not_done_again(how: str, at_once: bool) -> None:
+def test_calls_made_after_a_part_stopped_are_not_repeated(how: str, at_once: bool) -> None:
     case, store = Case(how, at_once), MemoryStore()
     result = kernai.execute(case.agent, "go", store=store, run_id="r", **case.options)
     assert result.ok
@@ -332,7 +332,7 @@ def test_a_run_can_continue_after_its_sub_agent_failed(name: str, way: Way) -> N
     assert (again.text, again.messages) == ("done", result.messages)
 
 
-def test_a_replayed_failure_of_the_provider_is_the_error_that_it_was() -> None:
+def test_a_replayed_provider_failure_is_the_same_error() -> None:
     it, store = Agent(instructions="x", provider=Down()), MemoryStore()
     live = kernai.execute(it, "go", store=store, run_id="r").error
     again = replayed(it, "r", store=store).error
@@ -379,7 +379,7 @@ def events(store: MemoryStore) -> list[tuple[str, str]]:
 
 
 @EACH_WAY
-def test_wherever_a_worker_is_stopped_no_outcome_is_lost_and_no_call_is_repeated(way: Way) -> None:
+def test_stopping_a_worker_at_any_moment_loses_no_outcome_and_repeats_no_call(way: Way) -> None:
     whole, answers, effects = MemoryStore(), list[str](), Performed()
     way.execute(agent(effects), "do everything", provider=model(answers, lambda: None), store=whole, run_id="r")
     count = len(answers) + effects.calls.total()

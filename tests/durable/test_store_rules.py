@@ -18,7 +18,7 @@ from kernai.testing import RunStoreRules, StoreRules
 
 
 class Plain:
-    """A store of a user's own: the five methods, and no leases."""
+    """A store as a user may write it: the five methods, without leases."""
 
     def __init__(self) -> None:
         self._kept = MemoryStore()
@@ -65,7 +65,7 @@ def test_a_filter_that_can_match_no_run_is_an_error(
     assert [info.run_id for info in store.runs(updated_before="2999", status="final")] == ["r"]
 
 
-def test_a_tag_is_found_by_the_value_that_the_run_was_given() -> None:
+def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     """A run's tags are kept as texts."""
     store = MemoryStore()
     tagged = {"tags": {"order": 43}}
@@ -74,7 +74,7 @@ def test_a_tag_is_found_by_the_value_that_the_run_was_given() -> None:
         assert [info.run_id for info in store.runs(tags={"order": value})] == ["r"]  # type: ignore[dict-item]  # the point
 
 
-def test_a_page_begins_after_a_run_and_not_after_an_id() -> None:
+def test_the_start_of_a_page_is_given_as_a_run_and_not_as_an_id() -> None:
     with pytest.raises(TypeError, match="after must be the last RunInfo of the previous page, got 'r'"):
         MemoryStore().runs().page(5, after="r")  # type: ignore[arg-type]  # the point
 
