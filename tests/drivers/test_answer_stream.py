@@ -1,4 +1,4 @@
-"""`events.text()` and `events.partial()`, and what live events say of their block."""
+"""`events.text()` and `events.partial()`, and the block number of live events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RESPONSES = pytest.mark.parametrize("texts, taken_back", [
 
 
 @RESPONSES
-def test_the_pieces_that_count_are_the_answer(texts: list[str], taken_back: int) -> None:
+def test_the_pieces_that_were_not_retracted_are_the_answer(texts: list[str], taken_back: int) -> None:
     with kernai.stream(agent_of(*texts, skills="all"), "?") as events:
         pieces = list(events.text())
     assert counted(pieces) == events.result.text
@@ -70,7 +70,7 @@ def test_a_run_without_an_answer_leaves_no_text() -> None:
         assert counted(list(events.text())) == ""
 
 
-def test_an_answer_that_a_result_quotes_is_taken_back_until_it_is_confirmed() -> None:
+def test_an_answer_quoted_from_a_result_is_retracted_until_it_is_confirmed() -> None:
     fetch = Skill("fetch", execute=lambda: "Say <final>yes</final>", inputs={})
     agent = agent_of('<command name="fetch"></command>', "<final>yes</final>", skills=[fetch])
     with kernai.stream(agent, "?") as events:
@@ -78,13 +78,13 @@ def test_an_answer_that_a_result_quotes_is_taken_back_until_it_is_confirmed() ->
     assert (counted(pieces), sum(piece is TAKEN_BACK for piece in pieces)) == ("yes", 1)
 
 
-def test_an_answer_of_another_type_is_taken_back() -> None:
+def test_an_answer_of_the_wrong_type_is_retracted() -> None:
     with kernai.stream(agent_of("<final>no</final>", "<final>5</final>", output=int), "?") as events:
         assert counted(list(events.text())) == "5"
     assert events.result.output == 5
 
 
-def test_a_call_that_is_made_again_takes_back_what_it_had_shown() -> None:
+def test_a_repeated_model_call_retracts_its_earlier_text() -> None:
     class Breaking(MockProvider):
         asked = 0
 
@@ -102,7 +102,7 @@ def test_a_call_that_is_made_again_takes_back_what_it_had_shown() -> None:
     assert TAKEN_BACK in pieces
 
 
-def test_partial_gives_what_is_complete_so_far() -> None:
+def test_partial_yields_the_values_completed_so_far() -> None:
     said = '<final>{"name": "tea", "price": 3.5, "tags": ["a", "b"]}</final>'
     with kernai.stream(agent_of(said, output=dict[str, Any]), "?") as events:
         parts = list(events.partial())
@@ -171,14 +171,14 @@ def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only
 
 
 @given(st.text(alphabet='{}[]",:\\ 1a-tru', max_size=40))
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_partial_can_read_any_text(text: str) -> None:
     parser = PartialJson()
     parser.push(text)
     parser.end()
     assert json.loads(json.dumps(parser.value())) == parser.value()
 
 
-def test_a_value_that_was_given_does_not_change() -> None:
+def test_a_yielded_partial_value_does_not_change_later() -> None:
     parser = PartialJson()
     parser.push('[{"a": 1')
     parser.push(', "b')

@@ -1,4 +1,4 @@
-"""The asyncio twins: what runs on the event loop, what in threads, and who waits for whom."""
+"""The asyncio functions: what runs on the event loop and what in threads, and what waits for what."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
     return ended[0]
 
 
-def test_any_awaitable_will_do(loop: BackgroundLoop) -> None:
+def test_a_skill_may_return_any_awaitable(loop: BackgroundLoop) -> None:
     class Later:
         def __await__(self) -> Any:
             return value("later").__await__()
@@ -334,7 +334,7 @@ def test_any_awaitable_will_do(loop: BackgroundLoop) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
-def test_what_would_end_an_event_loop_from_within_a_task_of_a_skill_does_not_hang_the_skill(
+def test_an_exit_or_interrupt_in_a_task_of_a_skill_does_not_hang_the_skill(
     error: BaseException,
 ) -> None:
     loop = BackgroundLoop("kernai-test")
@@ -350,7 +350,7 @@ def test_what_would_end_an_event_loop_from_within_a_task_of_a_skill_does_not_han
     loop.close()
 
 
-def test_a_close_that_ctrl_c_interrupts_is_done_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_interrupted_by_ctrl_c_is_completed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = BackgroundLoop("kernai-test")
     assert in_time(loop, value(5)) == 5
 
@@ -365,7 +365,7 @@ def test_a_close_that_ctrl_c_interrupts_is_done_by_the_next_one(monkeypatch: pyt
     assert "kernai-test" not in [one.name for one in threading.enumerate()]
 
 
-def test_closing_cancels_what_was_left_and_ends_thread_and_loop() -> None:
+def test_closing_cancels_remaining_tasks_and_ends_thread_and_loop() -> None:
     loop, cleaned = BackgroundLoop("kernai-test"), list[str]()
 
     async def numbers() -> AsyncIterator[int]:
@@ -398,7 +398,7 @@ def test_closing_cancels_what_was_left_and_ends_thread_and_loop() -> None:
     assert sorted(cleaned) == ["generator", "task", "thread"]
 
 
-def test_what_comes_after_the_end_is_refused_and_not_forgotten() -> None:
+def test_work_submitted_after_the_end_is_refused_and_closed() -> None:
     loop = BackgroundLoop("kernai-test")
     loop.run(value(1))
     loop.close()
@@ -408,7 +408,7 @@ def test_what_comes_after_the_end_is_refused_and_not_forgotten() -> None:
     gc.collect()  # a coroutine that nobody closed would warn here
 
 
-def test_work_that_is_cancelled_before_it_begins_is_not_forgotten(loop: BackgroundLoop) -> None:
+def test_work_cancelled_before_it_begins_is_closed(loop: BackgroundLoop) -> None:
     entered, leave, asked = threading.Event(), threading.Event(), list[str]()
 
     async def busy() -> None:
@@ -433,7 +433,7 @@ def test_work_that_is_cancelled_before_it_begins_is_not_forgotten(loop: Backgrou
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_whoever_waits_is_freed_when_the_loop_is_closed_or_its_work_cancelled(is_closed: bool) -> None:
+def test_a_waiting_thread_continues_when_the_loop_is_closed_or_its_work_is_cancelled(is_closed: bool) -> None:
     loop, begun = BackgroundLoop("kernai-test"), threading.Event()
 
     async def wait() -> None:

@@ -146,7 +146,7 @@ def _raise(_: OnChunk) -> str:
 
 @WAYS
 @pytest.mark.parametrize("react", [_pass_on, _swallow, _wrap, _return, _raise])
-def test_whatever_a_provider_makes_of_it_a_cancelled_run_is_cancelled(
+def test_a_cancelled_run_is_cancelled_whatever_its_provider_does(
     way: Way, react: Callable[[OnChunk], str]
 ) -> None:
     cancel, recorder, closed = threading.Event(), Recorder(), list[str]()
@@ -241,7 +241,7 @@ def test_a_cancellation_reaches_all_tasks(way: Way) -> None:
 
 
 @WAYS
-def test_a_cancellation_that_is_taken_back_is_still_one(way: Way) -> None:
+def test_clearing_the_cancel_event_does_not_resume_the_run(way: Way) -> None:
     class OnceOnly:
         asked = 0
 
@@ -260,7 +260,7 @@ def test_a_cancellation_that_is_taken_back_is_still_one(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["alone", "beside another"])
-def test_a_call_that_gives_up_because_the_run_is_to_stop_was_interrupted(way: Way, parallel: bool) -> None:
+def test_a_call_that_ends_because_the_run_must_stop_counts_as_interrupted(way: Way, parallel: bool) -> None:
     recorder, cancel = Recorder(), threading.Event()
 
     @skill(register=False)
@@ -303,7 +303,7 @@ def test_an_exception_of_a_provider_is_a_providers_failure(way: Way, error: Base
 
 
 @WAYS
-def test_how_a_run_within_a_skill_ends_is_only_that_skills_error(way: Way) -> None:
+def test_the_end_of_a_run_inside_a_skill_is_only_that_skills_error(way: Way) -> None:
     recorder, cancel = Recorder(), threading.Event()
     cancel.set()
     endless = Agent(instructions="y", max_steps=2, provider=MockProvider(command("nothing")))
@@ -536,7 +536,7 @@ async def test_a_run_that_is_cancelled_three_times_cancels_tasks_that_end_late_a
     assert {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")} == EIGHT
 
 
-async def test_a_run_that_ends_lets_go_of_what_might_have_cancelled_it() -> None:
+async def test_a_finished_run_keeps_no_reference_to_its_cancel_event() -> None:
     cancel = threading.Event()
     forgotten = weakref.ref(cancel)
     provider = NativeScripted(lambda *_: final("done"))
@@ -634,7 +634,7 @@ def test_a_skill_that_outlives_its_event_loop_ends_quietly() -> None:
 
 
 @pytest.mark.parametrize("of", ["skill", "timeout"])
-async def test_a_run_that_is_made_while_a_cancelled_task_cleans_up_is_like_any_other(of: str) -> None:
+async def test_a_run_started_while_a_cancelled_task_cleans_up_works(of: str) -> None:
     @skill(register=False)
     async def look(at: str) -> str:
         """Looks."""
@@ -662,7 +662,7 @@ async def test_a_run_that_is_made_while_a_cancelled_task_cleans_up_is_like_any_o
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the connection is lost"), RunCancelledError("over"), Stop("guardrail")])
-async def test_a_skill_that_makes_another_error_of_it_does_not_hide_the_cancellation(error: BaseException) -> None:
+async def test_a_skill_that_raises_another_error_does_not_hide_the_cancellation(error: BaseException) -> None:
     @skill(register=False)
     async def look(at: str) -> str:
         """Looks."""
@@ -714,7 +714,7 @@ def test_a_call_that_waited_for_a_worker_when_the_run_was_stopped_is_not_made(wa
 
 
 @pytest.mark.parametrize("how", ["timeout", "aclose"])
-async def test_a_callback_that_hangs_at_each_event_does_not_keep_a_cancelled_run(how: str) -> None:
+async def test_a_callback_that_hangs_at_each_event_does_not_keep_a_cancelled_run_from_ending(how: str) -> None:
     heard: list[str] = []
 
     async def hangs(event: Event) -> None:

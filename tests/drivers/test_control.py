@@ -136,12 +136,12 @@ def test_a_pause_that_nobody_can_keep_is_an_error_that_says_what_it_needs(
 
 
 @pytest.mark.parametrize("error", [Stop("guardrail", "why"), Stop("loop"), Pause("why", {"amount": 3}), Pause()])
-def test_they_can_be_copied(error: Control) -> None:
+def test_stop_and_pause_can_be_copied(error: Control) -> None:
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
 
 
-def test_no_error_handling_takes_them_for_a_failure() -> None:
+def test_stop_and_pause_are_not_caught_by_except_exception() -> None:
     assert not issubclass(Control, Exception)
 
 
@@ -199,7 +199,7 @@ async def fail_in_a_ring() -> None:
 
 
 @WAYS
-def test_an_error_whose_causes_form_a_ring_is_a_failure_like_any_other(way: Way) -> None:
+def test_an_error_whose_causes_form_a_cycle_is_an_ordinary_failure(way: Way) -> None:
     class Down(MockProvider):
         def call(self, *given: Any) -> LlmResponse:
             if self.call_count:
@@ -281,7 +281,7 @@ class Chatty(Provider):
 
 
 @WAYS
-def test_text_after_the_call_has_returned_is_refused_and_shown_to_nobody(way: Way) -> None:
+def test_text_streamed_after_a_call_has_returned_is_refused(way: Way) -> None:
     model, shown = Chatty(), []
     it = Agent(instructions="", provider=model, skills=[Skill("look", execute=lambda: "seen")])
     result = way(it, on_event=lambda event: shown.append(event.data) if event.type == "text_chunk" else None)

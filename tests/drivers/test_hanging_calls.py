@@ -97,7 +97,7 @@ def whole(recorder: Recorder) -> bool:
 @WAYS
 @KINDS
 @pytest.mark.parametrize("reason", ["cancelled", "timeout"])
-def test_a_run_that_is_to_stop_does_not_wait_for_it(way: Way, reason: str, kind: str, hang: Hang) -> None:
+def test_a_run_that_must_stop_does_not_wait_for_a_hanging_call(way: Way, reason: str, kind: str, hang: Hang) -> None:
     recorder = Recorder()
     stop: dict[str, Any] = {"limits": Limits(timeout=0.05)} if reason == "timeout" else {"cancel": hang.entered}
     result = way(agents(hang)[kind], recorder=recorder, **stop)
@@ -108,7 +108,7 @@ def test_a_run_that_is_to_stop_does_not_wait_for_it(way: Way, reason: str, kind:
 
 @pytest.mark.parametrize("way", [by_stream, by_aexecute, by_astream])
 @pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
-def test_neither_does_a_stream_or_an_async_run_wait_for_a_single_call(
+def test_a_stream_or_async_run_that_must_stop_does_not_wait_for_its_only_call(
     way: Way, options: dict[str, Any], hang: Hang
 ) -> None:
     provider = MockProvider(command("hang"), "<final>done</final>")
@@ -138,7 +138,7 @@ def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
     assert len(recorder.entries) == count  # what came of it goes nowhere
 
 
-def test_the_outcome_of_a_call_that_was_left_behind_changes_nothing(hang: Hang) -> None:
+def test_the_late_outcome_of_an_abandoned_call_is_ignored(hang: Hang) -> None:
     recorder = Recorder()
     result = execute(agents(hang)["a task"], "go", recorder=recorder, cancel=hang.entered)
     before = recorder.to_list()
@@ -151,7 +151,7 @@ def test_the_outcome_of_a_call_that_was_left_behind_changes_nothing(hang: Hang) 
 
 
 @pytest.mark.parametrize("way", [by_execute, by_stream])
-def test_an_async_skill_that_takes_no_notice_is_left_behind_too(way: Way, hang: Hang) -> None:
+def test_an_async_skill_that_ignores_cancellation_is_abandoned_too(way: Way, hang: Hang) -> None:
     @skill(register=False)
     async def stubborn() -> str:
         hang.entered.set()
@@ -170,7 +170,7 @@ def test_an_async_skill_that_takes_no_notice_is_left_behind_too(way: Way, hang: 
 
 @WAYS
 @pytest.mark.parametrize("reason", ["timeout", "cancelled"])
-def test_an_async_skill_is_not_waited_for_nor_what_it_handed_to_a_thread(way: Way, reason: str, hang: Hang) -> None:
+def test_neither_an_async_skill_nor_its_work_in_a_thread_is_waited_for(way: Way, reason: str, hang: Hang) -> None:
     @skill(register=False)
     async def hand_on() -> str:
         return await asyncio.to_thread(hang)
@@ -190,7 +190,7 @@ def test_an_async_skill_is_not_waited_for_nor_what_it_handed_to_a_thread(way: Wa
     assert whole(recorder)
 
 
-def test_a_sync_run_does_not_wait_for_what_an_async_skill_has_left_in_a_thread(hang: Hang) -> None:
+def test_a_sync_run_does_not_wait_for_work_that_an_async_skill_left_in_a_thread(hang: Hang) -> None:
     @skill(register=False)
     async def leave() -> str:
         left = asyncio.get_running_loop().run_in_executor(None, hang)
@@ -201,7 +201,7 @@ def test_a_sync_run_does_not_wait_for_what_an_async_skill_has_left_in_a_thread(h
     assert not hang.leave.is_set()
 
 
-async def test_an_asyncio_event_cancels_a_run_that_sits_in_an_async_skill() -> None:
+async def test_an_asyncio_event_cancels_a_run_during_an_async_skill() -> None:
     cancel, cleaned, recorder = asyncio.Event(), asyncio.Event(), Recorder()
 
     @skill(register=False)
@@ -228,7 +228,7 @@ async def test_an_asyncio_event_cancels_a_run_that_sits_in_an_async_skill() -> N
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("native", [False, True])
-def test_a_skill_sees_in_its_context_that_the_time_is_up(way: Way, parallel: bool, native: bool) -> None:
+def test_a_skill_sees_in_its_context_that_the_run_timed_out(way: Way, parallel: bool, native: bool) -> None:
     begun: list[object] = []  # on a busy machine the time may be up before the second one is
     seen = threading.Semaphore(0)
 

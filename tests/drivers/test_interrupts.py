@@ -182,7 +182,7 @@ PLACES: dict[str, tuple[Callable[[Key], dict[str, Any]], Callable[[Key], dict[st
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_ctrl_c_comes_out_of_the_users_code(place: str) -> None:
+def test_ctrl_c_is_raised_inside_the_users_code(place: str) -> None:
     make, give = PLACES[place]
     key = Key()
     options = give(key)
@@ -263,7 +263,7 @@ def test_ctrl_c_while_an_object_is_freed_is_not_lost(dying: Callable[[Key], obje
     assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
 
 
-def test_a_second_ctrl_c_is_raised_wherever_it_falls() -> None:
+def test_a_second_ctrl_c_is_raised_at_once() -> None:
     key = Key(2)
     agent = Agent(instructions="x", provider=MockProvider(final("done")))
     with pytest.raises(KeyboardInterrupt):
@@ -272,7 +272,7 @@ def test_a_second_ctrl_c_is_raised_wherever_it_falls() -> None:
     assert key.raised[-1]
 
 
-def test_a_second_ctrl_c_that_is_lost_where_it_falls_is_raised_when_the_run_has_ended() -> None:
+def test_a_second_ctrl_c_that_is_swallowed_is_raised_when_the_run_has_ended() -> None:
     recorder = Recorder()
 
     class Impatient(Asked):
@@ -288,7 +288,7 @@ def test_a_second_ctrl_c_that_is_lost_where_it_falls_is_raised_when_the_run_has_
     assert recorder.entries[-1].data["stop_reason"] == "final"
 
 
-def test_a_ctrl_c_that_is_noted_when_the_run_has_its_answer_is_raised_when_its_recording_is_whole() -> None:
+def test_ctrl_c_after_the_answer_is_raised_once_the_recording_is_complete() -> None:
     key, recorder = Key(), Recorder()
 
     class Pressing(logging.Handler):

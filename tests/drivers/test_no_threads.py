@@ -1,4 +1,4 @@
-"""Where no thread can be started, as in Pyodide or at a limit: what needs none works, the rest says what it needs."""
+"""Without threads, as in Pyodide or at a limit: what needs no thread works, and the rest is a clear error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_run_works_whichever_way_it_is_driven(way: Way) -> None:
     assert way(agent(), store=MemoryStore(), run_id="r").text == "done"
 
 
-def test_a_stream_is_driven_as_it_is_read() -> None:
+def test_without_threads_a_stream_runs_while_it_is_read() -> None:
     reached: list[str] = []
 
     def say() -> str:
@@ -86,7 +86,7 @@ def test_a_stream_that_is_left_early_ends() -> None:
     assert list(events) == []
 
 
-def test_a_callback_cannot_wait_for_the_stream_that_it_hears() -> None:
+def test_a_callback_cannot_read_the_stream_whose_events_it_gets() -> None:
     refused: list[str] = []
 
     def on_event(event: Event) -> None:
@@ -101,7 +101,7 @@ def test_a_callback_cannot_wait_for_the_stream_that_it_hears() -> None:
 
 
 @pytest.mark.parametrize("way", [by_execute, by_stream])
-def test_what_needs_a_thread_says_so(way: Way) -> None:
+def test_features_that_need_a_thread_are_an_error_that_says_so(way: Way) -> None:
     for it in (agent(parallel_skills=True), agent(plan(task("a")), "<final>x</final>")):
         with pytest.raises(KernaiError, match=r"parallel calls and the tasks of a workflow need threads, .*: use arun"):
             way(it)

@@ -145,7 +145,7 @@ class BrokenHandler(logging.Handler):
 
 
 @WAYS
-def test_observers_and_a_log_that_fail_at_every_event_do_not_touch_the_run(way: Way) -> None:
+def test_observers_and_a_log_that_fail_at_every_event_do_not_affect_the_run(way: Way) -> None:
     logger = logging.Logger("kernai.test.broken", logging.INFO)  # noqa: LOG001 - one that no other test sees
     logger.addHandler(BrokenHandler())
     kernai.configure(logger=logger)
@@ -181,7 +181,7 @@ class Raising:
       for error in (Pause("when?"), asyncio.CancelledError("mine"), ValueError("odd"))),
     ("result", Stop("guardrail", "not that"), "final"),
 ])  # fmt: skip
-def test_a_sink_that_raises_is_judged_as_a_callback_is(
+def test_a_sink_that_raises_is_treated_like_a_callback(
     way: Way, kind: str, error: BaseException, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()
@@ -247,7 +247,7 @@ def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, paral
 
 
 @WAYS
-def test_a_model_is_not_called_when_that_could_not_be_recorded(way: Way) -> None:
+def test_a_model_is_not_called_if_the_call_cannot_be_recorded(way: Way) -> None:
     provider, recorder = MockProvider("<final>done</final>"), Recorder()
     with pytest.raises(LostError):
         way(Agent(instructions="x", provider=provider), recorder=recorder, on_event=lost_at("messages_sent"))
@@ -256,7 +256,7 @@ def test_a_model_is_not_called_when_that_could_not_be_recorded(way: Way) -> None
 
 
 @WAYS
-def test_what_was_done_is_recorded_although_its_observers_failed(way: Way) -> None:
+def test_outcomes_are_recorded_even_if_observers_fail(way: Way) -> None:
     @skill(register=False)
     def pay() -> str:
         return "paid"
@@ -270,7 +270,7 @@ def test_what_was_done_is_recorded_although_its_observers_failed(way: Way) -> No
 
 @WAYS
 @pytest.mark.parametrize("listens", [False, True], ids=["alone", "with a callback"])
-def test_a_sink_that_takes_nothing_gets_each_event_twice_at_most_and_the_caller_its_error(way: Way, listens: bool) -> None:
+def test_a_failing_sink_gets_each_event_at_most_twice_and_the_caller_gets_its_error(way: Way, listens: bool) -> None:
     sink, provider = Raising(None, LostError()), MockProvider("<final>done</final>")
     options: dict[str, Any] = {"on_event": lambda event: None} if listens else {}
     with pytest.raises(LostError):

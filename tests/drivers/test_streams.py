@@ -230,7 +230,7 @@ async def test_a_failure_of_the_hosts_own_code_shows_its_result_and_is_then_rais
 
 
 @pytest.mark.parametrize("kind, of", [(stream, Pieces), (astream, Pieces), (astream, AsyncPieces)])
-async def test_a_slow_consumer_holds_the_run_back(kind: Any, of: type[Pieces]) -> None:
+async def test_a_slow_consumer_slows_the_run_down(kind: Any, of: type[Pieces]) -> None:
     provider, taken = of(500), 0
     it = Either(kind, agent_of(provider))
     while (event := await it.next()) is not None:
@@ -240,7 +240,7 @@ async def test_a_slow_consumer_holds_the_run_back(kind: Any, of: type[Pieces]) -
 
 
 @pytest.mark.parametrize("kind, of", [(stream, Tasks), (astream, AsyncTasks)])
-async def test_a_slow_consumer_holds_back_all_tasks(kind: Any, of: type[Tasks]) -> None:
+async def test_a_slow_consumer_slows_all_tasks_down(kind: Any, of: type[Tasks]) -> None:
     provider, taken = of(pieces=100, endless=False), 0
     it = Either(kind, agent_of(provider))
     while (event := await it.next()) is not None:
@@ -274,7 +274,7 @@ def test_a_slow_consumer_holds_back_skills_that_report_progress(native: bool) ->
 
 
 @EITHER
-async def test_a_stream_of_which_nothing_was_taken_has_run_nothing_and_has_a_result_when_it_is_closed(kind: Any) -> None:
+async def test_a_stream_that_was_never_read_runs_nothing_and_has_a_result_when_closed(kind: Any) -> None:
     provider, recorder = AsyncPieces(), Recorder()
     it = Either(kind, agent_of(provider), recorder=recorder)
     assert recorder.entries == []
@@ -485,7 +485,7 @@ def test_an_abandoned_async_stream_ends_with_its_event_loop(kind: type[Pieces]) 
     assert last_result(recorder)["stop_reason"] == "cancelled"
 
 
-async def test_an_async_stream_that_failed_and_is_closed_before_its_end_complains_to_nobody() -> None:
+async def test_an_async_stream_that_failed_and_is_closed_early_logs_no_warning() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     agent = agent_of(MockProvider(final("done"))).replace(instructions=_fails)
@@ -500,7 +500,7 @@ async def test_an_async_stream_that_failed_and_is_closed_before_its_end_complain
 
 
 @pytest.mark.parametrize("cancel_at", ["before", "text_chunk", "result"])
-async def test_a_stream_has_its_result_also_where_its_consumer_is_cancelled_at_each_await(cancel_at: str) -> None:
+async def test_a_stream_has_its_result_even_if_its_consumer_is_cancelled_at_each_await(cancel_at: str) -> None:
     """As some frameworks do it when a client disconnects."""
     opened: list[Any] = []
     there, recorder = asyncio.Event(), Recorder()
@@ -662,7 +662,7 @@ class _LeaveAt:
         return self
 
 
-def test_a_channel_may_be_left_by_a_worker_in_the_middle_of_any_call_of_its_own() -> None:
+def test_a_channel_may_be_closed_during_any_of_its_own_calls_in_the_same_thread() -> None:
     lines: list[int] = []
     ended: list[bool] = []
 

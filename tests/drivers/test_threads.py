@@ -129,7 +129,7 @@ def test_all_async_skills_of_one_run_share_one_event_loop(way: Way, parallel: bo
 
 
 @SYNC_WAYS
-def test_a_running_event_loop_as_in_a_notebook_is_no_obstacle(way: Way) -> None:
+def test_a_sync_run_works_inside_a_running_event_loop_as_in_a_notebook(way: Way) -> None:
     seen: list[object] = []
 
     @skill(register=False)
@@ -187,7 +187,7 @@ def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(w
         gc.enable()
 
 
-def test_a_worker_that_comes_late_with_a_coroutine_starts_no_event_loop_after_the_run() -> None:
+def test_a_late_coroutine_of_a_worker_starts_no_event_loop_after_the_run() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     async def later() -> str:
@@ -448,7 +448,7 @@ async def answered_later(block: Any, ctx: Any) -> str:
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("function", [note, with_context, later, answered, answered_later])
-def test_what_a_skill_sets_reaches_neither_the_next_one_nor_the_caller(
+def test_context_variables_set_by_a_skill_reach_neither_the_next_one_nor_the_caller(
     way: Way, function: Callable[..., Any], parallel: bool
 ) -> None:
     is_protocol = function in (answered, answered_later)
@@ -470,7 +470,7 @@ def test_what_a_skill_sets_reaches_neither_the_next_one_nor_the_caller(
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True])
-def test_they_reach_every_model_call_and_skill_also_in_tasks(way: Way, parallel: bool) -> None:
+def test_context_variables_reach_every_model_call_and_skill_even_in_tasks(way: Way, parallel: bool) -> None:
     seen: list[str] = []
 
     def plain() -> None:
@@ -499,7 +499,7 @@ def test_they_reach_every_model_call_and_skill_also_in_tasks(way: Way, parallel:
     assert sorted(seen) == ["model Ada"] * 6 + ["native Ada"] * 2 + ["plain Ada"] * 2
 
 
-async def test_an_async_skill_that_is_cancelled_or_fails_is_so_in_its_own_variables() -> None:
+async def test_an_async_skill_cleans_up_with_its_own_context_variables() -> None:
     ended: list[str] = []
 
     async def waits() -> str:

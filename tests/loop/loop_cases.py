@@ -37,7 +37,7 @@ from kernai.values.message import Part
 
 @dataclass(frozen=True)
 class Says:
-    """One block of the runtime whose wording is free: it names these words, and not those."""
+    """A block of the runtime whose exact wording is free: it contains some words and not others."""
 
     kind: str
     name: str | None
@@ -47,7 +47,7 @@ class Says:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The results of a workflow."""
+    """The block with the results of a workflow."""
 
     results: Mapping[str, str]
 
@@ -56,7 +56,7 @@ Injected = str | Says | Tasks | tuple["str | Tasks", Says]
 
 
 class Turn:
-    """One response and what is injected for it. What is no text is raised, or returned, by the provider."""
+    """One response and the messages injected for it. The provider raises or returns whatever is not text."""
 
     def __init__(self, response: object, *injected: Injected) -> None:
         self.response = response
@@ -90,7 +90,7 @@ class Case:
     history: Sequence[Message] = ()
     limits: Limits | None = None
     allowed: Sequence[str] | None = None
-    #: sub-runs or calls run at once, so that the order of their events is free
+    #: concurrent sub-runs or calls, so the order of their events is free
     at_once: bool = False
 
     def __str__(self) -> str:
@@ -323,7 +323,7 @@ ANSWERS = [
          [ENDED], "done"),
 ]
 
-# --------------------------------------------------------------------------------------- what has to be mended
+# --------------------------------------------------------------------------------------- responses to correct
 
 #: the reason, the plan, and a word of the correction
 BAD_PLANS = [

@@ -1,4 +1,4 @@
-"""What counts as an answer: prose from an agent that can call something, stray closing tags, answers that were cut off."""
+"""What counts as an answer: prose of an agent that can make calls, stray closing tags, truncated answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCEPT: dict[str, Any] = {"on_prose": "accept"}
 NOTHING_TO_CALL: dict[str, Any] = {"skills": None, "protocols": []}
 
 RUNS: dict[str, tuple[dict[str, Any], list[str], str | None, int]] = {
-    # the agent's options, what the model says, the answer, how often it was corrected
+    # the agent's options, the responses, the answer, the number of corrections
     "an announcement is no answer": ({}, [HM, ECHO, "<final>7</final>"], "7", 1),
     "a second one in a row is": ({}, [HM, "It is 7."], "It is 7.", 1),
     "a response with a block between starts over": ({}, [HM, ECHO, HM, "It is 7."], "It is 7.", 2),
@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[dict[str, Any], list[str], str | None, int]] = {
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_what_becomes_of_prose(case: str) -> None:
+def test_prose_is_the_answer_or_is_corrected_as_the_options_say(case: str) -> None:
     options, said, answer, corrected = RUNS[case]
     provider, recorder = MockProvider(*said), Recorder()
     result = kernai.execute(
@@ -97,7 +97,7 @@ def test_an_answer_that_contains_its_closing_tag_is_corrected_once(said: str, le
 
 
 @pytest.mark.parametrize("said", NOT_STRAY.values(), ids=NOT_STRAY)
-def test_other_text_behind_an_answer_is_no_part_of_it(said: str) -> None:
+def test_other_text_after_an_answer_is_not_part_of_it(said: str) -> None:
     recorder = Recorder()
     kernai.execute(Agent(instructions="", provider=MockProvider(said)), "How?", recorder=recorder)
     assert not recorder.for_event("stray_close")
@@ -113,7 +113,7 @@ def test_an_answer_without_its_closing_tag_replaces_the_one_that_was_cut() -> No
     assert events.result.text == whole
 
 
-def test_another_input_starts_over() -> None:
+def test_each_input_may_be_corrected_once() -> None:
     store, agent = MemoryStore(), Agent(instructions="", skills=[echo])
     said = MockProvider(HM, "It is 7.", HM, "<final>8</final>")
     assert kernai.execute(agent, "How many?", provider=said, store=store, run_id="r").text == "It is 7."
@@ -121,7 +121,7 @@ def test_another_input_starts_over() -> None:
     assert kernai.replay(agent, "r", store=store).result is not None
 
 
-def test_which_step_was_the_last_is_judged_by_the_limit_of_then() -> None:
+def test_the_last_step_is_determined_by_the_limit_when_it_was_recorded() -> None:
     store = MemoryStore()
     agent = Agent(instructions="", skills=[echo], max_steps=2)
     first = kernai.execute(agent, "Go.", provider=MockProvider(ECHO, HM), store=store, run_id="r")
@@ -157,7 +157,7 @@ def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result
     "content,text", [("Half a sen", "Half a sen"), ("<final>Half a sen", "Half a sen"),
                      ('<block type="final">\nHalf', "Half"), ("<final>Whole.</final>", None)],
 )
-def test_an_answer_that_was_cut_off_is_given_and_says_so(
+def test_a_truncated_answer_is_returned_and_marked_as_truncated(
     content: str, text: str | None, reason: str, skills: Any, listening: bool
 ) -> None:
     script = said((content, reason))
@@ -176,7 +176,7 @@ def test_an_answer_that_was_cut_off_is_given_and_says_so(
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool", "other", None])
-def test_what_ended_on_its_own_is_not_truncated(reason: str | None) -> None:
+def test_an_answer_that_ended_normally_is_not_truncated(reason: str | None) -> None:
     result, _ = run(("All of it.", reason))
     assert (result.text, result.finish_reason, result.truncated) == ("All of it.", reason, False)
 
@@ -215,7 +215,7 @@ def test_the_words_of_a_refusal_are_in_the_error() -> None:
         ((("One ", "length"), ("two", "content_filter")), "One two"),
     ],
 )  # fmt: skip
-def test_an_answer_is_continued_where_it_stopped(answers: Any, text: str) -> None:
+def test_a_truncated_answer_is_continued_where_it_stopped(answers: Any, text: str) -> None:
     result, script = run(*answers, on_truncated="continue")
     assert (result.text, script.call_count) == (text, len(answers))
     assert result.truncated is (answers[-1][1] == "content_filter")
@@ -240,14 +240,14 @@ def test_a_run_that_continues_after_a_truncated_answer_is_no_longer_truncated() 
     assert (first.truncated, second.truncated) == (True, False)
 
 
-def test_a_cut_answer_fails_where_the_agent_says_so() -> None:
+def test_a_truncated_answer_is_an_error_if_the_agent_says_so() -> None:
     result, script = run(("Half", "length"), on_truncated="fail")
     assert (result.stop_reason, script.call_count) == ("error", 1)
     assert "max_tokens" in str(result.error)
     assert run(("Whole.", "stop"), on_truncated="fail")[0].text == "Whole."
 
 
-def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_why() -> None:
+def test_a_truncated_call_is_not_run_and_the_model_reads_why() -> None:
     result, script = run(
         ('<block type="command" name="note">{"text": "lo', "length"), ("<final>ok</final>", "stop"), skills=[note],
     )  # fmt: skip
@@ -271,7 +271,7 @@ def test_on_truncated_is_checked(value: Any) -> None:
         ((("<final>One, ", "length"), ("two.</final>", "stop")), {"on_truncated": "continue"}),
     ],
 )
-def test_a_replay_and_a_finished_run_know_what_was_cut(answers: Any, options: Any) -> None:
+def test_a_replay_and_a_finished_run_report_truncation(answers: Any, options: Any) -> None:
     store = MemoryStore()
     agent = Agent(instructions="Go.", provider=said(*answers), **options)
     first = kernai.execute(agent, "Hi.", store=store, run_id="r")
@@ -288,7 +288,7 @@ CUT_VALUES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("output, said", CUT_VALUES)
-def test_a_value_without_a_final_that_was_cut_off_is_not_taken_for_a_whole_one(output: Any, said: str) -> None:
+def test_a_truncated_value_without_a_final_block_is_not_taken_for_complete(output: Any, said: str) -> None:
     result, _ = run((said, "length"), output=output)
     assert (result.ok, result.truncated) == (True, True)
     result, _ = run((said, "length"), output=output, on_truncated="fail")
@@ -299,14 +299,14 @@ def test_a_value_without_a_final_that_was_cut_off_is_not_taken_for_a_whole_one(o
     assert (result.ok, result.truncated) == (True, False)
 
 
-def test_the_rest_of_a_number_that_was_cut_off_is_read_with_it() -> None:
+def test_a_truncated_number_is_read_together_with_its_continuation() -> None:
     result, _ = run(("12", "length"), ("50", "stop"), output=int, on_truncated="continue")
     assert result.output == 1250
 
 
 @pytest.mark.parametrize("on_prose", ["accept", "correct_once", "correct"])
 @pytest.mark.parametrize("reason", ["tool", "other"])
-def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_error(reason: str, on_prose: Any) -> None:
+def test_an_empty_response_in_an_unfinished_turn_is_corrected_once_and_then_an_error(reason: str, on_prose: Any) -> None:
     def asked(*answers: Any, **options: Any) -> tuple[Any, int]:
         model = said(*answers, metadata={"finish_reason": "pause_turn"})
         return kernai.execute(Agent(instructions="Go.", provider=model, on_prose=on_prose, **options), "Hi."), model.call_count
@@ -324,7 +324,7 @@ def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_
 
 
 @pytest.mark.parametrize("rules, recorded, stop", [(1, "stop", "final"), (2, "tool", "error")])
-def test_nothing_at_all_is_in_an_older_recording_what_it_was_then(rules: int, recorded: str, stop: str) -> None:
+def test_an_empty_response_in_an_older_recording_is_replayed_as_recorded(rules: int, recorded: str, stop: str) -> None:
     store, older, agent = MemoryStore(), MemoryStore(), Agent(instructions="Go.", provider=said(("", recorded)))
     assert kernai.execute(agent, "Hi.", store=store, run_id="r").stop_reason == stop
     entries = store.load("r")

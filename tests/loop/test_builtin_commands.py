@@ -78,7 +78,7 @@ def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     ]
 
 
-def test_results_are_in_the_plans_order_whatever_ended_first() -> None:
+def test_results_are_in_the_order_of_the_plan_whichever_task_ended_first() -> None:
     text = plan(task("a", depends_on=["b"]), task("b", depends_on=[]))
     provider = Script({
         "Go.": [Turn(text), Turn(command("/tasks")), Turn("done")], "Do a.": [Turn("A!")], "Do b.": [Turn("B!")],
@@ -94,7 +94,7 @@ def test_a_task_that_has_not_run_is_pending() -> None:
     assert state["tasks"][0]["status"] == "pending"
 
 
-def test_a_task_looks_at_its_own_run_and_not_at_its_parents() -> None:
+def test_built_in_commands_in_a_task_show_its_own_run_and_not_its_parents() -> None:
     provider = Script(
         {"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None
     )
@@ -114,12 +114,12 @@ def test_any_other_command_of_the_runtime_is_unknown(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILTINS)
-def test_a_built_in_command_needs_no_parameters_and_takes_any(name: str) -> None:
+def test_a_built_in_command_needs_no_parameters_and_accepts_any(name: str) -> None:
     hand = ByHand(Agent(instructions=""), provider=MockProvider(command(name, '{"what": "ever"'), "done"))
     assert parse(hand.run("Go.").messages[2].text).blocks[0].type == "result"
 
 
-def test_an_allow_list_does_not_rule_out_what_the_runtime_answers() -> None:
+def test_an_allow_list_does_not_exclude_built_in_commands() -> None:
     kernai.configure(allowed_skills=[])
     for name in BUILTINS:
         assert ask(name)

@@ -1,4 +1,4 @@
-"""What a response asks for (`decide`, without a run around it), and the effects by which the loop asks for it."""
+"""What a response requests (`decide`, outside a run), and the effects by which the loop requests it."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.booleans(), st.sampled_from(["accept", "correct"]), st.booleans())
-def test_every_block_is_in_the_decision_once_and_the_same_response_is_decided_alike(
+def test_every_block_is_in_the_decision_once_and_decisions_are_deterministic(
     text: str, may_plan: bool, on_prose: OnProse, can_call: bool
 ) -> None:
     decision = asked(text, may_plan=may_plan, on_prose=on_prose, can_call=can_call)
@@ -214,7 +214,7 @@ def test_calls_after_unfinished_json_are_not_run_and_the_model_reads_which(liste
     assert "were not run: command 'wipe'; final." in message
 
 
-def test_a_call_in_another_format_is_corrected_by_the_block_that_means_the_same() -> None:
+def test_a_call_in_another_format_is_corrected_with_the_equivalent_block() -> None:
     ran: list[str] = []
     answers = ['<tool_call>{"name": "note", "arguments": {"text": "a </block> b"}}</tool_call>', "", "<final>ok</final>"]
 
@@ -250,7 +250,7 @@ def test_a_repaired_call_runs_and_its_event_says_what_was_repaired() -> None:
     assert recorder.for_event("skill_execute")[0].data == {**recorded, "repaired": ["single-quoted string", "trailing comma"]}
 
 
-def test_without_repairs_the_same_call_is_a_fault() -> None:
+def test_without_repairs_the_same_call_is_an_error() -> None:
     ran: list[str] = []
     mock = MockProvider("""<command name="wipe">{"path": "/var/a",}</command>""", "<final>ok</final>")
     configure(repair=False)
@@ -304,7 +304,7 @@ def test_no_effect_holds_a_generator_a_function_or_a_live_object() -> None:
     assert [part for effect in hand.effects for part in parts(effect) if isinstance(part, live)] == []
 
 
-def test_each_says_where_it_belongs() -> None:
+def test_each_effect_has_its_scope_and_call_id() -> None:
     calls = [effect.what if isinstance(effect, Spawn) else effect for effect in run_of_every_kind().effects]
     identities = {(type(one).__name__, one.scope, getattr(one, "call_id", None)) for one in calls if hasattr(one, "scope")}
     assert identities == {
@@ -314,7 +314,7 @@ def test_each_says_where_it_belongs() -> None:
     }  # fmt: skip
 
 
-def test_effects_compare_by_their_fields_and_show_them() -> None:
+def test_effects_are_compared_by_their_fields_which_their_repr_shows() -> None:
     one = CallSkill("", "0.0", "search", {"query": "x"})
     assert one == CallSkill("", "0.0", "search", {"query": "x"})
     assert one != CallSkill("", "0.1", "search", {"query": "x"})

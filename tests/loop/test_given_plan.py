@@ -1,4 +1,4 @@
-"""A workflow that the caller has written: run, recorded, resumed and replayed as one that a model wrote."""
+"""A workflow written by the caller is run, recorded, resumed and replayed like a model's."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Way = Callable[..., Result[Any]]
 RESULTS = {"a": "one!", "b": "two!", "c": "sum of 2"}
 
 
-def test_the_results_come_as_a_mapping_in_the_plans_order() -> None:
+def test_the_results_are_a_mapping_in_the_order_of_the_plan() -> None:
     assert run_plan(agent(), PLAN) == RESULTS
     assert list(run_plan(agent(), PLAN)) == ["a", "b", "c"]
     assert asyncio.run(arun_plan(agent(), PLAN)) == RESULTS
@@ -74,7 +74,7 @@ def test_the_results_come_as_a_mapping_in_the_plans_order() -> None:
 
 
 @WAYS
-def test_it_is_recorded_and_runs_as_if_the_model_had_written_it(way: Way) -> None:
+def test_a_callers_plan_runs_and_is_recorded_as_if_a_model_had_written_it(way: Way) -> None:
     recorder, completed = Recorder(), []
     result = way(agent(), PLAN, recorder=recorder, run_id="r", on_task_complete=lambda **task: completed.append(task["task_id"]))
     root = [event.type for event in recorder.entries if not event.scope]
@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("plan, message", REFUSED.values(), ids=REFUSED.keys())
-def test_a_plan_that_could_not_run_as_written_is_refused(plan: Any, message: str) -> None:
+def test_an_invalid_plan_of_the_caller_is_refused(plan: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run_plan(agent(), plan)
 
@@ -159,7 +159,7 @@ def test_agents_and_options_are_checked() -> None:
 
 
 @WAYS
-def test_a_plan_that_nobody_could_run_is_an_error_and_no_failed_tasks(way: Way) -> None:
+def test_a_plan_without_a_provider_is_an_error_instead_of_failed_tasks(way: Way) -> None:
     bare = Agent(instructions="x")
     result = way(bare, PLAN)
     assert result.stop_reason is StopReason.ERROR
@@ -288,7 +288,7 @@ def test_a_resume_that_was_not_given_the_tasks_agents_again_says_so_and_changes_
     assert resume(agent(), "r", store=store) == whole, "finished: nothing is called"
 
 
-def test_the_agent_of_a_task_is_asked_for_also_without_a_store() -> None:
+def test_approve_applies_to_tasks_of_a_callers_plan_without_a_store() -> None:
     asked: list[str] = []
 
     def approve(call: PendingCall) -> bool:

@@ -1,4 +1,4 @@
-"""Limits: one budget a root run, from which everything below it draws."""
+"""Limits: one budget per root run, shared by all its sub-runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_calls_of_model_skill_and_protocol_count_and_built_in_commands_do_not() 
     assert by_hand(turn, "done", limits=Limits(max_calls=4)).run("Go.").text == "done"
 
 
-def test_a_limit_that_trips_among_calls_at_once_leaves_none_of_them_without_an_end() -> None:
+def test_a_limit_reached_among_concurrent_calls_leaves_no_call_without_an_outcome() -> None:
     hand = by_hand(
         ECHO + command("echo", "y") + command("echo", "z"), limits=Limits(max_calls=3), agent={"parallel_skills": True}
     )
@@ -179,7 +179,7 @@ def test_the_time_of_a_sub_run_is_that_of_the_run() -> None:
 # ----------------------------------------------------------------------------------------- tokens and dollars
 
 
-def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characters_and_warn_once() -> None:
+def test_without_reported_usage_limits_count_a_token_per_four_characters_and_warn_once() -> None:
     agent: dict[str, Any] = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
     # the first call: system 8, input 4, response 20 characters, so 8 tokens
     for most, calls in ((8, 1), (9, 2)):
@@ -211,7 +211,7 @@ def test_only_a_limit_on_tokens_has_them_estimated_and_an_estimate_is_no_usage(l
     ({"prompt_tokens": 10, "completion_tokens": 4}, 10 * 2e-6 + 4 * 10e-6), ({"total_tokens": 14}, None),
     ({"prompt_tokens": 10}, None), ({}, None),
 ])  # fmt: skip
-def test_a_cost_is_known_where_both_halves_are(usage: dict[str, int], cost: float | None) -> None:
+def test_a_cost_is_known_if_both_its_parts_are(usage: dict[str, int], cost: float | None) -> None:
     hand = by_hand(
         provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(), agent={"model": PRICED}
     )
@@ -253,7 +253,7 @@ def test_a_sub_agent_without_a_price_fails_its_call_where_cost_is_limited() -> N
 # ------------------------------------------------------------------------------------------------ repeated calls
 
 
-def test_only_the_same_call_in_a_row_is_a_loop() -> None:
+def test_only_the_same_call_several_times_in_a_row_is_a_loop() -> None:
     limits = Limits(repeated_calls=3)
     other = command("echo", "y")
     assert by_hand(ECHO + ECHO + other + ECHO + ECHO, "done", limits=limits).run("Go.").text == "done"
@@ -267,7 +267,7 @@ def test_calls_with_the_same_parameters_are_the_same_however_they_are_written() 
     assert by_hand(*turns, limits=Limits(repeated_calls=2)).run("Go.").stop_reason == "loop"
 
 
-def test_protocol_calls_are_looked_at_too_and_differ_by_name_and_text() -> None:
+def test_repeated_protocol_calls_are_a_loop_too_if_name_and_text_are_equal() -> None:
     kernai.protocols.register("oracle", lambda *_: "yes")
     same, named = '<block type="oracle">?</block>', '<block type="oracle" name="n">?</block>'
     limits = Limits(repeated_calls=2)
@@ -279,7 +279,7 @@ def test_protocol_calls_are_looked_at_too_and_differ_by_name_and_text() -> None:
     command("nope", "x"), command("", "x"), command("/skills"), command("/nope"), '<block type="closed">?</block>',
     command("out_of_bounds", "x"), command("add", "no number"),
 ])  # fmt: skip
-def test_calls_that_are_refused_and_built_in_ones_come_again_too(turn: str) -> None:
+def test_repeated_refused_calls_and_built_in_commands_are_a_loop_too(turn: str) -> None:
     for name in ("oracle", "closed"):
         kernai.protocols.register(name, lambda *_: "yes")
     kernai.skills.register(Skill("out_of_bounds", execute=lambda: ""))
@@ -292,7 +292,7 @@ def test_calls_that_are_refused_and_built_in_ones_come_again_too(turn: str) -> N
 # ------------------------------------------------------------------------------------------- shared by sub-runs
 
 
-def test_two_runs_with_the_same_limits_have_a_budget_each() -> None:
+def test_two_runs_with_the_same_limits_have_separate_budgets() -> None:
     limits = Limits(max_calls=1)
     agent = Agent(instructions="", provider=MockProvider("done"))
     assert [kernai.run(agent, "Go.", limits=limits) for _ in range(2)] == ["done", "done"]
@@ -361,7 +361,7 @@ def test_only_the_programs_own_error_says_how_to_raise_max_steps() -> None:
     )
 
 
-# --------------------------------------------------------------------------------------------- without a limit of one's own
+# ----------------------------------------------------------------------------------------- without a limit of one's own
 
 
 def endless(calls: list[str], at_once: int = 1) -> Agent:
@@ -403,7 +403,7 @@ def test_another_input_has_500_calls_whatever_the_turns_before_it_made() -> None
     assert len(calls) == made + 495  # beside five model calls
 
 
-def test_none_lifts_the_limit_on_calls_and_so_does_a_plan_of_the_hosts_own() -> None:
+def test_none_removes_the_limit_on_calls_and_so_does_a_plan_of_the_host() -> None:
     calls: list[str] = []
     agent = endless(calls).replace(max_steps=300)
     assert kernai.execute(agent, "Go.", limits=Limits(max_calls=None)).stop_reason == "max_steps"
@@ -414,7 +414,7 @@ def test_none_lifts_the_limit_on_calls_and_so_does_a_plan_of_the_hosts_own() -> 
     assert stopped.stop_reason == "max_calls"
 
 
-def test_tasks_at_once_make_500_calls_and_not_one_more() -> None:
+def test_concurrent_tasks_make_no_more_than_500_calls_together() -> None:
     calls: list[str] = []
     turns = MockProvider().on_call(
         lambda messages, _: plan(*map(task, map(str, range(50))), strategy="parallel") if len(messages) == 2 and messages[1].text == "Go."

@@ -1,4 +1,4 @@
-"""The loop: one table of cases by hand and through every driver, and what a table cannot say."""
+"""The loop: one table of cases, run by hand and through every driver, and tests that do not fit in a table."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ class Rewriting(MockProvider):
 
 
 @pytest.mark.parametrize("run", [by_hand, *(partial(by_driver, way) for way in ALL)])
-def test_pieces_that_turn_out_wrong_are_taken_back(run: Callable[..., Outcome]) -> None:
+def test_streamed_pieces_that_turn_out_wrong_are_retracted(run: Callable[..., Outcome]) -> None:
     outcome = run(Case("", [], agent={"provider": Rewriting("<final>wro", "So <final>right</final>")}), None, watched=True)
     assert outcome.result.text == "right"
     types = [event.type for event in outcome.live]
@@ -422,7 +422,7 @@ def test_pieces_that_turn_out_wrong_are_taken_back(run: Callable[..., Outcome]) 
     assert "block_incomplete" not in types
 
 
-def test_a_provider_that_showed_nothing_has_nothing_to_take_back() -> None:
+def test_nothing_is_retracted_if_nothing_was_streamed() -> None:
     outcome = by_hand(Case("", [], agent={"provider": Rewriting("", "<final>right</final>")}), None, watched=True)
     assert "model_restarted" not in [event.type for event in outcome.live]
     [data] = [event.data for event in outcome.recorded if event.type == "llm_response"]
@@ -430,7 +430,7 @@ def test_a_provider_that_showed_nothing_has_nothing_to_take_back() -> None:
 
 
 @pytest.mark.parametrize("reported,expected", [(20, 20), (0, 1500)])
-def test_a_latency_is_the_vendors_or_else_measured(reported: int, expected: int) -> None:
+def test_a_latency_is_reported_by_the_provider_or_else_measured(reported: int, expected: int) -> None:
     clock = [0.0]
 
     def answer(*_: object) -> LlmResponse:
@@ -474,7 +474,7 @@ ANSWERED = ["run_start", "messages_sent", "llm_response", "blocks_parsed"]
     (0, ["run_start"]), (1, ["run_start", "messages_sent", "model_failed"]), (2, [*ANSWERED, "skill_execute", "skill_result"]),
     (4, [*ANSWERED, *["skill_execute", "skill_result"] * 2, "messages_sent", "model_failed"]),
 ])  # fmt: skip
-def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, types: list[str]) -> None:
+def test_a_cancelled_run_ends_before_its_next_effect(effects: int, types: list[str]) -> None:
     """Two calls, cancelled while the given effect is performed."""
     agent = Agent(instructions="Work.", skills=[echo], provider=MockProvider(command("echo", "x") * 2, "done"))
     hand = ByHand(agent, cancelled=lambda: len(hand.effects) >= effects)
@@ -485,13 +485,13 @@ def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, ty
     assert cancelled.error.result is cancelled
 
 
-def test_after_a_provider_raises_cancellation_is_looked_at_first() -> None:
+def test_a_cancelled_run_whose_provider_raises_is_cancelled_and_not_failed() -> None:
     hand = ByHand(Agent(instructions=""), provider=MockProvider().fail_on_step(0), cancelled=lambda: bool(hand.effects))
     assert hand.run("Go.").stop_reason == "cancelled"
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_what_was_streamed_before_a_call_was_broken_off_is_recorded(listening: bool) -> None:
+def test_text_streamed_before_a_call_was_interrupted_is_recorded(listening: bool) -> None:
     pieces = ["<final>It ", "is ", "4"]
 
     class Slow(MockProvider):
@@ -550,7 +550,7 @@ def test_a_handlers_message_with_other_media_of_a_known_id_is_an_error_of_the_ca
     assert "media_000000000000" in error["error"]
 
 
-def test_a_protocol_whose_handler_cannot_be_hashed_is_like_any_other() -> None:
+def test_a_protocol_with_an_unhashable_handler_works() -> None:
     class Handler:
         __hash__ = None  # type: ignore[assignment]
 
@@ -580,7 +580,7 @@ def test_a_skill_that_a_call_adds_may_be_called_by_the_next_one_of_the_same_resp
     assert [message.text for message in done.messages[2:4]] == [result("grow", "grown"), result("echo", "x")]
 
 
-def test_names_that_nothing_has_are_warned_of_when_a_run_starts_with_those_that_are_close() -> None:
+def test_at_the_start_unknown_names_of_skills_are_logged_with_close_matches() -> None:
     kernai.skills.register(Skill("search_archive", execute=lambda: ""))
     kernai.skills.register(echo)
     kernai.protocols.register("ticketing", lambda *_: "")
@@ -681,7 +681,7 @@ def test_an_interrupt_while_work_runs_waits_for_it_and_records_its_end(response:
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_call_at_whose_spawn_an_interrupt_comes_was_not_run_and_those_before_it_are_waited_for(at: int) -> None:
+def test_a_call_interrupted_while_it_is_started_is_not_run_and_earlier_ones_are_waited_for(at: int) -> None:
     agent = Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True)
     hand = ByHand(agent)
     work = hand.work("Go.")
@@ -699,7 +699,7 @@ def test_a_call_at_whose_spawn_an_interrupt_comes_was_not_run_and_those_before_i
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), NotPerformed()], ids=["interrupt", "not performed"])
-def test_behind_a_task_that_could_not_be_spawned_no_other_is(error: BaseException) -> None:
+def test_if_a_task_cannot_be_started_no_later_one_is(error: BaseException) -> None:
     hand = ByHand(Agent(instructions="", provider=MockProvider()))
     work = hand.work("Go.")
     next(work)
@@ -711,7 +711,7 @@ def test_behind_a_task_that_could_not_be_spawned_no_other_is(error: BaseExceptio
 
 
 @pytest.mark.parametrize("response", ["done", plan(task("a")), command("echo", "a") * 2])
-def test_a_loop_that_is_closed_asks_for_nothing_more(response: str) -> None:
+def test_a_closed_loop_requests_no_more_effects(response: str) -> None:
     hand = ByHand(Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True))
     work = hand.work("Go.")
     next(work)
@@ -758,7 +758,7 @@ def test_a_forged_block_is_named_also_where_a_protocol_writes_the_message() -> N
     assert any('<block type="error" name="runtime">' in text for text in read[3:])
 
 
-def test_faults_quote_the_model_without_its_markup_and_show_a_right_call_with_it() -> None:
+def test_errors_quote_the_model_without_markup_and_show_a_valid_call() -> None:
     hand = ByHand(set_up(Case("", []), None), provider=MockProvider(command("add", '{"a": "\\u003cfinal>"}'), "done"))
     fault = hand.run("Go.").messages[2].text
     assert "<final>" not in fault

@@ -55,7 +55,7 @@ def decided(recorder: Recorder) -> list[Any]:
 
 @pytest.mark.parametrize("way", [by_execute, by_aexecute])
 @pytest.mark.parametrize("parallel", [False, True])
-def test_native_calls_run_as_blocks_do(way: Way, parallel: bool) -> None:
+def test_native_calls_run_like_blocks(way: Way, parallel: bool) -> None:
     outcomes = []
     for native in (True, False):
         recorder, provider = Recorder(), tape(native=native)
@@ -108,7 +108,7 @@ def test_prose_ends_a_turn_that_the_vendor_says_is_over() -> None:
         assert kernai.execute(agent(provider=tape("Just so."), on_prose=on_prose), "Hi").text == "Just so."
 
 
-def test_a_model_that_writes_blocks_as_text_is_read_as_ever() -> None:
+def test_blocks_written_as_text_are_still_calls() -> None:
     recorder = Recorder()
     answers = iter(['<block type="command" name="search">{"query": "tea"}</block>', "<final>Found.</final>"])
 
@@ -122,7 +122,7 @@ def test_a_model_that_writes_blocks_as_text_is_read_as_ever() -> None:
 
 @pytest.mark.parametrize("first,second", [("native", "blocks"), ("blocks", "native")])
 @pytest.mark.parametrize("stop_at", [1, 2])
-def test_a_run_is_resumed_the_other_way(first: Any, second: Any, stop_at: int) -> None:
+def test_a_run_can_be_resumed_with_the_other_format_of_calls(first: Any, second: Any, stop_at: int) -> None:
     store, whole = MemoryStore(), MemoryStore()
     full, half = Recorder(), Recorder()
     wanted = kernai.execute(agent(first, provider=tape(native=first == "native")), "Tea?", store=whole, run_id="r", recorder=full)
@@ -143,7 +143,7 @@ def pieces(event: Event) -> Any:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_pieces_of_native_calls_stream_as_those_of_blocks(chunked: bool) -> None:
+def test_native_calls_are_streamed_like_blocks(chunked: bool) -> None:
     seen: list[Event] = []
     provider = MockProvider(*TAPE, native=True, chunk_size=1000)
     middleware = [] if chunked else [redact("never")]
@@ -157,13 +157,13 @@ def test_pieces_of_native_calls_stream_as_those_of_blocks(chunked: bool) -> None
     assert not [event for event in seen if event.type == "model_restarted"]
 
 
-def test_prose_that_ends_like_the_beginning_of_a_tag_is_shown_whole() -> None:
+def test_prose_that_ends_like_the_start_of_a_tag_is_streamed_completely() -> None:
     seen: list[Event] = []
     kernai.execute(agent(provider=tape("1 <\n" + TAPE[1], "Done.")), "Tea?", on_event=seen.append)
     assert "".join(event.data for event in seen if event.type == "text_chunk") == "1 <Done."
 
 
-def test_pieces_that_differ_from_the_calls_are_taken_back() -> None:
+def test_streamed_pieces_that_differ_from_the_calls_are_retracted() -> None:
     class Corrects(MockProvider):
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             if len(messages) > 2:
@@ -193,7 +193,7 @@ class Speaks(MockProvider):
         return super().call(messages, model, generation, on_chunk if self.call_count else lambda text: None)
 
 
-def test_calls_that_were_streamed_and_not_made_are_taken_back() -> None:
+def test_streamed_calls_that_were_not_made_are_retracted() -> None:
     seen: list[Event] = []
     text = '<block type="command" name="search">{"query": "tea"}</block>'
     provider = Speaks(lambda on_chunk: on_chunk.block(0, "command", "search", "{"), LlmResponse(text), "<final>x</final>")
@@ -242,7 +242,7 @@ def test_a_call_that_was_cut_off_is_an_open_block_and_corrected() -> None:
     assert "cut off in your call of search" in text
 
 
-def test_whoever_replaces_the_content_drops_the_calls() -> None:
+def test_replacing_the_content_of_a_response_drops_its_calls() -> None:
     call = NativeCall("command", "search", "{}")
     response = LlmResponse(written("Look.", [call]), blocks=[call])
     assert response.prose == "Look."
@@ -259,7 +259,7 @@ def test_redact_cleans_content_and_calls() -> None:
     assert recorder.for_event("llm_response")[0].data["blocks"][0]["id"] == "call_0"
 
 
-def test_compacting_keeps_what_a_message_answers() -> None:
+def test_compact_keeps_the_calls_that_a_message_answers() -> None:
     provider = tape(*TAPE[:1], TAPE[0], TAPE[0], "Done.")
     long = search.function
 
@@ -283,14 +283,14 @@ def test_a_fallback_without_native_calls_reads_blocks() -> None:
     assert '<block type="command"' in plain.calls[0].messages[0].text
 
 
-def test_an_agent_is_refused_a_provider_without_native_calls() -> None:
+def test_native_calls_with_a_provider_that_lacks_them_are_an_error() -> None:
     with pytest.raises(ValueError, match=r'calls="native"\) needs a provider with native calls'):
         kernai.execute(agent(provider=MockProvider("x")), "Hi")
     with pytest.raises(ValueError, match="calls must be"):
         agent("natively")
 
 
-def test_a_middleware_that_adds_to_the_system_message_is_heard() -> None:
+def test_a_middleware_may_add_to_the_system_message() -> None:
     def more(effect: Any) -> Any:
         if isinstance(effect, kernai.middleware.CallModel):
             system, *rest = effect.messages

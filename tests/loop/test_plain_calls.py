@@ -130,7 +130,7 @@ def _recorded(agent: Agent, limits: Limits | None) -> Any:
 
 
 @given(st.lists(RESPONSES, min_size=1, max_size=5), LIMITS, st.sampled_from(["confirm", "refuse", "run"]))
-def test_both_ways_record_the_same_events_and_send_the_model_the_same_text(
+def test_the_shortcut_records_the_same_events_and_sends_the_same_text(
     responses: list[str], limits: Limits | None, quoted_calls: Any
 ) -> None:
     provider = MockProvider(*responses, "<final>done</final>")
@@ -141,7 +141,7 @@ def test_both_ways_record_the_same_events_and_send_the_model_the_same_text(
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_ways_do_the_same_in_each_case_of_the_table(case: Case) -> None:
+def test_the_shortcut_does_the_same_in_each_case_of_the_table(case: Case) -> None:
     short = by_hand(case, 7, watched=False)
     with only_the_general_way():
         general = by_hand(case, 7, watched=False)
@@ -151,7 +151,7 @@ def test_both_ways_do_the_same_in_each_case_of_the_table(case: Case) -> None:
     ]
 
 
-def test_the_short_way_is_the_way_of_a_plain_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shortcut_is_used_for_plain_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
 
     def noted(run: Any, response: Any) -> Any:
@@ -180,8 +180,8 @@ CHANGES: dict[str, Callable[[Agent], object]] = {
 
 
 @pytest.mark.parametrize("outcome", CHANGES)
-def test_a_skill_that_was_taken_away_while_the_model_was_asked_is_not_called(outcome: str) -> None:
-    """Not even one that the short way knows, for it was called before."""
+def test_a_skill_removed_during_the_model_call_is_not_called(outcome: str) -> None:
+    """Not even by the shortcut, which knows the skill from an earlier call."""
     kernai.skills.register(echo)
     agent = Agent(instructions="x", skills="all")
     answers = iter([CALL.format("echo", '{"text": "a"}')] * 2 + ["<final>done</final>"])

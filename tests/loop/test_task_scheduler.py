@@ -51,7 +51,7 @@ def test_a_plan_without_tasks_is_done_at_once() -> None:
     assert asyncio.run(TaskScheduler([]).arun(_echo)) == {}
 
 
-def test_tasks_that_wait_for_one_another_or_for_nobody_are_a_deadlock() -> None:
+def test_tasks_that_wait_for_each_other_or_for_an_unknown_task_are_a_deadlock() -> None:
     for tasks in ([task("a", "b"), task("b", "a")], [task("a", "nobody")], [task("a", "a")]):
         with pytest.raises(DeadlockError, match=r"'?a"):
             TaskScheduler(tasks).start()
@@ -64,7 +64,7 @@ def test_tasks_that_wait_for_one_another_or_for_nobody_are_a_deadlock() -> None:
     assert scheduler.ordered_results() == {"ok": 1}
 
 
-def test_what_is_done_before_a_deadlock_has_been_done() -> None:
+def test_results_from_before_a_deadlock_are_kept() -> None:
     ran: list[str] = []
     scheduler = TaskScheduler([task("ok"), task("a", "b"), task("b", "a")])
     with pytest.raises(DeadlockError):
@@ -93,7 +93,7 @@ def test_a_wrong_number_of_workers_is_a_value_error_before_anything_runs() -> No
     assert ran == []
 
 
-def test_finishing_what_does_not_run_is_a_key_error() -> None:
+def test_finishing_a_task_that_is_not_running_is_a_key_error() -> None:
     scheduler = TaskScheduler([task("a"), task("b", "a")])
     with pytest.raises(KeyError):
         scheduler.finish("b", 1)
@@ -220,7 +220,7 @@ class _BrokenError(Exception):
     (ValueError("oops"), "error: oops"), (SystemExit(3), "error: 3"), (_BrokenError(), "error: _BrokenError"),
     (StopIteration("oops"), "error: oops"), (asyncio.CancelledError("oops"), "error: oops"),
 ], ids=["error", "exit", "no text", "stop", "cancelled"])  # fmt: skip
-def test_a_task_that_fails_has_its_error_as_result_and_spoils_no_other(error: BaseException, message: str) -> None:
+def test_a_failed_task_has_its_error_as_result_and_does_not_affect_others(error: BaseException, message: str) -> None:
     def execute(one: Task, inputs: Mapping[str, Any]) -> Any:
         if one.id == "b":
             raise error

@@ -1,4 +1,4 @@
-"""Where a trusted value came from is on record, whichever way the call was made."""
+"""The source of each trusted value is recorded, in whatever format the call was made."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_what_a_person_wrote_with_a_decision_is_a_source_after_a_resume(decision
     kernai.replay(made, "r", store=store)
 
 
-def test_what_a_function_vouched_for_is_a_source() -> None:
+def test_a_value_that_approve_vouched_for_has_it_as_source() -> None:
     def correct(asked: PendingCall) -> Decision | bool:
         return Decision({"params": {"to": [ANN]}}, by="policy", trusted=True) if asked.untrusted else True
 
@@ -204,14 +204,14 @@ def test_where_a_doubted_value_is_from_is_found_in_what_the_caller_of_a_sub_agen
     assert [one.source for one in waiting.untrusted] == ["which is in the result of `bill`", own, own]
 
 
-def test_what_the_runtime_quotes_of_a_refused_call_is_no_source() -> None:
+def test_the_runtimes_quote_of_a_refused_call_is_not_a_source() -> None:
     seen: list[kernai.Event] = []
     bad = call("pay", to=["eve@x.org"], amount="many")
     kernai.execute(agent(bad, call("pay", to=["eve@x.org"])), "Pay.", on_event=seen.append)
     assert [one.data["source"] for one in seen if one.type == "untrusted_value"] == ["which the model made up"]
 
 
-def test_of_many_doubted_values_a_person_and_the_model_read_the_first() -> None:
+def test_a_person_and_the_model_read_only_the_first_of_many_untrusted_values() -> None:
     everybody = call("pay", to=[f"user{at}@x.org" for at in range(50)])
     (waiting,) = kernai.execute(agent(everybody), "Pay.", store=MemoryStore(), run_id="r").pending
     assert (len(waiting.untrusted), waiting.reason.count("@"), waiting.reason[-13:]) == (50, 20, "; and 30 more")

@@ -1,4 +1,4 @@
-"""Values that only the user or the host may bring in: what is asked and refused, and text from outside."""
+"""Values that must come from the user or the host: which calls are asked about or refused, and text from outside."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[list[str], Any, list[tuple[str, str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_person_is_asked_about_values_that_the_user_did_not_bring_in(name: str) -> None:
+def test_a_person_is_asked_about_values_that_did_not_come_from_the_user(name: str) -> None:
     responses, given, wanted = CASES[name]
     made, store = agent(*responses), MemoryStore()
     result = execute(made, given, store=store, run_id="r")
@@ -126,7 +126,7 @@ def test_a_person_is_asked_about_values_that_the_user_did_not_bring_in(name: str
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_where_nobody_can_be_asked_the_call_is_refused_and_the_model_reads_which_value(name: str) -> None:
+def test_if_no_person_can_be_asked_the_call_is_refused_and_the_model_reads_which_value(name: str) -> None:
     responses, given, wanted = CASES[name]
     result = execute(agent(*responses), given)
     assert result.text == "done"
@@ -304,7 +304,7 @@ DECISIONS: list[tuple[str, Callable[[PendingCall], Any]]] = [
 
 @pytest.mark.parametrize("decide", [one for _, one in DECISIONS], ids=[name for name, _ in DECISIONS])
 @pytest.mark.parametrize("stored", [False, True])
-def test_what_a_function_decides_makes_no_value_a_trusted_one(decide: Callable[[PendingCall], Any], stored: bool) -> None:
+def test_a_decision_of_approve_does_not_make_values_trusted(decide: Callable[[PendingCall], Any], stored: bool) -> None:
     """It may quote what the model wrote."""
     calls = [call("pay", recipient="bob@x.org", note=EVIL), call("pay", recipient=EVIL), call("pay", recipient=EVIL, note="again")]
     made = agent(*calls, approve=decide)
@@ -329,7 +329,7 @@ def test_of_parameters_that_a_person_changes_only_what_is_new_counts_as_said() -
     assert [one.value for one in waiting.untrusted] == [EVIL]
 
 
-def test_a_person_is_asked_once_for_both_reasons() -> None:
+def test_a_person_is_asked_once_if_there_are_two_reasons() -> None:
     @skill(register=False, approval=True)
     def wipe(folder: Trusted[str]) -> str:
         """Delete a folder."""
@@ -358,7 +358,7 @@ def test_a_guarded_skill_that_appears_during_the_run_is_guarded() -> None:
     assert "recipient is" in read(result)
 
 
-def test_keys_that_the_model_makes_up_are_looked_at_too() -> None:
+def test_keys_that_the_model_makes_up_are_checked_too() -> None:
     made = agent(call("read_mail"), call("pay", recipient="bob@x.org", tags={EVIL: "cc"}))
     execute(made, "Pay bob@x.org")
     assert not PAID
@@ -401,7 +401,7 @@ def test_results_count_item_by_item_in_the_declared_shape_alone(value: Any, flag
     replay(made, "r", store=store)
 
 
-def test_a_directory_that_fails_vouches_for_nothing() -> None:
+def test_a_directory_that_fails_makes_no_value_trusted() -> None:
     def broken() -> list[str]:
         raise ValueError(EVIL)
 
@@ -626,7 +626,7 @@ def tools(provider: MockProvider) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("first, times", [(0, 60), pytest.param(1000, 300, marks=pytest.mark.slow)])
-def test_whatever_the_model_writes_nothing_is_paid_that_nobody_brought_in(first: int, times: int) -> None:
+def test_whatever_the_model_writes_no_value_is_paid_that_came_from_nobody_trusted(first: int, times: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + times):
         tried(seed, counts)

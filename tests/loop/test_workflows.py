@@ -1,4 +1,4 @@
-"""Plans that a run carries out: tasks as sub-runs, at once, in order, and each on its own."""
+"""Plans that a run executes: tasks as sub-runs, concurrent or in order, each isolated from the others."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_eight_tasks_run_at_once_on_one_event_loop(way: Way) -> None:
 
 
 @WAYS
-def test_a_failing_task_spoils_no_other(way: Way) -> None:
+def test_a_failing_task_does_not_affect_the_others(way: Way) -> None:
     @skill(register=False)
     def broken() -> str:
         raise OSError("broken")
@@ -170,7 +170,7 @@ class _BrokenError(Exception):
 @WAYS
 @pytest.mark.parametrize("error, said", [(OSError("no connection left"), "no connection left"), (_BrokenError(), "_BrokenError")])
 @pytest.mark.parametrize("raised_by", ["context", "instructions"])
-def test_what_the_hosts_code_raises_for_a_task_is_that_tasks_failure(way: Way, raised_by: str, error: Exception, said: str) -> None:
+def test_an_exception_in_the_hosts_code_for_a_task_fails_only_that_task(way: Way, raised_by: str, error: Exception, said: str) -> None:
     def raised(by: str, task_id: str | None) -> None:
         if (by, task_id) == (raised_by, "b"):
             raise error
@@ -300,7 +300,7 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
 
 
 @WAYS
-def test_a_context_of_the_hosts_own_reaches_every_task(way: Way) -> None:
+def test_the_hosts_context_reaches_every_task(way: Way) -> None:
     class Mine(Context):
         def __init__(self, user: str) -> None:
             super().__init__()

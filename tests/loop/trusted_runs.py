@@ -1,4 +1,4 @@
-"""Random runs in which no value may reach a trusted input unless the user or the host brought it in.
+"""Random runs in which no value may reach a trusted input unless it came from the user or the host.
 
     python3 dev.py trusted --times 100000 --seed 7
 
