@@ -1,4 +1,4 @@
-"""Shared by the parsers' tests: a table of texts for every rule of the grammar, and what a stream's events amount to."""
+"""Shared by the parsers' tests: texts for every rule of the grammar, and what a stream's events add up to."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ VALUES = [
 CASES = [*OPENING_TAGS, *SELF_CLOSING, *CONTENT, *SHORTHANDS, *NESTING, *PROSE, *INCOMPLETE, *VALUES]
 
 
-# ------------------------------------------------------------------------------------------- a stream, added up
+# ------------------------------------------------------------------------------------------- the contents of a stream
 
 
 @dataclass
@@ -334,7 +334,7 @@ def pieces_of(text: str, size: int) -> Iterator[str]:
 
 
 def events_of(pieces: Iterable[str], parser: StreamParser | None = None) -> list[tuple[str, Any]]:
-    """All that a parser emits for one text."""
+    """Return all events that a parser emits for one text."""
     emitted: list[tuple[str, Any]] = []
     parser = StreamParser() if parser is None else parser
     for event in EVENTS:
@@ -416,7 +416,7 @@ VALUE_TEXTS = st.tuples(
 
 @st.composite
 def cut_texts(draw: st.DrawFn) -> list[str]:
-    """A generated text in pieces, empty ones among them."""
+    """A generated text in pieces, some of them empty."""
     text = draw(TEXTS | VALUE_TEXTS)
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]

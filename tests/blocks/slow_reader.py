@@ -1,6 +1,6 @@
 """A second implementation of the block grammar, slow and literal: it tries every tag at every character.
 
-It shares no line with the parsers, so that their agreement on generated texts proves something.
+It shares no code with the parsers, so their agreement on generated texts is significant.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def level_at(text: str, at: int, word: str) -> tuple[int, int]:
     return (1, tag.end()) if kind is not None and kind.strip(WHITE_SPACE) and not tag["slash"] else (0, at)
 
 
-class Open(Exception):  # noqa: N818 - not an error but where the text ends
+class Open(Exception):  # noqa: N818 - it is no error, but the end of the text
     """The text ends before the value does."""
 
 

@@ -1,4 +1,4 @@
-"""Calls in the formats of others are recognised, and never guessed at."""
+"""Calls in other formats are recognised, and never guessed."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_call_that_cannot_be_read_is_a_near_miss_and_never_guessed(dialect: st
 
 
 @pytest.mark.parametrize("text", PROSE)
-def test_what_only_mentions_a_dialect_is_prose(text: str) -> None:
+def test_text_that_only_mentions_a_dialect_is_prose(text: str) -> None:
     assert recognise(text) is None
 
 
@@ -176,5 +176,5 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", OBJECT, OBJECT + "<|a|>", "[]", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
-def test_many_beginnings_are_read_at_once(piece: str) -> None:
+def test_a_text_with_many_unfinished_calls_is_read_quickly(piece: str) -> None:
     assert_linear(lambda size: recognise(piece * (size // len(piece))))

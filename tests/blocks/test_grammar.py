@@ -1,4 +1,4 @@
-"""The grammar: what whole tags say, and whether a cut-off one can still become a tag."""
+"""The grammar: the meaning of complete tags, and whether an incomplete one can still become a tag."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def tags(draw: st.DrawFn) -> str:
 
 @examples(2)
 @given(tags() | candidates())
-def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> None:
+def test_a_complete_tag_opens_what_the_slow_reader_says(markup: str) -> None:
     opening, expected = read_opening(markup), opening_at(markup, 0)
     assert (opening is None) == (expected is None)
     if opening is not None and expected is not None:
@@ -117,7 +117,7 @@ def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> No
 
 @examples(2)
 @given(tags() | candidates())
-def test_what_a_whole_tag_does_to_the_level_is_what_the_slow_reading_says(markup: str) -> None:
+def test_a_complete_tag_changes_the_level_as_the_slow_reader_says(markup: str) -> None:
     for tag, word in (('<block type="a">', "block"), ("<final>", "final")):
         assert level_change(inside(tag), markup) == level_at(markup, 0, word)[0]
 
@@ -133,7 +133,7 @@ def test_only_a_complete_tag_is_read() -> None:
 
 @examples(2)
 @given(candidates(), st.integers(1, 60), st.sampled_from(["", "", " ", "x", '"', "\\", "=", "/", "é"]))
-def test_the_automaton_says_of_near_tags_what_completing_them_shows(markup: str, cut: int, noise: str) -> None:
+def test_the_automaton_knows_which_incomplete_tags_can_be_completed(markup: str, cut: int, noise: str) -> None:
     candidate = markup[:-1][:cut] + noise
     for row, is_tag in PLACES.values():
         assert (advance(row, candidate[1:]) is not None) == can_become_a_tag(candidate, is_tag)
@@ -178,7 +178,7 @@ def test_pieces_lead_where_their_characters_lead(markup: str, cut: int) -> None:
         assert through(row, [text[:cut], text[cut:]]) is whole
 
 
-def test_a_piece_that_has_led_to_a_row_is_known_from_then_on() -> None:
+def test_the_automaton_remembers_pieces_it_has_seen() -> None:
     row = advance(cut_off_outside(), "block name='")
     assert row is not None
     assert row.get("never seen") is None
@@ -186,7 +186,7 @@ def test_a_piece_that_has_led_to_a_row_is_known_from_then_on() -> None:
     assert reached is row.get("never seen") is row
 
 
-def test_what_a_row_learns_is_bounded() -> None:
+def test_the_number_of_pieces_remembered_per_row_is_bounded() -> None:
     row = advance(cut_off_outside(), "block id='")
     assert row is not None
     for number in range(10_000):
@@ -196,7 +196,7 @@ def test_what_a_row_learns_is_bounded() -> None:
     assert len(row) <= 512
 
 
-def test_only_so_many_tags_are_remembered() -> None:
+def test_the_number_of_remembered_tags_is_bounded() -> None:
     remembered = Remembered(str.upper)
     assert [remembered[text] for text in ("a", "x" * 1000, "a")] == ["A", "X" * 1000, "A"]
     assert max(len(remembered) for number in range(2000) if remembered[f"t{number}"]) == 512

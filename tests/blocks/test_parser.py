@@ -1,4 +1,4 @@
-"""`parse`: a complete text, taken apart at once."""
+"""`parse`: parsing a complete text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
 
 
 @given(TEXTS | VALUE_TEXTS | st.builds('{}<block type="command" name="{}">{}</block>{}'.format, *[st.text("a<{}\"'\\:, \n")] * 4))
-def test_the_quick_look_for_a_single_block_finds_what_parse_finds(text: str) -> None:
+def test_the_shortcut_for_a_single_block_finds_what_parse_finds(text: str) -> None:
     one = parse_one(text)
     if one is not None:
         assert parse(text) == ([one], parse(text).text_segments, None, None)
@@ -81,7 +81,7 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
             pytest.fail("a block is matched by its fields")
 
 
-# -------------------------------------------------------------------------------- hostile texts, linear or never done
+# --------------------------------------------------------------------- hostile texts, which only linear time can handle
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_million_characters_of_near_tags_are_prose_and_hide_nothing(piece: str
     ],
     ids=["attributes", "white space", "name", "key", "white space at the end"],
 )
-def test_a_tag_of_a_megabyte_is_a_tag_and_cut_off_it_is_none(tag: str) -> None:
+def test_a_tag_of_a_megabyte_is_a_tag_only_if_it_is_complete(tag: str) -> None:
     assert [block.type for block in parse(f"{tag}</block>").blocks] == ["x"]
     assert parse(tag[:-1]).text_segments == [tag[:-1]]
     assert parse(f'<block type="y">{tag}</block>').incomplete == Block("y", None, f"{tag}</block>")

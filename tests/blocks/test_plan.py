@@ -1,4 +1,4 @@
-"""`Plan.validate`: a workflow as a model writes it, sound or not."""
+"""`Plan.validate`: valid and invalid workflows as models write them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ONE = {"id": "a", "input": "do a"}
     ],
     ids=lambda one: str(one)[:30],
 )
-def test_a_plan_that_is_none_says_why(raw: Any, expected: str) -> None:
+def test_an_invalid_plan_says_why(raw: Any, expected: str) -> None:
     assert reason(raw) == expected
     assert expected in REASONS
 
@@ -122,7 +122,7 @@ def test_a_goal_that_is_no_text_becomes_json(goal: object, expected: str) -> Non
     assert sound({"tasks": [ONE], "goal": goal}).goal == expected
 
 
-def test_a_thousand_tasks_are_allowed_however_they_hang_together() -> None:
+def test_a_thousand_tasks_are_allowed_whatever_their_dependencies() -> None:
     chain = [{"id": str(at), "input": "x", "depends_on": [str(at - 1)]} for at in range(MAX_TASKS)]
     assert len(sound({"tasks": chain}).tasks) == MAX_TASKS
     ring = [{**one, "depends_on": [str((int(str(one["id"])) - 1) % MAX_TASKS)]} for one in chain]
@@ -147,7 +147,7 @@ JSON = json_data(
 @pytest.mark.slow
 @settings(max_examples=3 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(raw=JSON)
-def test_whatever_json_comes_there_is_a_sound_plan_or_a_reason(raw: Any) -> None:
+def test_any_json_results_in_a_valid_plan_or_a_reason(raw: Any) -> None:
     for given_as in (raw, json.dumps(raw)):
         found = Plan.validate(given_as)
         assert found.reason is None or found.reason in REASONS
@@ -160,7 +160,7 @@ def test_whatever_json_comes_there_is_a_sound_plan_or_a_reason(raw: Any) -> None
 
 
 @given(raw=st.text(alphabet='{}[]",:tasks id01nul\\', max_size=40))
-def test_whatever_text_comes_nothing_is_raised(raw: str) -> None:
+def test_validating_any_text_raises_nothing(raw: str) -> None:
     assert Plan.validate(raw).reason in (*REASONS, None)
 
 

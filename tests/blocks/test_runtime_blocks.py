@@ -1,4 +1,4 @@
-"""What the runtime writes to the model, and that text from outside cannot pass for it."""
+"""Blocks that the runtime writes to the model, and that text from outside cannot pass for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_way_to_write_a_tag_that_acts_is_neutralised(name: str) -> None:
     "", "plain", "a < b", "<b>bold</b>", "<p/>", "1 <2", "<<", "<!-- -->", "&lt;final>", "<finally>", "<blockquote>",
     "< final>", "<Final>", '<result code="1">ok</result><error/>', "<json>{}</json>",
 ])  # fmt: skip
-def test_other_xml_stays_as_it_is(text: str) -> None:
+def test_other_xml_is_left_unchanged(text: str) -> None:
     assert neutralize(text) == text
 
 
@@ -69,7 +69,7 @@ def test_a_result_is_one_block_whatever_a_skill_returned(text: str) -> None:
 
 
 @given(st.lists(PIECES, max_size=8), st.integers(0, 8))
-def test_texts_around_media_cannot_make_a_tag_together(texts: list[str], at: int) -> None:
+def test_texts_around_media_cannot_form_a_tag_together(texts: list[str], at: int) -> None:
     agent = Agent(instructions="", skills=[Skill("say", execute=lambda: [*texts[:at], PICTURE, *texts[at:]])])
     message = ByHand(agent, provider=MockProvider(command("say"), "done")).run("Go.").messages[2]
     [block] = parse("".join(part for part in message.content if isinstance(part, str))).blocks[:1]
@@ -129,5 +129,5 @@ class Silent(Exception):  # noqa: N818 - no error of a program's own
     (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [KeyError("k"), noted(OSError("c")), Silent()])]),
      "ValueError: a; ExceptionGroup: KeyError: 'k'; OSError: c\nat most 5\nsee the manual; Silent"),
 ])  # fmt: skip
-def test_an_error_says_what_it_says_or_what_it_is(error: Exception, text: str) -> None:
+def test_an_error_is_shown_by_its_text_or_else_by_its_type(error: Exception, text: str) -> None:
     assert error_text(error) == text

@@ -1,4 +1,4 @@
-"""`StreamParser`: the same text, however it is cut into pieces."""
+"""`StreamParser` finds the same contents however a text is cut into pieces."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
         ("<block type='a'>[\"<block type='b'>c", [{"type": "a", "name": None}, *'["', "<block type='b'>", "c"]),
     ],
 )
-def test_text_is_emitted_with_the_character_that_makes_it_no_tag(text: str, emitted: list[object]) -> None:
+def test_text_is_emitted_once_it_can_no_longer_be_part_of_a_tag(text: str, emitted: list[object]) -> None:
     received: list[object] = []
     parser = StreamParser()
     for event in ("text_chunk", "block_start", "block_content"):
@@ -133,7 +133,7 @@ def test_text_is_emitted_with_the_character_that_makes_it_no_tag(text: str, emit
 @pytest.mark.slow
 @examples(2)
 @given(TEXTS | VALUE_TEXTS)
-def test_nothing_is_held_back_but_what_can_become_a_tag(text: str) -> None:
+def test_only_text_that_can_become_a_tag_is_held_back(text: str) -> None:
     emitted: list[tuple[str, Any]] = []
     parser = StreamParser()
     for event in EVENTS:
@@ -214,7 +214,7 @@ class Refused(Exception):  # noqa: N818 - not an error but a listener's refusal
 @pytest.mark.slow
 @examples(2)
 @given(cut_texts(), st.sets(st.sampled_from(EVENTS)))
-def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[str], stubborn: set[str]) -> None:
+def test_no_event_is_lost_or_repeated_when_a_listener_raises(pieces: list[str], stubborn: set[str]) -> None:
     received: list[tuple[str, Any]] = []
     parser = StreamParser()
 
@@ -242,7 +242,7 @@ def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[s
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_the_second_listener_receives_what_the_first_refused(event: str) -> None:
+def test_the_second_listener_gets_the_event_that_the_first_refused(event: str) -> None:
     def refuse(data: object) -> None:
         raise Refused
 
@@ -256,7 +256,7 @@ def test_the_second_listener_receives_what_the_first_refused(event: str) -> None
     assert received == [data for kind, data in events_of([text]) if kind == event]
 
 
-# ------------------------------------------------------------------------------ hostile texts, linear or never done
+# --------------------------------------------------------------------- hostile texts, which only linear time can handle
 
 
 def test_fifty_megabytes_in_one_block_are_one_block() -> None:
@@ -273,7 +273,7 @@ def test_fifty_megabytes_in_one_block_are_one_block() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 4096])
 @pytest.mark.parametrize("piece", ["<", "<block ", '<block type="a', "<final ", "a < b > c "])
-def test_much_text_of_near_tags_hides_nothing(piece: str, size: int) -> None:
+def test_a_block_after_many_near_tags_is_found(piece: str, size: int) -> None:
     noise = piece * (50_000 // len(piece))
     assert streamed(pieces_of(f"{noise}<final>x</final>", size)) == Found([final("x")], [noise])
 
@@ -284,7 +284,7 @@ def test_much_text_of_near_tags_hides_nothing(piece: str, size: int) -> None:
     "piece",
     ['<json>["</json>', '<json>[\\"</json>', "<json>['</json>", """<json>["',"</json>""", '<json>{"a": "\\"</json>\\\\'],
 )
-def test_values_that_start_over_and_over_cost_linear_time(piece: str, size: int) -> None:
+def test_many_values_that_never_end_take_linear_time(piece: str, size: int) -> None:
     text = piece * (40_000 // len(piece))
     assert streamed(pieces_of(text, size)) == found_in(text)
 
@@ -292,7 +292,7 @@ def test_values_that_start_over_and_over_cost_linear_time(piece: str, size: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4096])
 @pytest.mark.parametrize("tag", ["</json>", "<block type='b'>", "<b ", "<block type='"])
-def test_a_value_full_of_tags_costs_linear_time(tag: str, size: int) -> None:
+def test_a_value_full_of_tags_takes_linear_time(tag: str, size: int) -> None:
     content = f'["{tag * (60_000 // len(tag))}"]'
     for opening, close in (("<json>", "</json>"), ('<block type="json">', "</block>")):
         assert streamed(pieces_of(f"{opening}{content}{close}", size)) == Found([Block("json", None, content)])

@@ -1,4 +1,4 @@
-"""Sixty types, each with right and wrong answers in every form; and generated types, with jsonschema as the judge."""
+"""Sixty types, each with valid and invalid answers in every format; and generated types, checked with jsonschema."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
 Nested = TypeAliasType("Nested", "list[Nested] | int")
 
 UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
-#: the type, a right answer and its value, and a wrong one
+#: the type, a valid answer and its value, and an invalid one
 TYPES: list[tuple[Any, Any, Any, Any]] = [
     (int, 5, 5, "5.5"),
     (float, 1, 1.0, "x"),
@@ -151,7 +151,7 @@ EACH = pytest.mark.parametrize("output, right, value, wrong", TYPES, ids=range(l
 
 
 @EACH
-def test_a_right_answer_is_read_bare_and_fenced(output: Any, right: Any, value: Any, wrong: Any) -> None:
+def test_a_valid_answer_is_read_with_or_without_a_code_fence(output: Any, right: Any, value: Any, wrong: Any) -> None:
     answer, text = AnswerType(output), json.dumps(right)
     for said in (text, f"\n {text}\n", f"```json\n{text}\n```", f"```\n{json.dumps(right, indent=2)}\n```"):
         found = answer.read(said)
@@ -160,8 +160,8 @@ def test_a_right_answer_is_read_bare_and_fenced(output: Any, right: Any, value: 
 
 
 @pytest.mark.parametrize("step", [0.1, 0.01, 0.3, 1e-5])
-def test_a_number_is_a_multiple_of_a_fraction_as_both_are_written(step: float) -> None:
-    """Three tenths divided by a tenth are not three for a computer."""
+def test_multiples_of_a_fraction_are_computed_in_decimals(step: float) -> None:
+    """In binary floating point, 0.3 is not a multiple of 0.1."""
     answer = AnswerType(Annotated[float, at.MultipleOf(step), at.Ge(step * 2.5), at.Le(step * 3.5)])
     written = f"{step * 3:.12g}"
     assert answer.read(written) == float(written)
@@ -171,7 +171,7 @@ def test_a_number_is_a_multiple_of_a_fraction_as_both_are_written(step: float) -
 
 
 @EACH
-def test_wrong_truncated_and_wordy_answers_are_faults(output: Any, right: Any, value: Any, wrong: Any) -> None:
+def test_wrong_truncated_and_wordy_answers_are_errors(output: Any, right: Any, value: Any, wrong: Any) -> None:
     answer, text = AnswerType(output), json.dumps(right)
     truncated = [text[:-1]] if text[0] in '[{"' else []
     for said in (json.dumps(wrong), f"Here it is: {text}", f"{text}\nAnything else?", "", *truncated):
@@ -191,7 +191,7 @@ def test_wrong_truncated_and_wordy_answers_are_faults(output: Any, right: Any, v
     (str, "'a'", "'a'", []),
     (int, "``` json\n5```", 5, []),
 ])  # fmt: skip
-def test_json_with_mistakes_that_lose_nothing_is_an_answer_where_a_text_is_none(
+def test_json_with_mistakes_that_lose_nothing_is_an_answer_unless_text_is_allowed(
     output: Any, said: str, value: Any, repairs: list[str]
 ) -> None:
     found, made = AnswerType(output).repaired(said, repair="json")
@@ -217,20 +217,20 @@ def test_no_part_of_an_answer_is_guessed_or_dropped(said: str) -> None:
     (Annotated[str, pydantic.Field(pattern="^very odd$")], None),
     (Annotated[int, at.Predicate(lambda n: n == 4711)], None),
 ])  # fmt: skip
-def test_an_example_under_constraints_is_right_or_left_out(output: Any, example: str | None) -> None:
+def test_an_example_for_a_constrained_type_is_valid_or_left_out(output: Any, example: str | None) -> None:
     usage = AnswerType(output).usage()
     assert usage == ("" if example is None else f'<block type="final">{example}</block>')
 
 
 @EACH
-def test_the_schema_judges_as_the_reader_does(output: Any, right: Any, value: Any, wrong: Any) -> None:
+def test_the_schema_and_the_reader_accept_the_same_answers(output: Any, right: Any, value: Any, wrong: Any) -> None:
     schema = AnswerType(output).schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(right)
 
 
 @EACH
-def test_the_example_that_a_model_reads_is_right(output: Any, right: Any, value: Any, wrong: Any) -> None:
+def test_the_example_that_a_model_reads_is_valid(output: Any, right: Any, value: Any, wrong: Any) -> None:
     answer = AnswerType(output)
     blocks = parse(answer.usage()).blocks
     if any(one in str(output) for one in ("Predicate", "pattern")):  # for which none need be found
@@ -248,7 +248,7 @@ class Between:
         self.le, self.ge = le, ge
 
 
-def test_another_librarys_bounds_count_and_one_that_is_not_set_does_not() -> None:
+def test_bounds_of_another_librarys_constraint_apply_unless_they_are_not_set() -> None:
     assert AnswerType(Annotated[int, Between(None, 3)]).schema() == {"type": "integer", "minimum": 3}
 
 
@@ -280,7 +280,7 @@ class Nobody(Enum):
     (Page, "type variable"),
     (Pair, "type variable"),
 ])
-def test_what_cannot_be_honoured_is_refused_when_it_is_written(output: Any, message: str) -> None:
+def test_a_constraint_that_cannot_be_checked_is_an_error_at_definition(output: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         AnswerType(output)
 
@@ -358,7 +358,7 @@ def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.slow
 @given(st.data())
 @settings(max_examples=int(os.environ.get("KERNAI_TYPES", "100")), deadline=None)
-def test_what_a_schema_accepts_is_read_and_nothing_else(data: st.DataObject) -> None:
+def test_exactly_the_answers_that_the_schema_accepts_are_read(data: st.DataObject) -> None:
     answer = AnswerType(list[data.draw(GENERATED)])  # type: ignore[misc]  # in a list, so that no bare text counts
     schema = answer.schema()
     judge = jsonschema.Draft202012Validator(schema)

@@ -1,4 +1,4 @@
-"""Typed inputs: what fits, what it becomes, and what a model reads when it does not fit."""
+"""Typed inputs: which values are valid, how they are converted, and what a model reads about invalid ones."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ FITS: list[tuple[Any, object, object]] = [
 
 
 @pytest.mark.parametrize("annotation, value, expected", FITS)
-def test_a_value_that_fits_is_converted_to_the_declared_type(annotation: Any, value: object, expected: object) -> None:
+def test_a_valid_value_is_converted_to_the_declared_type(annotation: Any, value: object, expected: object) -> None:
     got = bound(annotation, value)
     assert got == expected
     assert type(got) is type(expected)
@@ -283,7 +283,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
 
 
 @pytest.mark.parametrize("annotation, value, path, expected, received", REFUSED)
-def test_a_value_that_does_not_fit_is_refused_with_path_expected_and_received(
+def test_an_invalid_value_is_an_error_with_path_expected_and_received(
     annotation: Any, value: object, path: str, expected: str, received: str
 ) -> None:
     found = faults(annotation, value)
@@ -293,7 +293,7 @@ def test_a_value_that_does_not_fit_is_refused_with_path_expected_and_received(
     assert received in message
 
 
-def test_of_a_union_the_member_is_meant_whose_tag_it_is_although_another_has_fewer_faults() -> None:
+def test_the_tag_selects_the_member_of_a_union_even_if_another_has_fewer_errors() -> None:
     assert [path for path, _ in faults(Set | Append, {"op": "append", "value": 5})] == ["x.value", "x.at"]
 
 
@@ -308,7 +308,7 @@ AS_STRINGS: list[tuple[Any, object, object]] = [
 
 
 @pytest.mark.parametrize("annotation, value, expected", AS_STRINGS)
-def test_a_number_or_boolean_given_as_a_string_is_one_where_it_can_be_nothing_else(
+def test_a_number_or_boolean_in_quotes_is_converted_if_no_text_is_allowed(
     annotation: Any, value: object, expected: object
 ) -> None:
     bound = probe(annotation).bind({"x": value})
@@ -397,7 +397,7 @@ def test_nested_tuples_and_unions_are_outlined() -> None:
     assert "  - x[1].lives (integer, required)" in lines
 
 
-def test_a_type_that_holds_itself_without_end_has_no_sample_and_where_it_must_be_given_no_usage() -> None:
+def test_an_infinitely_recursive_type_has_no_sample_and_no_usage_line_if_it_is_required() -> None:
     @dataclass
     class Endless:
         next: Endless
@@ -423,7 +423,7 @@ def error_of(skill: Skill, params: dict[str, object] | str) -> SkillInputError:
     return caught.value
 
 
-def test_all_faults_of_a_call_are_reported_together_one_a_line() -> None:
+def test_all_errors_of_a_call_are_reported_together_one_per_line() -> None:
     error = error_of(PLAN, {"project": 1, "tickets": [{}, {"title": "b", "labels": [1, "x", 2]}], "due": "soon"})
     assert [path for path, _ in error.faults] == [
         "project", "tickets[0].title", "tickets[1].labels[0]", "tickets[1].labels[2]", "due",
@@ -434,7 +434,7 @@ def test_all_faults_of_a_call_are_reported_together_one_a_line() -> None:
     assert len(lines) == 6
 
 
-def test_the_last_line_shows_a_right_call_as_a_block() -> None:
+def test_the_last_line_shows_a_valid_call_as_a_block() -> None:
     error = error_of(PLAN, {})
     assert str(error).splitlines()[-1] == (
         'Usage: <block type="command" name="plan_work">'
@@ -442,7 +442,7 @@ def test_the_last_line_shows_a_right_call_as_a_block() -> None:
     )
 
 
-def test_a_misspelt_parameter_is_pointed_out_where_something_is_missing() -> None:
+def test_a_misspelt_parameter_is_pointed_out_if_one_is_missing() -> None:
     error = error_of(PLAN, {"projct": "p", "tickets": [], "due": "2024-01-31"})
     assert 'ignored, for there is no such input: "projct"' in str(error)
 
@@ -451,7 +451,7 @@ def test_unknown_parameters_are_dropped() -> None:
     assert probe(int).bind({"x": 1, "y": 2}) == {"x": 1}
 
 
-def test_a_thousand_faults_are_all_listed_and_the_message_stays_readable() -> None:
+def test_a_thousand_errors_are_all_listed_in_a_readable_message() -> None:
     error = error_of(probe(list[int]), {"x": ["a"] * 1000})
     assert len(error.faults) == 1000
     assert error.faults[-1][0] == "x[999]"
@@ -481,7 +481,7 @@ def test_a_received_value_cannot_forge_markup(value: object) -> None:
         ({"prodct": 5}, None),
     ],
 )
-def test_of_a_misspelt_input_the_model_is_shown_its_call_with_the_right_name(
+def test_the_usage_line_for_a_misspelt_input_is_the_models_call_with_the_right_name(
     params: dict[str, object], right: dict[str, object] | None, only: bool
 ) -> None:
     def one(product: str) -> str:
@@ -545,7 +545,7 @@ def test_a_default_that_cannot_be_copied_is_a_type_error_at_definition() -> None
         probe(Any, default=[threading.Lock()])
 
 
-def test_what_a_skill_changes_in_its_input_is_not_changed_in_the_parameters() -> None:
+def test_changes_that_a_skill_makes_to_its_input_do_not_change_the_parameters() -> None:
     params: dict[str, Any] = {"x": {"list": [1], "dict": {"a": 1}}}
     taken: Any = probe(dict).bind(params)["x"]
     taken["list"].append(2)
@@ -660,7 +660,7 @@ def refusal(skill: Skill, params: dict[str, object]) -> SkillInputError | None:
 
 @pytest.mark.slow
 @given(annotation=TYPES | st.just(Even), value=JSON)
-def test_any_value_is_bound_or_refused_with_faults_that_carry_a_path(annotation: Any, value: object) -> None:
+def test_any_value_is_accepted_or_refused_with_errors_that_have_a_path(annotation: Any, value: object) -> None:
     skill = probe(annotation)
     error = refusal(skill, {"x": value})
     if error is not None:
@@ -673,7 +673,7 @@ def test_any_value_is_bound_or_refused_with_faults_that_carry_a_path(annotation:
 
 
 @given(annotation=TYPES)
-def test_the_usage_of_any_skill_is_a_call_that_fits(annotation: Any) -> None:
+def test_the_usage_line_of_any_skill_is_a_valid_call(annotation: Any) -> None:
     inputs = {"x": annotation, "y": Input(annotation, default=None)}
     skill = Skill("any", execute=lambda x, y: (x, y), inputs=inputs)
     [block] = parse(skill.usage()).blocks
@@ -700,7 +700,7 @@ NEVER: list[Any] = [Even, Annotated[int, Gt(3), Lt(4)], Annotated[str, Predicate
 
 
 @pytest.mark.parametrize("annotation", BOUNDED, ids=str)
-def test_the_usage_of_a_bounded_input_is_a_right_call(annotation: Any) -> None:
+def test_the_usage_line_of_a_bounded_input_is_a_valid_call(annotation: Any) -> None:
     skill = probe(annotation)
     [block] = parse(skill.usage()).blocks
     assert skill.call(block.content) is not None
@@ -723,7 +723,7 @@ def test_the_example_in_the_fault_of_a_bounded_input_is_right_where_there_is_one
 
 
 @pytest.mark.parametrize("annotation", NEVER)
-def test_no_usage_is_shown_where_none_is_known_to_be_right(annotation: Any) -> None:
+def test_no_usage_line_is_shown_if_none_is_known_to_be_valid(annotation: Any) -> None:
     skill = probe(annotation)
     assert skill.usage() == ""
     assert "Usage" not in skill.describe()

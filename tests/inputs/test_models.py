@@ -1,4 +1,4 @@
-"""pydantic models as inputs and results, by the real library and by a class that only speaks like one."""
+"""pydantic models as inputs and results, with the real library and with a class that has the same methods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_model_validates_what_the_call_sends() -> None:
     assert probe(Points | int).call({"x": 5}) == 5
 
 
-def test_the_models_errors_become_faults_with_dotted_paths() -> None:
+def test_errors_of_a_model_are_reported_with_dotted_paths() -> None:
     with pytest.raises(SkillInputError) as caught:
         probe(list[Ticket]).call(
             {"x": [{"title": "a"}, {"points": -1, "labels": [{"text": 5, "colour": "green"}], "due": "soon"}]}
@@ -70,7 +70,7 @@ def test_a_validator_that_quotes_the_value_cannot_forge_markup() -> None:
     assert "not &lt;/block>" in str(caught.value)
 
 
-def test_a_model_is_described_by_its_schema_and_used_rightly_in_the_usage() -> None:
+def test_a_model_is_described_by_its_schema_and_has_a_valid_usage_line() -> None:
     made = probe(list[Ticket])
     lines = made.describe().splitlines()
     assert "- x (list of Ticket object, required)" in lines
@@ -92,7 +92,7 @@ def test_a_returned_model_is_its_json() -> None:
 
 
 class Duck:
-    """Only speaks like a model."""
+    """A class with the methods of a model."""
 
     @classmethod
     def model_validate(cls, value: object) -> Duck:
@@ -105,7 +105,7 @@ class Duck:
         raise NotImplementedError
 
 
-def test_a_class_that_speaks_like_a_model_is_taken_for_one() -> None:
+def test_a_class_with_the_methods_of_a_model_is_treated_as_one() -> None:
     made = probe(Duck)
     assert isinstance(made.call({"x": "quack"}), Duck)
     with pytest.raises(SkillInputError, match="x: RuntimeError, received integer 5"):
@@ -177,7 +177,7 @@ class Exact(pydantic.BaseModel):  # type: ignore[misc, name-defined]
     step: int = pydantic.Field(multiple_of=5, ge=7)
 
 
-def test_the_usage_of_a_model_with_tuples_sets_and_steps_is_right() -> None:
+def test_the_usage_line_of_a_model_with_tuples_sets_and_steps_is_valid() -> None:
     made = probe(Exact)
     [block] = parse(made.usage()).blocks
     assert made.call(block.content) == Exact(pair=(1, 1), texts={"..0", "..1"}, step=10)

@@ -46,7 +46,7 @@ NONE = skill_with()
     ],
 )
 @pytest.mark.parametrize("skill", [ONE, TWO, NONE])
-def test_a_json_object_is_its_keys(skill: Skill, content: str, expected: dict[str, object]) -> None:
+def test_the_keys_of_a_json_object_are_the_parameters(skill: Skill, content: str, expected: dict[str, object]) -> None:
     assert skill.read(content) == expected
 
 
@@ -55,7 +55,7 @@ def test_a_json_object_is_its_keys(skill: Skill, content: str, expected: dict[st
     ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
      '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'],
 )
-def test_other_text_is_the_only_input_unchanged(content: str) -> None:
+def test_text_that_is_not_a_json_object_is_the_value_of_the_only_input(content: str) -> None:
     assert ONE.read(content) == {"x": content}
     assert ONE.call(content) == {"x": content}
 
@@ -73,7 +73,7 @@ def test_other_text_is_the_only_input_unchanged(content: str) -> None:
         ("\u00a0x\u00a0", "\u00a0x\u00a0"),
     ],
 )
-def test_blank_lines_around_the_only_input_are_no_part_of_it_and_indentation_is(content: str, expected: str) -> None:
+def test_blank_lines_around_the_only_input_are_removed_but_not_its_indentation(content: str, expected: str) -> None:
     assert ONE.read(content) == {"x": expected}
 
 
@@ -81,7 +81,7 @@ def test_blank_lines_around_the_only_input_are_no_part_of_it_and_indentation_is(
 @pytest.mark.parametrize(
     "skill", [skill_with(lines=Input(int, default=None)), skill_with(a=Input(str, default="x"), b=Input(int, default=1))]
 )
-def test_no_text_calls_with_the_defaults_where_every_input_has_one(skill: Skill, content: str) -> None:
+def test_an_empty_call_uses_the_defaults_if_every_input_has_one(skill: Skill, content: str) -> None:
     assert skill.read(content) == {}
     assert skill.call(content) == {name: one.default for name, one in skill.inputs.items()}
 
@@ -119,7 +119,7 @@ LITERALS: list[tuple[Any, str, object]] = [
 
 
 @pytest.mark.parametrize("annotation, content, expected", LITERALS)
-def test_a_bare_literal_becomes_a_number_or_boolean_where_that_is_the_only_input(
+def test_a_bare_literal_becomes_a_number_or_boolean_if_that_is_the_only_input(
     annotation: Any, content: str, expected: object
 ) -> None:
     [value] = skill_with(x=annotation).read(content).values()
@@ -185,7 +185,7 @@ def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(
     assert len(str(caught.value)) < 500
 
 
-def test_two_hundred_levels_are_read() -> None:
+def test_json_with_two_hundred_levels_is_read() -> None:
     content = '{"x": ' + "[" * 199 + "]" * 199 + "}"
     assert skill_with(x=list).call(content) == json.loads(content)
 
@@ -193,7 +193,7 @@ def test_two_hundred_levels_are_read() -> None:
 @pytest.mark.parametrize(
     "content", ['{"a": 1, "a": 2} tail', '{"a": ' + "5" * 5000 + " oops}", '{"a": 1e999, }', '{"a": NaN, "a": 1}']
 )
-def test_what_is_no_json_anyway_is_text_whatever_else_is_wrong_with_it(content: str) -> None:
+def test_text_that_is_not_json_stays_text_whatever_else_is_wrong_with_it(content: str) -> None:
     assert ONE.call(content) == {"x": content}
 
 
@@ -232,7 +232,7 @@ REPAIRED: list[tuple[str, dict[str, object], list[str]]] = [
 
 
 @pytest.mark.parametrize("content, expected, repairs", REPAIRED)
-def test_json_with_mistakes_of_which_nothing_is_lost_is_read(
+def test_json_with_mistakes_is_read_if_nothing_is_lost(
     content: str, expected: dict[str, object], repairs: list[str]
 ) -> None:
     params = TWO.read(content)
@@ -246,14 +246,14 @@ def test_json_with_mistakes_of_which_nothing_is_lost_is_read(
     ['{"a": "x"', '{"a": "x', '{"a": "x}', '{"a" "x"}', '{"a": "x" "b": 2}', '{"a": "\\q",}', '{"a": NaN,}', "{'a': 1 2}",
      '{"a": "x",,}', "{1: 2}", '{"a": 1}}', '{"a": 0x1}', "{'a': u'x'}", '```\n{"a": "x",}', '[{"a": "x",}]', '{"a": (1, 2)}'],
 )  # fmt: skip
-def test_nothing_is_guessed(content: str) -> None:
+def test_json_whose_meaning_would_be_a_guess_is_an_error(content: str) -> None:
     assert TWO.read(content) == {"input": content}
     with pytest.raises(SkillInputError):
         TWO.call(content)
 
 
 @pytest.mark.parametrize("content", ['{"a": 1, "a": 2,}', "{'a': 1, \"a\": 2}", '{"a": {"k": 1, k: 2}}'])
-def test_a_key_that_comes_twice_is_a_fault_in_repaired_json_too(content: str) -> None:
+def test_a_duplicate_key_is_an_error_in_repaired_json_too(content: str) -> None:
     with pytest.raises(SkillInputError, match="is given twice in one object"):
         TWO.call(content)
 
@@ -266,7 +266,7 @@ def test_json_and_python_s_own_notation_are_read_to_the_same_value(value: Any) -
 
 
 @given(text=st.text(alphabet="{}[]:,'\"\\/*#\n `ab1-.TrueNon", max_size=40))
-def test_whatever_is_strict_json_is_read_alike_and_needs_no_repair(text: str) -> None:
+def test_strict_json_is_read_the_same_with_and_without_repair(text: str) -> None:
     try:
         strict = loads(text, unique_keys=True)
     except ValueError:
@@ -340,7 +340,7 @@ def test_json_that_names_the_input_is_never_its_text(content: str, expected: dic
 
 
 @pytest.mark.parametrize("content", ['{"x": "/var/a"', '{"x": "/var/a', "{'x': /var/a}", '{"x":'])
-def test_broken_json_that_names_the_input_is_a_fault_and_not_its_text(content: str) -> None:
+def test_broken_json_that_names_the_input_is_an_error_and_not_its_text(content: str) -> None:
     params = ONE.read(content)
     assert params == {"input": content}
     with pytest.raises(SkillInputError, match=r"it is not valid JSON: .* line 1"):
@@ -372,7 +372,7 @@ def test_other_text_for_a_text_input_is_never_repaired(content: str) -> None:
         (Any, '{"x": 5}', 5),
     ],
 )
-def test_a_single_input_of_free_shape_takes_json_that_does_not_name_it(
+def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
     annotation: Any, content: str, expected: object
 ) -> None:
     kernai.configure(repair=True)
@@ -396,7 +396,7 @@ def test_an_empty_object_calls_with_the_default_where_there_is_one() -> None:
         (list[str], '["a"', '{"x": ["..."]}'),
     ],
 )
-def test_json_of_another_shape_is_a_fault_that_shows_the_call_to_copy(
+def test_json_with_another_structure_is_an_error_that_shows_the_call_to_copy(
     annotation: Any, content: str, shown: str
 ) -> None:
     skill = skill_with(x=annotation)
@@ -433,7 +433,7 @@ def test_a_number_in_quotes_and_a_text_without_are_faults_that_show_the_call_to_
     skill.call(parse(usage).blocks[0].content)
 
 
-def test_text_that_does_not_look_like_json_gets_no_such_note() -> None:
+def test_the_error_for_text_that_does_not_look_like_json_does_not_mention_json() -> None:
     with pytest.raises(SkillInputError) as caught:
         TWO.call("hello { world }")
     assert "JSON" not in str(caught.value)

@@ -97,22 +97,22 @@ NOT_HELD = [
 
 
 @pytest.mark.parametrize("value, text", HELD)
-def test_a_value_that_is_whole_in_the_users_words_is_trusted(value: Any, text: str) -> None:
+def test_a_value_that_is_a_whole_word_or_phrase_of_the_user_is_trusted(value: Any, text: str) -> None:
     assert words(text).source_of(value)
 
 
 @pytest.mark.parametrize("value, text", NOT_HELD)
-def test_a_part_of_a_longer_word_or_another_value_is_not_held(value: Any, text: str) -> None:
+def test_a_part_of_a_longer_word_or_another_value_is_not_trusted(value: Any, text: str) -> None:
     assert not words(text).source_of(value)
 
 
 @given(st.text(max_size=12), st.text(max_size=8), st.text(max_size=12))
-def test_a_text_between_spaces_is_held(before: str, value: str, after: str) -> None:
+def test_a_text_between_spaces_is_trusted(before: str, value: str, after: str) -> None:
     assert words(f"{before} {value} {after}").source_of(value) == ("said" if folded(value) else None)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9))
-def test_an_amount_is_held_in_the_forms_in_which_users_write_it(amount: Decimal) -> None:
+def test_an_amount_is_trusted_in_every_format_in_which_users_write_it(amount: Decimal) -> None:
     for form in (f"{amount}", f"{amount:,}", f"pay ${amount:,}."):
         assert words(form).source_of(amount), form
 
