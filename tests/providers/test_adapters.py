@@ -46,7 +46,7 @@ def serving(case: Case, gate: Gate) -> Iterator[WireServer]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor,case,way", ROWS)
-def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
+def test_each_script_of_a_server_has_its_expected_outcome(vendor: str, case: Case, way: Way) -> None:
     caller, gate = Caller(vendor, way), Gate()
     with serving(case, gate) as server:
         outcome = caller.ask(server, lambda text: gate.allow() if text else None, **case.options)
@@ -79,7 +79,7 @@ each_vendor = pytest.mark.parametrize(
 @pytest.mark.slow
 @each_vendor
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, retries: int) -> None:
+def test_a_refused_connection_is_retried_and_then_reported(vendor: str, way: Way, retries: int) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         port = nobody.getsockname()[1]
@@ -91,7 +91,7 @@ def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, r
 
 @pytest.mark.slow
 @each_vendor
-def test_calls_share_one_connection_until_its_end_which_costs_no_answer(vendor: str, way: Way) -> None:
+def test_calls_share_one_connection_and_lose_no_answer_when_it_closes(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     wire, good = caller.wire, caller.wire.answer(*PIECES)
     script = [good, good.framed("length"), wire.error(503), good, wire.error(400), plain(PAGE, 502), good, hang_up(), good]
@@ -151,7 +151,7 @@ AROUND = {
 @pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("name", CONTENT)
-def test_content_that_unfolds_to_nothing_ends_at_max_response_bytes(way: Way, name: str) -> None:
+def test_a_response_without_content_ends_at_max_response_bytes(way: Way, name: str) -> None:
     with WireServer(CONTENT[name]) as server:
         closed = partial(server.until, lambda: not server.open_connections)  # at once, and not when the provider is
         failure = Caller("openai", way).ask(server, then=closed, max_response_bytes=MOST, max_retries=0).failure
@@ -163,7 +163,7 @@ def test_content_that_unfolds_to_nothing_ends_at_max_response_bytes(way: Way, na
 @pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("name", AROUND)
-def test_what_surrounds_the_content_is_bounded_too(way: Way, name: str) -> None:
+def test_the_size_of_a_response_is_bounded_including_what_is_not_content(way: Way, name: str) -> None:
     with WireServer(AROUND[name]) as server:
         failure = Caller("openai", way).ask(server, max_response_bytes=MOST, max_retries=0).failure
         assert not server.requests[0].answered.is_set()
@@ -173,7 +173,7 @@ def test_what_surrounds_the_content_is_bounded_too(way: Way, name: str) -> None:
 @pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("name", [*CONTENT, "trailers", "chunk extensions"])
-def test_the_same_holds_for_the_body_of_an_error(way: Way, name: str) -> None:
+def test_the_body_of_an_error_is_bounded_too(way: Way, name: str) -> None:
     reply = {**CONTENT, **AROUND}[name]
     with WireServer(Reply(418, reply.headers, reply.body, reply.framing)) as server:
         failure = Caller("openai", way).ask(server, max_response_bytes=MOST, max_retries=0).failure
@@ -193,7 +193,7 @@ def test_only_the_start_of_an_errors_body_is_read(way: Way) -> None:
 
 @every_way
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_an_answer_in_tiny_chunks_is_not_taken_for_one(way: Way, size: int) -> None:
+def test_an_answer_in_tiny_chunks_is_not_taken_for_an_endless_one(way: Way, size: int) -> None:
     caller = Caller("openai", way)
     text = "word " * 2000
     with WireServer(caller.wire.answer(text).split(size)) as server:
@@ -290,7 +290,7 @@ def test_no_success_shows_the_key_in_a_log_line(vendor: str, way: Way, caplog: p
 
 
 @each_vendor
-def test_a_header_of_the_callers_is_as_secret_as_the_key(vendor: str, way: Way) -> None:
+def test_the_callers_headers_are_hidden_like_the_key(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     with WireServer(caller.wire.error(401, f"who is {CORE}-too?")) as server:
         outcome = caller.ask(server, headers={"X-Gateway-Token": f"{CORE}-too"})

@@ -105,7 +105,7 @@ def ask(provider: HttpProvider, wire: Wire, pieces: list[str], model_id: str | N
 
 
 @EVERY
-def test_an_answer_is_played_back_whole(vendor: str) -> None:
+def test_a_recorded_answer_is_played_back_completely(vendor: str) -> None:
     wire, pieces = WIRES[vendor], list[str]()
     with WireServer(wire.answer("Grüß ", "dich, 世界!")) as server, provider_on(vendor, "answer", server) as provider:
         response = ask(provider, wire, pieces)
@@ -116,7 +116,7 @@ def test_an_answer_is_played_back_whole(vendor: str) -> None:
 
 
 @EVERY
-def test_a_refusal_is_played_back_as_the_error_it_was(vendor: str) -> None:
+def test_a_recorded_error_is_played_back(vendor: str) -> None:
     wire = WIRES[vendor]
     with WireServer(wire.error(404, "no such model")) as server, provider_on(vendor, "missing", server) as provider, \
             pytest.raises(ProviderError, match=f"^{vendor}: HTTP 404") as raised:
@@ -245,7 +245,7 @@ def official(vendor: str) -> tuple[Check, Check]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", OFFICIAL)
-def test_the_vendors_own_types_read_what_our_servers_send(vendor: str) -> None:
+def test_the_types_of_the_vendors_clients_accept_what_our_servers_send(vendor: str) -> None:
     read, _ = official(vendor)
     for turn in (Turn(("Hel", "lo"), reasoning=("hm",)), Turn(), Turn(("Hel",), finish="length"), Turn(("x",), usage=None)):
         events = [data_of(event) for event in WIRES[vendor].whole(turn)]
@@ -257,7 +257,7 @@ def test_the_vendors_own_types_read_what_our_servers_send(vendor: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", OFFICIAL)
-def test_the_vendors_own_types_take_what_our_adapters_send(vendor: str) -> None:
+def test_the_types_of_the_vendors_clients_accept_what_our_adapters_send(vendor: str) -> None:
     _, take = official(vendor)
     model = Model(MODELS.get(vendor, "model-1"), ("text", "vision", "document_in"))
     body = body_of(asked(ADAPTERS[vendor]("k"), model, TALK, OPTIONS[vendor]))

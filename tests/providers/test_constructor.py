@@ -1,4 +1,4 @@
-"""What a provider's constructor takes, and what it says of what it does not take: at once, and without a secret."""
+"""The arguments of a provider's constructor, and errors about wrong ones, which come at once and show no secret."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ BAD = ["\x00", "\n", "\r\n", "\x7f", "\x1b", "\x85", "é", "ключ", "\u200b",
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_a_key_with_a_character_that_no_key_has_is_an_error_that_does_not_show_it(vendor: str, bad: str) -> None:
+def test_a_key_with_an_impossible_character_is_an_error_that_does_not_show_it(vendor: str, bad: str) -> None:
     for key in (f"sk-S3{bad}CRET", f"{SECRET}{bad}x"):
         said = said_of(lambda: ADAPTERS[vendor](key), ValueError)  # noqa: B023 - called at once
         assert "api_key" in said
@@ -106,7 +106,7 @@ def test_without_a_key_the_error_names_the_variable(vendor: str) -> None:
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize("header", ["Authorization", "authorization", "the vendor's"])
-def test_headers_that_authenticate_need_no_key_and_keep_the_environments_to_itself(vendor: str, header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_that_authenticate_need_no_key_and_the_environments_key_is_not_sent(vendor: str, header: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = KEY_HEADERS[vendor].upper() if header == "the vendor's" else header
     provider = ADAPTERS[vendor](headers={name: "Bearer gateway"})
     assert asked(provider).headers[name] == "Bearer gateway"
@@ -133,7 +133,7 @@ def test_a_header_that_cannot_be_sent_is_an_error_that_shows_its_name_alone(bad:
 
 
 @pytest.mark.parametrize("name", ["", " ", "X Token", "X-Token:", "X-Tök", "X\nToken", f"Authorization: Bearer {SECRET}", "X\x00", "(x)"])
-def test_a_name_that_is_none_is_an_error_that_does_not_show_it(name: str) -> None:
+def test_an_invalid_header_name_is_an_error_that_does_not_show_it(name: str) -> None:
     said = said_of(lambda: OpenAIProvider("k", headers={name: SECRET}), ValueError)
     assert "headers" in said
     assert SECRET not in said
@@ -172,7 +172,7 @@ def test_headers_are_copied() -> None:
         ("http://xn--bcher-kva.example", "http://xn--bcher-kva.example"),
     ],
 )
-def test_base_url_is_what_requests_begin_with(given: str, url: str) -> None:
+def test_requests_are_sent_to_base_url(given: str, url: str) -> None:
     provider = OpenAIProvider("k", base_url=given)
     assert provider.base_url == url
     assert asked(provider).url == f"{url}/chat/completions"
@@ -188,7 +188,7 @@ def test_base_url_is_what_requests_begin_with(given: str, url: str) -> None:
         5, b"https://example.com", True, ["https://example.com"],
     ],
 )  # fmt: skip
-def test_a_base_url_that_cannot_be_is_an_error_that_names_it(url: Any) -> None:
+def test_an_invalid_base_url_is_an_error_that_names_it(url: Any) -> None:
     assert "base_url" in said_of(lambda: OpenAIProvider("k", base_url=url), ValueError, TypeError)
 
 
@@ -244,7 +244,7 @@ def test_a_compatible_provider_by_name_says_how_it_is_made() -> None:
         CompatibleProvider("groq", "k")  # type: ignore[arg-type]  # the subject
 
 
-def test_the_smallest_that_is_allowed_is_allowed() -> None:
+def test_the_smallest_allowed_values_are_accepted() -> None:
     OpenAIProvider("k", timeout=0.001, max_retries=0, max_retry_wait=0, max_response_bytes=1, headers={}, transport=MemoryTransport(MemoryReply()))
 
 
@@ -261,7 +261,7 @@ def test_max_response_bytes_is_a_bound() -> None:
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_nothing_that_is_shown_of_a_provider_holds_its_secrets(vendor: str) -> None:
+def test_no_repr_of_a_provider_or_its_parts_shows_its_secrets(vendor: str) -> None:
     provider = ADAPTERS[vendor](SECRET, headers={"X-Token": "T0KEN-0123456789"}, base_url="https://example.com/v1")
     request = asked(provider)
     exchange = provider._exchange(HELLO, Model("m"), GenerationOptions())
@@ -279,7 +279,7 @@ def test_nothing_that_is_shown_of_a_provider_holds_its_secrets(vendor: str) -> N
     "vendor, variable, path",
     [("anthropic", "ANTHROPIC_BASE_URL", "/v1"), ("gemini", "GOOGLE_GEMINI_BASE_URL", "/v1beta")],
 )
-def test_an_address_may_hold_the_version_or_not(
+def test_a_base_url_may_include_the_version_or_not(
     vendor: str, variable: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter, host, proxy = ADAPTERS[vendor], "https://gateway.example", "https://gateway.example/v1/account/proxy"
@@ -300,7 +300,7 @@ def test_an_address_may_hold_the_version_or_not(
         ("openai-responses", "/v1/responses", "/v1"), ("anthropic", "/proxy/messages", "/proxy"), ("ollama", "/api/chat", ""),
     ],
 )
-def test_an_address_that_was_copied_with_the_requests_path_is_taken_without(
+def test_the_path_of_a_request_is_removed_from_a_copied_base_url(
     vendor: str, endpoint: str, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for end in ("", "/"):

@@ -69,7 +69,7 @@ def cut_bodies(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
 
 
 @given(cut_bodies())
-def test_however_a_body_is_cut_events_and_lines_are_those_of_the_rules(case: tuple[bytes, list[bytes]]) -> None:
+def test_events_and_lines_are_the_same_however_a_body_is_cut(case: tuple[bytes, list[bytes]]) -> None:
     body, chunks = case
     assert decoded(chunks) == decoded(one_by_one(body)) == by_the_rule(body)
     assert decoded(chunks, ByteLines) == decoded(one_by_one(body), ByteLines) == lines_by_the_rule(body)
@@ -114,7 +114,7 @@ def test_the_rules_of_the_specification_one_by_one(body: bytes, events: list[tup
     assert decoded([body]) == decoded(one_by_one(body)) == events == by_the_rule(body)
 
 
-def test_an_event_is_given_with_the_byte_that_ends_it_and_not_before() -> None:
+def test_an_event_is_returned_with_the_byte_that_ends_it() -> None:
     for end in (b"\n\n", b"\r\r", b"\r\n\r"):
         decoder = SseDecoder()
         body = b"event: e\r\ndata: a" + end
@@ -123,14 +123,14 @@ def test_an_event_is_given_with_the_byte_that_ends_it_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
-def test_a_last_event_without_a_blank_line_is_given_at_the_end(end: bytes) -> None:
+def test_a_last_event_without_a_blank_line_is_returned_at_the_end(end: bytes) -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"data: a\n\nevent: e\ndata: [DONE]" + end) == [(None, "a")]
     assert decoder.flush() == [("e", "[DONE]")]
 
 
 @pytest.mark.parametrize("left", [b"data: half", b"event: e\n", b"data: a\r", b"data: a\n\n", b"\xe6"])
-def test_a_decoder_is_as_new_after_a_flush(left: bytes) -> None:
+def test_a_decoder_can_be_used_again_after_a_flush(left: bytes) -> None:
     decoder = SseDecoder()
     decoder.feed(left)
     decoder.flush()
@@ -140,7 +140,7 @@ def test_a_decoder_is_as_new_after_a_flush(left: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, begin", [(SseDecoder, b"data: "), (ByteLines, b"")])
-def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(kind: type[SseDecoder | ByteLines], begin: bytes) -> None:
+def test_a_long_line_that_arrives_byte_by_byte_takes_linear_time(kind: type[SseDecoder | ByteLines], begin: bytes) -> None:
     # with all of it copied at each byte these were 2 * 10^12 bytes, and the suite's limit for a test that hangs would end it
     start, size = 32_000_000, 80_000
     decoder: Any = kind()
@@ -150,7 +150,7 @@ def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(kind: type
     assert len(found[0][1] if begin else found[0]) == start + size
 
 
-def test_an_event_of_many_lines_takes_time_in_proportion() -> None:
+def test_an_event_of_many_lines_takes_linear_time() -> None:
     lines = 300_000
     [(_, data)] = decoded([b"data: x\n" * lines])
     assert data.count("\n") == lines - 1
@@ -170,11 +170,11 @@ def test_a_bare_object_that_speaks_of_an_error_is_an_error(indent: int | None, e
 
 
 @pytest.mark.parametrize("bare", [b"{}", b'{"a": 1}', b"{", b"[1]", b'  {"error": 1}', b'{"a":\n"error"'])
-def test_another_bare_line_is_nothing(bare: bytes) -> None:
+def test_any_other_bare_line_is_ignored(bare: bytes) -> None:
     assert decoded([b"data: a\n\n" + bare + b"\n\ndata: b\n\n"]) == [(None, "a"), (None, "b")]
 
 
-def test_a_line_is_given_with_the_byte_that_ends_it_and_not_before() -> None:
+def test_a_line_is_returned_with_the_byte_that_ends_it() -> None:
     lines = ByteLines()
     for end in (b"\n", b"\r"):
         assert lines.feed(b'{"a": 1}') == []
@@ -226,7 +226,7 @@ def test_any_split_of_the_bytes_gives_the_same_body(case: tuple[str, bytes, list
 
 
 @given(st.binary(min_size=1, max_size=100), st.sampled_from(("gzip", "deflate", "deflate ", "gzip, deflate")), st.data())
-def test_a_body_that_ends_early_is_an_error_wherever_that_is(data: bytes, coding: str, choice: st.DataObject) -> None:
+def test_a_compressed_body_cut_off_anywhere_is_an_error(data: bytes, coding: str, choice: st.DataObject) -> None:
     packed = PACKERS[coding](data)
     keep = choice.draw(st.integers(1, len(packed) - 1))
     with pytest.raises(TransportError) as caught:
@@ -234,7 +234,7 @@ def test_a_body_that_ends_early_is_an_error_wherever_that_is(data: bytes, coding
     assert caught.value.kind == "closed"
 
 
-def test_no_body_at_all_needs_no_compressed_form() -> None:
+def test_an_empty_body_need_not_be_compressed() -> None:
     assert body_of("gzip", []) == b""
 
 

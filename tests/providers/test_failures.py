@@ -124,7 +124,7 @@ def test_a_body_of_no_known_shape_is_shown_in_one_line(status: int, body: bytes,
     assert str(failed(status, body)) == f"acme: {message}"
 
 
-def test_what_is_shown_has_bounds() -> None:
+def test_the_text_of_an_error_is_bounded() -> None:
     for body, longest in ((b"word " * 9999, 300), (b"<html>" + b"<p>word" * 9999, 300), ({"error": "word " * 9999}, 1000)):
         error = failed(500, body, secrets=["a-secret"])
         assert str(error).endswith("…")
@@ -135,7 +135,7 @@ def test_what_is_shown_has_bounds() -> None:
     assert len(str(error)) < 300
 
 
-def test_a_body_that_nests_without_end_or_holds_absurd_numbers_is_no_trouble() -> None:
+def test_an_error_body_with_deep_nesting_or_absurd_numbers_is_handled() -> None:
     for body in (b"[" * 100_000, b'{"error":' * 50_000, b'{"error": {"code": ' + b"9" * 5000 + b', "message": "x"}}'):
         assert str(failed(500, body)).startswith("acme: HTTP 500")
     assert failure_in_stream({"error": {"code": 10**5000, "message": "x"}}, "acme").code is None
@@ -144,7 +144,7 @@ def test_a_body_that_nests_without_end_or_holds_absurd_numbers_is_no_trouble() -
 # ------------------------------------------------------------------------------------------ may it work later
 
 
-def test_the_status_says_whether_a_second_try_may_help() -> None:
+def test_the_status_decides_whether_a_call_is_retried() -> None:
     retryable = [status for status in range(300, 600) if failed(status).retryable]
     assert retryable == [408, 409, 429, 500, 502, 503, 504, 529]
 
@@ -180,12 +180,12 @@ def test_the_status_says_whether_a_second_try_may_help() -> None:
         (429, b"busy", True),
     ],
 )  # fmt: skip
-def test_a_limit_that_waiting_does_not_lift_is_not_retried(status: int, body: object, retryable: bool) -> None:
+def test_an_exhausted_quota_is_not_retried(status: int, body: object, retryable: bool) -> None:
     assert failed(status, body).retryable == retryable
 
 
 @pytest.mark.parametrize("wish,retryable", [("true", True), (" False ", False), ("maybe", None), ("", None)])
-def test_the_vendors_own_word_on_retries_wins(wish: str, retryable: bool | None) -> None:
+def test_the_vendors_statement_about_retries_takes_precedence(wish: str, retryable: bool | None) -> None:
     for status, usual in ((429, True), (400, False)):
         error = failed(status, openai("x", "y"), {"X-Should-Retry": wish})
         assert error.retryable == (usual if retryable is None else retryable)
@@ -202,7 +202,7 @@ def test_the_vendors_own_word_on_retries_wins(wish: str, retryable: bool | None)
         ({}, b"not json", None),
     ],
 )
-def test_the_vendors_hint_comes_with_the_error(headers: dict[str, str], body: object, seconds: float | None) -> None:
+def test_an_error_has_the_vendors_hint_how_long_to_wait(headers: dict[str, str], body: object, seconds: float | None) -> None:
     assert failed(429, body, headers).retry_after == seconds
 
 
@@ -297,7 +297,7 @@ def test_an_error_in_a_stream_is_reported_and_retried_if_transient(
         assert str(error) == f"acme: the stream broke off with {message}"
 
 
-def test_a_hint_in_a_stream_is_read_too() -> None:
+def test_a_hint_how_long_to_wait_is_read_from_a_stream_too() -> None:
     assert failure_in_stream(gemini(429, "RESOURCE_EXHAUSTED", "x", RETRY_INFO), "acme").retry_after == 37.0
 
 
@@ -396,7 +396,7 @@ JSON = st.recursive(
 
 
 @given(st.integers(100, 599), st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2), JSON | st.binary(), st.booleans())
-def test_nothing_that_is_sent_makes_it_fail(
+def test_any_error_body_can_be_read(
     status: int, headers: dict[str, str], body: object, retry_header: bool
 ) -> None:
     if retry_header:
@@ -438,7 +438,7 @@ def asking(seconds: float | None) -> ProviderError:
 
 
 @pytest.mark.parametrize("attempt,longest", [(0, 0.5), (1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 8.0), (5000, 8.0)])
-def test_without_a_hint_the_wait_doubles_up_to_its_cap_and_chance_takes_off_up_to_half(
+def test_without_a_hint_waits_are_exponential_with_a_maximum_and_jitter(
     attempt: int, longest: float
 ) -> None:
     policy = RetryPolicy(max_retries=10_000)
@@ -447,7 +447,7 @@ def test_without_a_hint_the_wait_doubles_up_to_its_cap_and_chance_takes_off_up_t
     assert policy.wait_before(attempt, BUSY, lambda: 1.0) == longest
 
 
-def test_by_default_chance_is_real() -> None:
+def test_by_default_the_jitter_is_random() -> None:
     waits = {RetryPolicy().wait_before(0, BUSY) for _ in range(20)}
     assert len(waits) > 1
     assert all(wait is not None and 0.25 <= wait <= 0.5 for wait in waits)
@@ -464,7 +464,7 @@ def test_a_hint_is_obeyed_exactly(hint: float) -> None:
 
 
 @pytest.mark.parametrize("hint", [-1.0, math.nan, -math.inf])
-def test_a_hint_that_is_no_time_is_none(hint: float) -> None:
+def test_an_invalid_hint_is_ignored(hint: float) -> None:
     assert RetryPolicy().wait_before(0, asking(hint), lambda: 1.0) == 0.5
 
 
@@ -506,7 +506,7 @@ def test_a_hint_beyond_the_limit_says_nothing_where_no_retry_is_left() -> None:
         ({"max_retry_wait": None}, TypeError, "max_retry_wait must be a number of seconds"),
     ],
 )
-def test_a_policy_that_cannot_be_is_an_error_that_names_the_argument(
+def test_an_impossible_retry_policy_is_an_error_that_names_the_argument(
     arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
@@ -578,7 +578,7 @@ def test_hints_are_read_where_vendors_put_them(headers: dict[str, str], body: ob
     ["", " ", "soon", "-1", "+1", "nan", "inf", "Infinity", "1e3", "0x10", "1_000", "1,5", "5s", "5 5", "٣", "²", "."
      , "9" * 12, "9" * 13, "9" * 5000, "1." + "0" * 5000, str(int(LONGEST_HINT) + 1), "\x005"],
 )  # fmt: skip
-def test_what_is_no_time_or_an_absurd_one_is_no_hint(value: str) -> None:
+def test_an_invalid_or_absurd_time_is_not_a_hint(value: str) -> None:
     assert retry_after_of({"retry-after": value}, None, NOW) is None
     assert retry_after_of({"retry-after-ms": f"{value}000" if value.strip() else value}, None, NOW) is None
     assert retry_after_of({}, google(value + "s"), NOW) is None
@@ -599,6 +599,6 @@ def test_a_date_in_any_of_the_three_formats_means_the_same(now: datetime, ahead:
     lambda inner: st.lists(inner, max_size=2)
     | st.dictionaries(st.sampled_from(["error", "details", "retryDelay"]), inner, max_size=3),
 ))  # fmt: skip
-def test_no_hint_that_is_sent_makes_it_fail(headers: dict[str, str], body: object) -> None:
+def test_any_hint_can_be_read(headers: dict[str, str], body: object) -> None:
     hint = retry_after_of(headers, body, NOW)
     assert hint is None or 0 <= hint <= LONGEST_HINT

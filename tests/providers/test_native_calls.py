@@ -125,7 +125,7 @@ def decisions(recorder: Recorder) -> Any:
 
 @pytest.mark.parametrize("tape", TAPES)
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_a_tape_gives_natively_what_it_gives_with_blocks(vendor: str, tape: str) -> None:
+def test_the_same_turns_have_the_same_outcome_natively_and_with_blocks(vendor: str, tape: str) -> None:
     outcomes = []
     for native in (True, False):
         recorder = Recorder()
@@ -146,7 +146,7 @@ def test_a_tape_gives_natively_what_it_gives_with_blocks(vendor: str, tape: str)
 @pytest.mark.parametrize("tape", [name for name, texts in TAPES.items() if len(texts) > 1])
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("native", [True, False])
-def test_a_tape_that_was_begun_in_one_mode_ends_in_the_other(vendor: str, tape: str, native: bool) -> None:
+def test_a_run_may_change_between_native_calls_and_blocks(vendor: str, tape: str, native: bool) -> None:
     whole = kernai.execute(Server(vendor, TAPES[tape], native=True).agent(), "Go.")
     store = MemoryStore()
     first = Server(vendor, TAPES[tape][:1], native=native)
@@ -161,7 +161,7 @@ def test_a_tape_that_was_begun_in_one_mode_ends_in_the_other(vendor: str, tape: 
 @pytest.mark.slow
 @pytest.mark.parametrize("tape", TAPES)
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_the_vendors_own_types_take_each_request_and_read_each_answer(vendor: str, tape: str) -> None:
+def test_the_types_of_the_vendors_clients_accept_each_request_and_answer(vendor: str, tape: str) -> None:
     read, take = official(vendor)
     server = Server(vendor, TAPES[tape], native=True, thought="Hm.")
     kernai.execute(server.agent(generation={"max_tokens": 5000}), "Go.")
@@ -255,7 +255,7 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
 
 
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
-def test_a_null_for_what_may_be_left_out_is_left_out(vendor: str) -> None:
+def test_a_null_for_an_optional_argument_is_left_out(vendor: str) -> None:
     recorder = Recorder()
     server = Server(vendor, ['<block type="command" name="search">{"query": "tea", "limit": null}</block>', "x"], native=True)
     seen: list[kernai.Event] = []
@@ -265,7 +265,7 @@ def test_a_null_for_what_may_be_left_out_is_left_out(vendor: str) -> None:
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_pieces_of_a_call_stream(vendor: str) -> None:
+def test_the_pieces_of_a_call_are_streamed(vendor: str) -> None:
     seen: list[kernai.Event] = []
     server = Server(vendor, TAPES["several calls"], native=True)
     kernai.execute(server.agent(skills=[stock], parallel_skills=True), "Go.", on_event=seen.append)
@@ -296,7 +296,7 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
-def test_a_turn_in_which_nothing_was_said_is_no_message(vendor: str) -> None:
+def test_an_empty_turn_is_not_sent_as_a_message(vendor: str) -> None:
     assert list(ADAPTERS[vendor]("k").native_messages(UserTurn(), Model("m"))) == []
 
 
@@ -464,7 +464,7 @@ def box(*names: str, output: Any = None) -> Toolbox:
     return Toolbox(Tools((*tools, pair, notes), system, system, output), by_schema=False, ids=HttpProvider.call_ids)
 
 
-def test_names_that_no_vendor_takes_are_mapped_both_ways_without_collisions() -> None:
+def test_names_that_vendors_refuse_are_mapped_both_ways_without_collisions() -> None:
     names = ("a b", "a.b", "a_b", "日本", "9lives", "x" * 70, "x" * 71, "tasks", "/tasks")
     made = box(*names)
     assert list(made.tools) == [
@@ -522,7 +522,7 @@ def test_arguments_that_are_the_content_of_a_block_are_streamed(output: Any, nam
     assert box("a", "/tasks", output=output).streams(name, strict=strict) == streamed
 
 
-def test_what_the_model_says_in_two_messages_is_one_turn_until_it_calls() -> None:
+def test_consecutive_messages_of_the_model_are_one_turn_until_it_makes_a_call() -> None:
     talk = [Message("assistant", "One."), Message("assistant", "Two."), Message("assistant", '<command name="a">x</command>'),
             Message("assistant", "Three.")]
     turns = conversation(talk, box("a"))

@@ -49,7 +49,7 @@ def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_any_cut_into_two_and_byte_by_byte_read_the_same(vendor: str) -> None:
+def test_a_stream_of_native_calls_is_read_the_same_however_it_is_cut(vendor: str) -> None:
     data = b"".join(WIRES[vendor].spoken("Größe 😀.", CALLS, thought="Hm."))
     whole = read(vendor, [data])
     assert whole[0] == "Größe 😀."
@@ -262,7 +262,7 @@ def test_a_server_that_deviates_is_understood_or_the_model_reads_that_nothing_wa
     assert "model_restarted" not in events
 
 
-def test_a_thought_goes_back_to_anthropic_only_if_it_is_whole() -> None:
+def test_reasoning_is_sent_back_to_anthropic_only_if_it_is_complete() -> None:
     thought = {"type": "thinking", "thinking": "", "signature": ""}
     opening = {"type": "content_block_start", "index": 0, "content_block": thought}
     hm, odd, signed = (
@@ -279,7 +279,7 @@ def test_each_signature_of_gemini_goes_back_with_its_call() -> None:
     assert [part["functionCall"]["args"]["q"] + part["thoughtSignature"] for part in parts] == ["aa", "bb", "cc"]
 
 
-def test_ids_that_come_twice_go_back_as_different_ones() -> None:
+def test_duplicate_call_ids_are_sent_back_as_different_ones() -> None:
     again = openai(piece(A, index=0, id="same", name="search"), piece(B, index=1, id="same", name="search"))
     _, gave, bodies = run("openai", again, again)
     messages = bodies[-1]["messages"]

@@ -156,7 +156,7 @@ MEDIA_ROWS = [
 
 
 @pytest.mark.parametrize("page, row", MEDIA_ROWS)
-def test_media_are_taken_as_the_table_says(page: str, row: Row) -> None:
+def test_media_are_sent_as_the_table_says(page: str, row: Row) -> None:
     provider = of(page)
     for mime in codes(row[0]):
         inline = Media.from_bytes(b"data", mime_type=mime)
@@ -297,7 +297,7 @@ def test_the_table_of_codes_lists_those_that_are_shown_here() -> None:
 
 
 @pytest.mark.parametrize("code", FAILING)
-def test_a_failure_has_the_code_of_the_table_and_may_pass_if_it_says_so(code: str) -> None:
+def test_a_failure_has_the_code_in_the_table_and_is_retryable_as_it_says(code: str) -> None:
     page, answer, options = FAILING[code]
     provider = of(page, transport=MemoryTransport(answer), max_retries=0, **options)
     with pytest.raises(ProviderError) as raised:

@@ -113,7 +113,7 @@ def test_a_missing_image_is_one_line_and_costs_no_call(program: str, tmp_path: P
         assert server.accepts == 0
 
 
-def test_an_image_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_one_line(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("no pixels")
     for wrong in (notes, tmp_path):
@@ -212,7 +212,7 @@ def started(program: str, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_answer_is_shown_while_it_comes(program: str) -> None:
+def test_the_answer_is_shown_while_it_is_streamed(program: str) -> None:
     gate = Gate()
     with started(program, gate) as process:
         gate.set()
@@ -224,7 +224,7 @@ def test_the_answer_is_shown_while_it_comes(program: str) -> None:
 # command_line.py, which they share, ends a program; only the last one brings its own adapter
 @pytest.mark.process
 @pytest.mark.parametrize("program", ["openai_provider.py", "custom_provider.py"])
-def test_a_reader_that_leaves_early_ends_the_program_quietly(program: str) -> None:
+def test_closing_the_output_early_ends_the_program_quietly(program: str) -> None:
     gate = Gate()
     with started(program, gate) as process:
         assert process.stdout is not None

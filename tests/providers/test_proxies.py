@@ -100,7 +100,7 @@ def test_a_proxy_that_repeats_its_password_puts_it_into_no_error(monkeypatch: An
 
 @pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_that_is_not_there_is_a_connection_that_failed(monkeypatch: Any, kind: str, scheme: str) -> None:
+def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any, kind: str, scheme: str) -> None:
     with WireServer(plain(b"")) as server:
         pass
     use(monkeypatch, "ALL_PROXY", server.port)
@@ -112,7 +112,7 @@ def test_a_proxy_that_is_not_there_is_a_connection_that_failed(monkeypatch: Any,
 
 
 @pytest.mark.parametrize("kind", REAL)
-def test_a_proxy_that_says_nothing_has_the_time_that_connecting_has(monkeypatch: Any, kind: str) -> None:
+def test_a_silent_proxy_fails_at_the_connect_timeout(monkeypatch: Any, kind: str) -> None:
     with WireServer(plain(b"").stall(Gate())) as server, real_client(kind) as client:
         use(monkeypatch, "https_proxy", server.port)
         with pytest.raises(TransportError, match=r"no connection to vendor\.test:443 through .*within 0\.2 seconds") as caught:
@@ -172,7 +172,7 @@ def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, ur
     assert not caught.value.retryable
 
 
-def test_a_kind_of_proxy_that_http_client_does_not_know_is_an_error_not_a_way_around_it(monkeypatch: Any) -> None:
+def test_a_proxy_of_an_unsupported_kind_is_an_error_and_is_not_bypassed(monkeypatch: Any) -> None:
     monkeypatch.setenv("https_proxy", f"socks5://{CREDENTIALS}proxy.test")
     with pytest.raises(TransportError, match=r"proxy\.test:1080 is of type socks5") as caught:
         HttpTransport().send(request("https"))

@@ -88,7 +88,7 @@ def test_a_whole_stream_is_read_exactly(vendor: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("vendor", READERS)
-def test_every_cut_into_two_and_byte_by_byte_read_the_same(vendor: str, newline: str) -> None:
+def test_a_stream_is_read_the_same_however_it_is_cut(vendor: str, newline: str) -> None:
     data = wire(vendor, STREAMS[vendor], newline)
     expected = whole(vendor, wire(vendor, STREAMS[vendor]))
     for at in range(0, len(data) + 1, 5):
@@ -121,14 +121,14 @@ def test_a_byte_that_is_no_utf_8_becomes_the_replacement_character_and_ends_no_l
 
 
 @pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "gemini"])  # whose end is the body's
-def test_what_comes_after_the_end_is_not_looked_at(vendor: str) -> None:
+def test_data_after_the_end_of_the_stream_is_ignored(vendor: str) -> None:
     data = wire(vendor, STREAMS[vendor])
     assert whole(vendor, data + b"data: nonsense\n\nnonsense\n") == whole(vendor, data)
     assert whole(vendor, data + data) == whole(vendor, data)
 
 
 @pytest.mark.parametrize("vendor", READERS)
-def test_pieces_are_given_as_soon_as_their_line_is_there(vendor: str) -> None:
+def test_pieces_are_returned_as_soon_as_their_line_is_complete(vendor: str) -> None:
     reader = READERS[vendor](vendor)
     reader.begin({})
     seen: list[str] = []
@@ -154,7 +154,7 @@ def test_done_is_known_however_it_is_written(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "data: [DON\n\n", "data: DONE\n\n", "[DONE]\n\n", ": [DONE]\n\n", 'data: "[DONE]"\n\n', "event: [DONE]\n\n"])
-def test_without_done_the_answer_was_cut_unless_the_server_is_known_to_send_none(end: str) -> None:
+def test_without_done_an_answer_is_truncated_unless_the_server_never_sends_it(end: str) -> None:
     answer = wire("openai", STREAMS["openai"]).removesuffix(b"data: [DONE]\n\n")
     with pytest.raises(ProviderError) as caught:
         whole("openai", answer + end.encode())
@@ -186,7 +186,7 @@ def test_a_field_that_says_nothing_or_is_not_known_changes_nothing(vendor: str, 
 
 
 @pytest.mark.parametrize("vendor", READERS)
-def test_events_that_nobody_knows_or_that_carry_nothing_are_passed_over_wherever_they_come(vendor: str) -> None:
+def test_unknown_and_empty_events_are_ignored_anywhere(vendor: str) -> None:
     events, expected = WIRES[vendor].whole(TURN), whole(vendor, wire(vendor, STREAMS[vendor]))
     other = {"index": 1, "delta": {"content": "another"}, "content": {"parts": [{"text": "another"}]}}
     another = [sse({"choices": [other], "candidates": [other]})] if vendor in ("openai", "gemini") else []
@@ -247,7 +247,7 @@ def test_an_error_in_the_stream_ends_the_turn_whatever_follows(vendor: str, erro
 
 @pytest.mark.parametrize("vendor", READERS)
 @pytest.mark.parametrize("nonsense", ["nonsense", "{", '{"a": 1}}', "[]", "null", "5", '"text"', "NaN", "\x00", "{'a': 1}", "{}\ufeff", "1" * 5000, '{"a": ' + "1" * 5000 + "}"])
-def test_what_is_no_json_object_is_an_error_that_shows_its_start(vendor: str, nonsense: str) -> None:
+def test_an_event_that_is_not_a_json_object_is_an_error_that_shows_its_start(vendor: str, nonsense: str) -> None:
     line = f"{nonsense}\n" if vendor == "ollama" else f"data: {nonsense}\n\n"
     with pytest.raises(ProviderError) as caught:
         whole(vendor, line.encode() + wire(vendor, STREAMS[vendor]))
@@ -375,7 +375,7 @@ def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, clos
     ("gemini", (3, "usageMetadata", "promptTokenCount"), (3, "usageMetadata", "candidatesTokenCount")),
     ("ollama", (3, "prompt_eval_count"), (3, "eval_count")),
 ])  # fmt: skip
-def test_a_count_that_is_none_is_unknown_and_never_zero(vendor: str, prompt: Any, completion: Any, count: Any, known: int | None) -> None:
+def test_an_invalid_token_count_is_unknown_and_never_zero(vendor: str, prompt: Any, completion: Any, count: Any, known: int | None) -> None:
     broken = replaced(replaced(STREAMS[vendor], prompt, count), completion, count)
     _, response = whole(vendor, wire(vendor, broken))
     beside = {"anthropic": (3, 0), "gemini": (0, 2)}.get(vendor, (0, 0))
@@ -478,7 +478,7 @@ def test_usage_that_is_left_out_or_zero_does_not_replace_reported_usage(more: di
         assert counts == (7, last, 7 + last, 2)
 
 
-def test_an_answer_that_comes_whole_in_its_last_event_is_not_lost() -> None:
+def test_an_answer_that_is_complete_in_the_last_event_is_not_lost() -> None:
     message = {"type": "message", "content": [{"type": "output_text", "text": "Größe "}, None, {"type": "output_text", "text": "😀"}]}
     end = {"type": "response.completed", "response": {"output": [{"type": "reasoning"}, None, message]}}
     assert whole("openai-responses", wire("openai-responses", [end]))[0] == "Größe 😀"

@@ -48,7 +48,7 @@ from vendor_wires import WIRES
         ("ollama", {"thinking": {"budget": 2000}}, {"think": True}),
     ],
 )
-def test_options_are_called_as_the_vendor_calls_them(vendor: str, generation: Any, adds: dict[str, Any]) -> None:
+def test_options_are_sent_under_the_vendors_names(vendor: str, generation: Any, adds: dict[str, Any]) -> None:
     assert sent(vendor, generation=generation) == sent(vendor) | adds
 
 
@@ -147,7 +147,7 @@ def test_a_thinking_budget_that_anthropic_refuses_is_an_error_before_anything_is
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_extra_is_laid_over_the_body_as_it_is(vendor: str) -> None:
+def test_extra_is_merged_into_the_body_unchanged(vendor: str) -> None:
     extra = {"model": "other", "stop": ["x", None, {"deep": [1.5, True]}], "temperature": None, "messages": [], "contents": []}
     body = sent(vendor, generation={"temperature": 0.5, "extra": extra})
     plain = sent(vendor, generation={"temperature": 0.5})
@@ -198,7 +198,7 @@ def circle() -> Any:
     ],
     ids=["object", "set", "bytes", "tuple as a key", "NaN", "circle", "deep", "temperature", "top_p"],
 )
-def test_what_json_cannot_say_is_an_error_that_names_the_option(vendor: str, generation: Any, names: str) -> None:
+def test_an_option_that_json_cannot_express_is_an_error_that_names_it(vendor: str, generation: Any, names: str) -> None:
     transport = MemoryTransport(MemoryReply(400))
     provider = ADAPTERS[vendor]("k", transport=transport)
     with pytest.raises(ValueError, match=names):
@@ -298,7 +298,7 @@ CASES = list(itertools.product(ADAPTERS, SAMPLES))
 
 @pytest.mark.parametrize("source", ["bytes", "file"])
 @pytest.mark.parametrize("vendor,kind", CASES)
-def test_bytes_and_files_go_inline_where_the_vendor_takes_them(vendor: str, kind: str, source: str, tmp_path: Path) -> None:
+def test_bytes_and_files_are_sent_inline_if_the_vendor_accepts_them(vendor: str, kind: str, source: str, tmp_path: Path) -> None:
     mime, ending = SAMPLES[kind]
     path = tmp_path / f"private name.{ending}"
     path.write_bytes(PAYLOAD)
@@ -311,7 +311,7 @@ def test_bytes_and_files_go_inline_where_the_vendor_takes_them(vendor: str, kind
 
 
 @pytest.mark.parametrize("vendor,kind", CASES)
-def test_what_the_model_does_not_declare_becomes_the_placeholder_and_no_file_is_read(vendor: str, kind: str, tmp_path: Path) -> None:
+def test_media_that_the_model_does_not_support_become_placeholders_and_no_file_is_read(vendor: str, kind: str, tmp_path: Path) -> None:
     mime, ending = SAMPLES[kind]
     lacks_it = Model("m", tuple(word for word in ALL.capabilities if word != CAPABILITY[kind]))
     for media in (

@@ -101,12 +101,12 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_a_whole_conversation_is_laid_out_as_the_vendor_wants_it(vendor: str) -> None:
+def test_a_conversation_is_sent_in_the_vendors_format(vendor: str) -> None:
     assert sent(vendor, TAPE, OPTIONS) == BODIES[vendor]
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_what_is_not_set_is_not_sent(vendor: str) -> None:
+def test_options_that_are_not_set_are_not_sent(vendor: str) -> None:
     bare = sent(vendor)
     expected = {
         "openai": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True,
@@ -249,7 +249,7 @@ def walk(data: Any) -> list[str]:
 @pytest.mark.parametrize(
     "text,arrives", [("a\ud83d", "a�"), ("\ude00b", "�b"), ("\ud83d\ude00", "😀"), ("\ude00\ud83d", "��"), ("\ud83d😀", "�😀")]
 )
-def test_half_a_character_becomes_the_replacement_character(vendor: str, text: str, arrives: str) -> None:
+def test_a_lone_surrogate_becomes_the_replacement_character(vendor: str, text: str, arrives: str) -> None:
     # `"\ud83d"` alone is no valid Unicode; parsers such as serde's refuse the whole request for it
     body = sent(vendor, [system(text), user(text)], {"extra": {"own": text}})
     assert set(walk(body)) & {text, arrives} == {arrives}
@@ -286,7 +286,7 @@ def test_ollama_without_a_key_sends_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("written", [str.lower, str.upper, str.title])
 @pytest.mark.parametrize("vendor,key_header", [("openai", "authorization"), ("openai-responses", "authorization"), ("anthropic", "x-api-key"), ("gemini", "x-goog-api-key"), ("ollama", "authorization")])
-def test_headers_of_the_callers_own_are_laid_over_ours_whatever_their_case(vendor: str, key_header: str, written: Any) -> None:
+def test_the_callers_headers_replace_ours_whatever_their_case(vendor: str, key_header: str, written: Any) -> None:
     own = {written(key_header): "mine", written("content-type"): "application/json; charset=utf-8", "X-Team": " blue "}
     request = asked(ADAPTERS[vendor]("test-key", headers=own), Model("m"))
     lowered: Mapping[str, str] = {name.lower(): value for name, value in request.headers.items()}

@@ -60,7 +60,7 @@ def wire(request: pytest.FixtureRequest) -> Iterator[Stage]:
 # The answer
 
 
-def test_every_transport_has_the_shape_of_the_seam(stage: Stage) -> None:
+def test_every_transport_has_the_methods_of_the_protocol(stage: Stage) -> None:
     client = stage.answers(plain(b"hello"))
     response = client.send(stage.request())
     assert isinstance(getattr(client, "transport", client), Transport)
@@ -226,7 +226,7 @@ LENGTH = ("Content-Length", "3")
         "chunks with a length", "one behind no content", "no content with a body", "not modified with a body",
     ],
 )
-def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_to_the_next_request(
+def test_an_unrequested_answer_is_not_taken_for_that_of_the_next_request(
     wire: Stage, status: int, headers: Any, body: bytes, expected: bytes
 ) -> None:
     client = wire.answers(Reply(status, headers, (body,), "none"), plain(b"next"))
@@ -244,7 +244,7 @@ def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_to_the_next_reque
     ],
     ids=["100", "103", "several"],
 )
-def test_interim_answers_are_passed_over(wire: Stage, interim: bytes) -> None:
+def test_interim_answers_are_ignored(wire: Stage, interim: bytes) -> None:
     client = wire.answers(replace(plain(b"hello"), before=(interim,)), plain(b"next"))
     assert read(client, wire.request()) == (200, b"hello")
     assert read(client, wire.request()) == (200, b"next")
@@ -289,7 +289,7 @@ def test_a_head_that_is_cut_is_no_answer(wire: Stage, sent: bytes, reset: bool) 
 
 
 @pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n"])
-def test_what_is_not_http_is_a_permanent_error(wire: Stage, data: bytes) -> None:
+def test_an_answer_that_is_not_http_is_a_permanent_error(wire: Stage, data: bytes) -> None:
     client = wire.answers(garbage(data))
     error = failure(lambda: client.send(wire.request()))
     assert (error.kind, error.retryable) == ("protocol", False)
@@ -316,7 +316,7 @@ def test_silence_before_the_answer_and_in_its_middle_is_a_timeout(wire: Stage) -
     response.close()
 
 
-def test_a_certificate_nobody_vouches_for_is_refused_before_the_request_is_sent(wire: Stage) -> None:
+def test_an_untrusted_certificate_is_refused_before_the_request_is_sent(wire: Stage) -> None:
     wire.answers(plain(b""), tls=True)
     with real_client(wire.kind) as client:
         error = failure(lambda: client.send(wire.request()))
@@ -334,7 +334,7 @@ def test_a_certificate_for_another_host_is_refused(wire: Stage) -> None:
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
-def test_over_tls_all_is_the_same(wire: Stage, framing: Any) -> None:
+def test_requests_work_the_same_over_tls(wire: Stage, framing: Any) -> None:
     client = wire.answers(
         Reply(body=(TEXT,) * 50, framing=framing), Reply(body=(TEXT, TEXT), framing=framing).cut(9), tls=True
     )
@@ -560,6 +560,6 @@ def test_many_threads_lose_no_request() -> None:
         ((MemoryReply(), lambda request: MemoryReply()), TypeError), ((lambda r: MemoryReply(), lambda r: MemoryReply()), TypeError),
     ],
 )  # fmt: skip
-def test_what_is_no_reply_is_refused_at_once(replies: Any, error: type[Exception]) -> None:
+def test_an_invalid_reply_of_a_transport_in_memory_is_an_error_at_once(replies: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"MemoryReply|function"):
         MemoryTransport(*replies)

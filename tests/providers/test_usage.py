@@ -139,7 +139,7 @@ def test_a_rate_that_is_not_given_is_that_of_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("cost", [(1,), (1, 2, 3), (1, 2, 3, 4, 5), (1, None), (-1, 2), ("1", 2), (1, float("inf")), (1, True)])
-def test_a_price_that_is_none_is_refused(cost: Any) -> None:
+def test_an_invalid_price_is_refused(cost: Any) -> None:
     with pytest.raises(ValueError, match="cost must be Cost"):
         Model("m", cost=cost)
 
@@ -206,7 +206,7 @@ def test_a_run_that_ends_in_any_event_of_a_stream_keeps_what_was_reported(
     assert recorder.token_usage() == result.usage
 
 
-def test_an_attempt_that_is_made_again_is_on_the_bill_and_on_record() -> None:
+def test_the_usage_of_a_retried_attempt_is_counted_and_recorded() -> None:
     """Anthropic counts the prompt in its first event; then it is overloaded, and the adapter asks again."""
     wire = WIRES["anthropic"]
     head = {"content-type": "text/event-stream"}
@@ -230,7 +230,7 @@ def test_an_attempt_that_is_made_again_is_on_the_bill_and_on_record() -> None:
     assert replayed.usage == result.usage
 
 
-def test_what_failed_calls_used_counts_against_the_limits() -> None:
+def test_the_usage_of_failed_calls_counts_against_the_limits() -> None:
     provider = replying("anthropic", WIRES["anthropic"].opening(Turn(usage=(1200, 0))))
     part = Agent(instructions="", provider=provider, model=MODEL).as_skill("ask", "Asks another model.")
     whole = Agent(
@@ -282,7 +282,7 @@ def test_a_list_that_was_downloaded_is_of_the_day_of_the_download(prices: Any, m
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-99-nobody", "ollama/llama3.2", "local/x"])
-def test_what_the_list_does_not_know_has_no_price(prices: Any, name: str) -> None:
+def test_a_model_that_is_not_in_the_list_has_no_price(prices: Any, name: str) -> None:
     assert prices.price_of(name) is None
 
 

@@ -198,7 +198,7 @@ def test_a_place_is_an_argument_or_a_variable(name: str, place: str, variables: 
 
 @pytest.mark.parametrize("name,place,variables,url", PLACES)
 @pytest.mark.parametrize("value", ["evil.example.com/", "a@b", "a#", "a?b", "a:1", "a\r\nb", "a b", "é"])
-def test_no_place_leads_to_another_host_or_path(name: str, place: str, variables: Any, url: str, value: str) -> None:
+def test_an_argument_for_the_base_url_cannot_change_its_host_or_path(name: str, place: str, variables: Any, url: str, value: str) -> None:
     try:
         reached = resolve(f"{name}/m", api_key="k", **{**NEEDS[name], place: value})[0].base_url
     except ValueError as error:
@@ -218,7 +218,7 @@ def test_a_place_that_the_vendor_does_not_know_is_an_error() -> None:
         resolve("openai/m", api_key="k", region="eu")
 
 
-def test_a_server_of_ones_own_needs_an_address() -> None:
+def test_a_self_hosted_server_needs_a_base_url() -> None:
     with pytest.raises(MissingSettingError, match=r"local needs an address: give base_url='http.*LOCAL_BASE_URL"):
         resolve("vllm/m")
 
@@ -395,7 +395,7 @@ def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str, monkeypatch
 
 
 @pytest.mark.parametrize("host", ["ftp://myhost", "user:secret@myhost", "my host", "myhost:port", "myhost?key=secret"])
-def test_an_ollama_host_that_cannot_be_is_an_error_that_names_the_variable(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_ollama_host_is_an_error_that_names_the_variable(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
     with pytest.raises(ValueError, match="OLLAMA_HOST") as caught:
         OllamaProvider()

@@ -189,7 +189,7 @@ def test_cancelling_the_task_ends_a_call_wherever_it_waits_and_the_next_one_is_s
 
 @every_way
 @pytest.mark.parametrize("error", [ValueError(), RunCancelledError(), Interrupt()], ids=lambda error: type(error).__name__)
-def test_what_the_callback_raises_passes_as_it_is_and_closes_the_connection(way: Way, error: BaseException) -> None:
+def test_an_exception_of_the_callback_is_raised_unchanged_and_closes_the_connection(way: Way, error: BaseException) -> None:
     def watch(text: str) -> None:
         if text:
             raise error
@@ -263,7 +263,7 @@ async def test_a_native_acall_that_has_ended_asks_no_more_whether_it_is_wanted(m
 @pytest.mark.parametrize("place", ["to connect", "for tls", "to send"])
 @pytest.mark.parametrize("by", ["deadline", "cancelled"])
 @pytest.mark.slow
-def test_so_does_one_that_waits_for_its_connection(way: Way, place: str, by: str) -> None:
+def test_a_native_acall_that_waits_for_its_connection_ends_soon_after_the_run(way: Way, place: str, by: str) -> None:
     watch = Watch(time.monotonic() + 0.1 if by == "deadline" else None)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, nothing_left_behind():
         fillers = []
@@ -314,7 +314,7 @@ def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread
 @every_way
 @pytest.mark.parametrize("place", ["a head that drips", "interim answers"])
 @pytest.mark.slow
-def test_a_head_that_drips_takes_no_longer_than_a_silence_may(way: Way, place: str) -> None:
+def test_response_headers_that_arrive_byte_by_byte_fail_at_the_read_timeout(way: Way, place: str) -> None:
     caller, pause = Caller("openai", way), threading.Event()
     with WireServer(PLACES[place](caller.wire, pause)) as server:
         with pytest.raises(ProviderError) as caught:
@@ -326,7 +326,7 @@ def test_a_head_that_drips_takes_no_longer_than_a_silence_may(way: Way, place: s
 
 @every_way
 @pytest.mark.slow
-def test_a_body_that_keeps_coming_may_take_longer_than_a_silence(way: Way) -> None:
+def test_a_body_that_keeps_arriving_may_take_longer_than_the_read_timeout(way: Way) -> None:
     caller, pause = Caller("openai", way), threading.Event()
     reply = caller.wire.answer("Hel", "lo")
     steps: list[Any] = []

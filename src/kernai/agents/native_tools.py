@@ -69,7 +69,7 @@ _TRUSTED = "Only a value that is in the user's own words; ask for it if it is no
 
 
 def _explained(schema: Any) -> Any:
-    """Returns a schema whose descriptions say which values must be the user's own: vendors have no keyword for that."""
+    """Returns a schema whose descriptions say which values must come from the user: vendors have no keyword for it."""
     if isinstance(schema, list):
         return [_explained(one) for one in schema]
     if not isinstance(schema, dict):

@@ -198,7 +198,7 @@ class Run:
         return self.trust
 
     def doubts(self, call_id: str, skill: Skill, arguments: Mapping[str, Any]) -> tuple[UntrustedValue, ...]:
-        """Returns a guarded call's values that neither the user nor the host brought in; records the sources of all."""
+        """Returns a guarded call's values that came from neither the user nor the host; records the sources of all."""
         doubts, sources = self.needs_trust().judged(skill, call_id, arguments)
         if sources:
             self.write(TrustedValuesRow(call_id, skill.name, sources))
