@@ -362,6 +362,16 @@ def test_a_changed_agent_is_refused_before_the_first_line(here: Here, tmp_path: 
     assert "begin another conversation, with another --run-id" in hint
 
 
+def test_a_conversation_with_longer_turns_than_allowed_now_needs_more_steps_and_no_other_run(
+    here: Here, tmp_path: Path
+) -> None:
+    write(tmp_path, "clerk.py", CLERK.replace(", approval=True", ""))
+    assert here("chat", "clerk.py", *TALK, cwd=tmp_path, input="Refund order 42\n").returncode == 0
+    done = here("chat", "clerk.py", *TALK, "--max-steps", "2", cwd=tmp_path, input="hello\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error_lines(done.stderr)[1] == "hint: --max-steps allows more"
+
+
 def test_a_pause_ends_the_program_if_nobody_can_be_asked_and_is_kept(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
     for given in ("Refund order 42\ny\n", ""):

@@ -262,6 +262,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
     "no store": (("resume", "r42"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "no run": (("resume", "clerk.py", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
+    "no run of a named agent": (("resume", "clerk.py:agent", "runs.db"), "give an agent, a store and a run", "STORE RUN"),
     "an approval of a call that does not wait": (
         ("approve", "runs.db", "r42", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund",
     ),
@@ -372,6 +373,13 @@ def test_a_run_ended_by_a_signal_can_be_continued(here: Here, tmp_path: Path, nu
         assert "The run is kept; to continue it: kernai resume slow.py runs.db s" in shown
     write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
     assert here("resume", "slow.py", "runs.db", "s", "-q", cwd=tmp_path).stdout == "Done.\n"
+
+
+def test_fewer_steps_than_the_run_has_taken_are_no_other_agent(here: Here, paused: Path) -> None:
+    done = here(*RESUME, "--approve", "1.0", "--max-steps", "1", cwd=paused)
+    assert (done.returncode, done.stdout) == (1, "")
+    error = "kernai: error: the recorded run took more steps than are allowed now"
+    assert error_lines(done.stderr) == [error, "hint: --max-steps allows more"]
 
 
 def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_where(here: Here, paused: Path) -> None:

@@ -136,7 +136,7 @@ def _resume(options: Namespace) -> int:
     words = [one for one in (options.agent, *options.words) if one is not None]
     if options.store is not None:
         words.insert(max(len(words) - 1, 0), options.store)
-    if len(words) not in (2, 3) or (len(words) == 2 and words[0].endswith(".py")):  # noqa: PLR2004 - a store and a run
+    if len(words) not in (2, 3) or (len(words) == 2 and words[0].partition(":")[0].endswith(".py")):  # noqa: PLR2004 - a store and a run
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]

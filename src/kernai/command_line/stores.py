@@ -19,6 +19,7 @@ from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
+from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
     from typing import Self
@@ -171,6 +172,10 @@ def continuing(
             "outcome is unknown; `--in-flight retry` calls again", NO,
         ) from error
     except ReplayDivergenceError as error:
+        if f'"stop_reason":"{StopReason.MAX_STEPS}"' in error.got:  # not what `replay` shows, without --max-steps
+            raise CommandError(
+                "the recorded run took more steps than are allowed now", "--max-steps allows more", NO
+            ) from error
         raise CommandError(
             f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})",
             f"`{replay}` shows where; {another}", NO,
