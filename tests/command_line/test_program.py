@@ -102,6 +102,9 @@ WRONG = {
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
     "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: `kernai diff --help`"),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
+    "a recording without events": (["diff", "empty.json", "empty.json"], "kernai: error: empty.json is not a recording: it has no events", "hint: kernai run AGENT ... --record FILE makes a recording"),
+    "a protocol that no agent can have": (["parse", "a.py", "--protocol", "final"], "kernai: error: argument --protocol: 'final' is a core block type", "hint: `kernai parse --help`"),
+    "a protocol without a name": (["parse", "a.py", "--protocol", ""], "kernai: error: argument --protocol: a protocol's name must be", "hint: `kernai parse --help`"),
     "nothing to compare with": (["diff", "gone.json", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: kernai run AGENT ... --record FILE makes a recording"),
 }  # fmt: skip
 
@@ -111,6 +114,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path, "a.py", AGENT)
     write(tmp_path, "silent.py", "import kernai\nagent = kernai.Agent(instructions='x')\n")
     write(tmp_path, "other.json", '{"name": "precious"}')
+    write(tmp_path, "empty.json", "[]")
     (tmp_path / "folder.json").mkdir()
     monkeypatch.chdir(tmp_path)
     for name in [one for one in os.environ if one.endswith(("_API_KEY", "_TOKEN"))]:

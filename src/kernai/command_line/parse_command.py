@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from kernai.command_line.output import NO, OK
 from kernai.command_line.program import Command
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
+from kernai.registry.protocol_registry import Protocol
 from kernai.terminal_text import one_line
 from kernai.values.limits import MODEL_MAX_TASKS
 
@@ -50,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if the model would be corrected")
     parser.add_argument(
-        "--protocol", metavar="NAME", action="append", default=[],
+        "--protocol", metavar="NAME", action="append", default=[], type=_protocol,
         help="treat NAME as a registered protocol; repeatable",
     )
     parser.add_argument("--on-prose", choices=("accept", "correct", "correct_once"), default="correct_once",
@@ -58,6 +59,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sub-agent", action="store_true", help="treat it as the response of a sub-agent, which may not plan"
     )
+
+
+def _protocol(name: str) -> str:
+    try:
+        return Protocol(name, lambda *_: "").name
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def run(options: Namespace) -> int:

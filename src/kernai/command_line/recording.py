@@ -47,12 +47,15 @@ class Source(NamedTuple):
                 return expand(store.entries(self.run_id), f"run {self.run_id!r}")
         try:
             with failing(f"cannot read {self.path}", HINT):
-                return read_recording(self.path)
+                events = read_recording(self.path)
         except KernaiError as error:
             if _is_store(self.path):
                 hint = f"{self.path} RUN; `{command('runs', self.path)}` lists them"
                 raise CommandError(f"{self.path} is a store: say which of its runs", hint) from error
             raise CommandError(str(error), HINT) from error
+        if not events:
+            raise CommandError(f"{self.path} is not a recording: it has no events", HINT)
+        return events
 
     def media(self) -> list[Media]:
         """The media of a run in a store; empty for a file, whose media are in a folder next to it."""
