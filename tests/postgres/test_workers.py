@@ -87,6 +87,8 @@ def test_a_submitted_run_is_done_and_its_result_can_be_read_elsewhere(store: Pos
     assert [one.type for one in handles[0].events()][-1] == "result"
     with pytest.raises(RunConflictError, match="run 'r1' has"):
         own.submit("clerk", "go", run_id="r1")
+    with pytest.raises(ValueError, match="run_id must be a non-empty text, got ''"):
+        own.submit("clerk", "go", run_id="")
 
 
 def test_a_run_and_its_job_are_written_together_or_not_at_all(store: PostgresStore) -> None:
@@ -280,6 +282,8 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
 @pytest.mark.parametrize("given, kind, why", [
     ({"store": object()}, TypeError, "store must be a PostgresStore, got object"),
     ({"agents": {"a": "b"}}, TypeError, "a mapping of names to agents, got a str"),
+    ({"agents": []}, TypeError, "a mapping of names to agents, got list"),
+    ({"options": {"limits": None}}, TypeError, "options must be callable, got dict"),
     ({"concurrency": 0}, ValueError, "concurrency must be a whole number of at least 1, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
     ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),

@@ -91,11 +91,15 @@ class Workers:
     ) -> None:
         if not isinstance(store, PostgresStore):
             raise TypeError(f"store must be a PostgresStore, got {type(store).__name__}")
+        if not isinstance(agents, Mapping):
+            raise TypeError(f"agents must be a mapping of names to agents, got {type(agents).__name__}")
         wrong = next((one for one in agents.values() if not isinstance(one, Agent)), None)
         if wrong is not None:
             raise TypeError(f"agents must be a mapping of names to agents, got a {type(wrong).__name__} in it")
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise ValueError(f"concurrency must be a whole number of at least 1, got {concurrency!r}")
+        if options is not None and not callable(options):
+            raise TypeError(f"options must be callable, got {type(options).__name__}")
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
         self._store, self._concurrency, self._queue, self._options = store, concurrency, queue, options
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
@@ -122,7 +126,8 @@ class Workers:
             metadata = {**(metadata or {}), "tags": dict(tags)}
         store = self._view(tenant)
         request = RunRequest(self.agents[agent], input, {
-            "run_id": run_id or os.urandom(12).hex(), "metadata": metadata, "history": history, "store": store,
+            "run_id": os.urandom(12).hex() if run_id is None else run_id, "metadata": metadata, "history": history,
+            "store": store,
         })
         entry, media = request.first_entry()
         run_id = entry["run_id"]
