@@ -284,6 +284,21 @@ def test_it(recorded_run):
     recording.write_text("".join(recording.read_text().splitlines(keepends=True)[:2]))
     report = outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), failed=1)
     assert "test_it.test_it.jsonl stops in the middle of the run: pytest --kernai-record" in report
+    recording.write_text("")
+    report = outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), failed=1)
+    assert "there is no recording" in report
+
+
+@pytest.mark.parametrize("options", [(), ("--kernai-record",)])
+def test_a_misspelled_option_of_a_recorded_run_is_an_error(tests: pytest.Pytester, options: tuple[str, ...]) -> None:
+    code = """
+def test_it(recorded_run):
+    recorded_run(agent(), "Go.", provider=MockProvider("<final>1</final>"), OPTION)
+"""
+    outcome(tests, code.replace("OPTION", "strict=True"), "--kernai-record", passed=1)
+    report = outcome(tests, code.replace("OPTION", "strct=True"), *options, failed=1)
+    assert "unknown option 'strct'; did you mean 'strict'?" in report
+    outcome(tests, code.replace("OPTION", "strict=True"), passed=1)  # the recording is still there
 
 
 def test_a_recording_is_of_one_run_and_one_input(tests: pytest.Pytester) -> None:

@@ -20,6 +20,7 @@ from kernai.agents.agent import Agent
 from kernai.events import RunStartRow
 from kernai.loop.run_state import input_summary
 from kernai.recording.recorder import JsonlSink, Recorder
+from kernai.runs.run_request import RunOptions, check_options
 from kernai.runs.running import execute
 from kernai.testing.contracts import assert_replays
 from kernai.testing.mock_provider import MockProvider
@@ -89,6 +90,7 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
         **options: Any,
     ) -> Result[Any]:
         __tracebackhide__ = True
+        check_options(options, RunOptions, "name", "accept", "strict")
         test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
         path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
         user = used_by.setdefault(path, request.node.nodeid)
@@ -101,7 +103,7 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
             path.unlink(missing_ok=True)
             with JsonlSink(path) as sink:
                 return execute(agent, input, recorder=Recorder(sink), **options)
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
         texts, recorded = _texts(input_summary(as_parts(input, "input", INPUT_PARTS))), _texts(_recorded_input(path))
         if texts != recorded:
