@@ -194,6 +194,8 @@ def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here,
 
 def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused: Path) -> None:
     done = here("cancel", "runs.db", "r42", "--reason", "the customer has left", cwd=paused)
+    hint = error_lines(here(*RESUME, cwd=paused).stderr)[1]
+    assert hint.startswith("hint: `kernai resume clerk.py runs.db r42 --input TEXT` opens it; ")
     assert (done.returncode, done.stdout, statuses(paused)) == (0, "closed\n", {"r42": "closed"})
     assert here("runs", "runs.db", "--older-than", "5m", cwd=paused).stderr == "runs.db has no such runs\n"
     for given, count in ((("--older-than", "5m"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):

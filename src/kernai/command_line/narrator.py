@@ -284,7 +284,10 @@ def failure_of(result: Result[Any], recording: Recording | None = None, again: s
         hint = f"--{result.stop_reason.replace('_', '-')} allows more"
     elif isinstance(error, ProviderError):
         hint, status = VENDOR_HINT, PROVIDER
-    return CommandError(message, hint if again is None else f"`{again}` continues it; {hint}", status)
+    if again is not None:
+        is_closed = result.stop_reason == StopReason.CLOSED
+        hint = f"`{again} --input TEXT` opens it; {hint}" if is_closed else f"`{again}` continues it; {hint}"
+    return CommandError(message, hint, status)
 
 
 def carried_out(
