@@ -39,6 +39,7 @@ from kernai import (
     Task,
     Usage,
     outside,
+    skill,
 )
 from kernai.durable.history import History
 from kernai.durable.recorded_run import RecordedRun
@@ -127,6 +128,26 @@ def test_the_long_run_has_every_kind_of_event(whole: Whole) -> None:
         assert kinds[kind], kind
     assert [entry["event"] for entry in whole.entries[-2:]] == ["final", "result"]
     assert any(isinstance(media, Media) for media in whole.store.load_media("r"))
+
+
+def test_media_reach_the_store_once_although_later_rows_name_them_too() -> None:
+    class NotesMedia(MemoryStore):
+        brought: list[str]
+
+        def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
+            self.brought += [one.id for one in media]
+            return super().append(run_id, first_seq, entries, media, **terms)
+
+    store, image = NotesMedia(), Media.from_bytes(b"png", mime_type="image/png")
+    store.brought = []
+    turns = ['<command name="look"></command>'] * 2 + ["<final>Seen.</final>"]
+
+    @skill(register=False)
+    def look() -> Media:
+        return image
+
+    kernai.execute(Agent(instructions="", skills=[look], provider=MockProvider(*turns)), "Look.", store=store, run_id="r")
+    assert store.brought == [image.id]
 
 
 def by_kind(whole: Whole) -> dict[str, list[int]]:

@@ -16,7 +16,16 @@ import kernai
 from adapter_calls import ADAPTERS
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
 from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, Request, resolve
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, strict, without_nulls
+from kernai_providers.native import (
+    AssistantTurn,
+    Call,
+    Toolbox,
+    ToolResult,
+    UserTurn,
+    conversation,
+    strict,
+    without_nulls,
+)
 from test_cassettes import MODELS, official
 from vendor_wires import WIRES
 from wire_format import Called
@@ -298,6 +307,11 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
 @pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
 def test_an_empty_turn_is_not_sent_as_a_message(vendor: str) -> None:
     assert list(ADAPTERS[vendor]("k").native_messages(UserTurn(), Model("m"))) == []
+
+
+def test_a_blank_result_is_sent_as_a_text_that_says_so() -> None:
+    turn = UserTurn([ToolResult(Call("c", "look", {}), " \n", [], is_error=False)])
+    assert "(empty)" in json.dumps(list(ADAPTERS["anthropic"]("k").native_messages(turn, Model("m"))))
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
