@@ -152,7 +152,7 @@ def test_a_guard_waits_until(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("obeys", [True, False])
 def test_a_group_is_asked_to_end_before_it_is_killed(obeys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "TERMINATION_SECONDS", 20.0 if obeys else 0.05)
-    asked = "lambda *_: (print('asked', flush=True), os._exit(0))" if obeys else "signal.SIG_IGN"
+    asked = "lambda *_: (os.write(1, b'asked\\n'), os._exit(0))" if obeys else "signal.SIG_IGN"
     code = f"import os, signal; signal.signal(signal.SIGTERM, {asked}); print('ready', flush=True); signal.pause()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
