@@ -74,8 +74,13 @@ class Server:
 
     def kill(self) -> None:
         """Kill the server and the processes that serve connections."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        server = self._process.pid
+        serving: list[str] = []
+        with suppress(FileNotFoundError):  # the server has ended
+            serving = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
+        for process in (server, *map(int, serving)):  # each has a process group of its own
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._process.wait(PATIENCE)
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
