@@ -350,7 +350,7 @@ def _observer(name: str, value: Any) -> Any:
 
 
 def _check_on_event(function: FunctionType) -> None:
-    """Raises `TypeError` for a function that fails at each event, which only the log would say."""
+    """Raises `TypeError` for a function that fails at each event, which only the log would show."""
     code = function.__code__
     needed = code.co_argcount - len(function.__defaults__ or ())
     takes_one = code.co_argcount > 0 or code.co_flags & _VARARGS
@@ -359,7 +359,7 @@ def _check_on_event(function: FunctionType) -> None:
 
 
 def _check_on_task_complete(function: FunctionType) -> None:
-    """Likewise for a function that is called with each task's outcome."""
+    """Raises `TypeError` for a function that does not take all that each call passes by name."""
     code = function.__code__
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     missing = [one for one in _OF_A_TASK if one not in taken]
