@@ -23,6 +23,7 @@ ORDER = (
     "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer", "postgres",
     "command_line", "__main__",
 )
+STANDARD = {*sys.stdlib_module_names, "annotationlib"}  # which came with Python 3.14
 #: the adapters, and the third-party packages that each may import; each adapter has its own extra
 FOREIGN = {
     "mcp": {
@@ -185,7 +186,7 @@ def test_the_core_imports_only_the_standard_library_and_kernai() -> None:
         f"{module}:{line} imports {name}"
         for module in MODULES
         for name, line in imported_names(module)
-        if name.partition(".")[0] not in {*sys.stdlib_module_names, "kernai", *FOREIGN.get(package_of(module), ())}
+        if name.partition(".")[0] not in {*STANDARD, "kernai", *FOREIGN.get(package_of(module), ())}
     ]
     assert foreign == []
 

@@ -1,12 +1,13 @@
 """Signatures in a module without postponed annotations: evaluated types, and names as text within types."""
 
+import sys
 import typing
 from dataclasses import dataclass
 from typing import Any, List, NotRequired, Optional, Required, TypedDict  # noqa: UP035 - users write both
 
 import pytest
 
-from kernai import Context, Skill, SkillContext, SkillInputError, skill
+from kernai import Context, MockProvider, Skill, SkillContext, SkillInputError, run, skill
 
 
 @dataclass
@@ -76,3 +77,48 @@ def test_required_and_not_required_keys_of_typed_dicts_are_respected(given: dict
         assert [path for path, _ in caught.value.faults] == missing
     else:
         assert made.call({"x": given}) == given
+
+
+NAMES_THAT_ONLY_TYPE_CHECKERS_KNOW = """
+from kernai import Agent, Context, SkillContext, skill
+from kernai.middleware import Hooks
+
+class Shop(Context):
+    database: Database
+
+class Clerk(Agent):
+    session: Session
+
+class Guard(Hooks):
+    def before_model(self, call: Call) -> Call | None:
+        return None
+
+@skill(register=False)
+def count(n: int, ctx: SkillContext[Later]) -> Answer:
+    return f"{n} in {type(ctx.run_context).__name__}"
+
+def instructions(context: Shop) -> Text:
+    return type(context).__name__
+
+def check(value: Value, context: Later) -> Text | None:
+    return None
+"""
+
+
+@pytest.mark.parametrize("first_line", [
+    "from __future__ import annotations",
+    pytest.param("", marks=pytest.mark.skipif(sys.version_info < (3, 14), reason="evaluates annotations at once")),
+])
+def test_annotations_that_say_nothing_about_inputs_need_not_be_evaluable(first_line: str) -> None:
+    made: dict[str, Any] = {}
+    exec(f"{first_line}\n{NAMES_THAT_ONLY_TYPE_CHECKERS_KNOW}", made)
+    mock = MockProvider('<command name="count">{"n": 1}</command>', "<final>one</final>")
+    clerk = made["Clerk"](instructions=made["instructions"], output_check=made["check"], output=str, provider=mock,
+                          skills=[made["count"]], middleware=[made["Guard"]()])
+    clerk.session = "open"
+    assert run(clerk, "How many?", context=made["Shop"]()) == "one"
+    assert "Shop" in mock.calls[0].messages[0].text
+    assert "1 in Shop" in mock.calls[1].messages[-1].text
+
+    with pytest.raises(TypeError, match=r"'lost': parameter 'n': the annotation 'Nowhere \| None' cannot be resolved"):
+        exec(f"{first_line}\n@skill(register=False)\ndef lost(n: Nowhere | None) -> str: ...", made)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 if TYPE_CHECKING:
     from dataclasses import Field
+    from inspect import Signature
     from typing import Self
 
 
@@ -93,6 +95,27 @@ def _flags(function: Any) -> int:
         called = getattr(type(function), "__call__", None)  # noqa: B004 - the method of a callable object
         code = getattr(called, "__code__", None)
     return 0 if code is None else int(code.co_flags)
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """`inspect.signature`, which on Python 3.14 would fail for an annotation that only type checkers can evaluate."""
+    import inspect
+
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def annotated_names(cls: type) -> Collection[str]:
+    """The names that a class annotates in its own body. The annotations need not be evaluable."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(cls, format=Format.FORWARDREF).keys()
+    names: Collection[str] = vars(cls).get("__annotations__", ())
+    return names
 
 
 def first_paragraph(function: Any) -> str:

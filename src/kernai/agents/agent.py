@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
-from kernai._util.api import closest, is_async, likely
+from kernai._util.api import annotated_names, closest, is_async, likely, signature_of
 from kernai.agents.setup import Key, Revision, Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
@@ -313,10 +313,10 @@ def _read_instructions(instructions: object) -> tuple[Any, int]:
 
 def _arguments(instructions: Callable[..., str]) -> int:
     """Returns how many arguments a callable that returns instructions takes: 0 or 1."""
-    from inspect import Parameter, signature
+    from inspect import Parameter
 
     try:
-        parameters = signature(instructions).parameters.values()
+        parameters = signature_of(instructions).parameters.values()
     except (TypeError, ValueError):
         return 0
     positional = [p for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
@@ -461,10 +461,8 @@ def _check_output_check(check: object) -> object:
 
 
 def _check_takes(name: str, function: Any, arguments: str, count: int) -> None:
-    from inspect import signature
-
     try:
-        signature(function).bind(*[None] * count)
+        signature_of(function).bind(*[None] * count)
     except ValueError:  # a function in C without a signature
         return
     except TypeError as error:
@@ -495,7 +493,7 @@ def _check_list_skills(value: object) -> bool | None:
 
 
 def _declared(kind: type) -> set[str]:
-    return {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
+    return {name for one in kind.__mro__ for name in annotated_names(one)}
 
 
 #: options of a run that an agent does not have; see `RunOptions`

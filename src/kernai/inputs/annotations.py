@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from kernai._util.api import signature_of
 from kernai.inputs.constraints import ConstrainedType, constrained, description_of
 from kernai.inputs.containers import (
     SETS,
@@ -313,9 +314,7 @@ def _description_inside(annotation: Any) -> str:
 
 def _check_constructor(record: type, names: Collection[str]) -> None:
     """Raises `TypeError` if a dataclass needs more than its fields: an `InitVar`, or other arguments of `__init__`."""
-    from inspect import signature
-
-    for one in signature(record).parameters.values():
+    for one in signature_of(record).parameters.values():
         if one.name not in names and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             raise TypeError(
                 f"{record.__name__} cannot be created from its fields: its constructor also needs {one.name!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import is_async, is_generator, likely
+from kernai._util.api import is_async, is_generator, likely, signature_of
 from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
 from kernai.values.llm_response import LlmResponse
@@ -132,7 +132,7 @@ def _resembles_a_hook(name: str) -> bool:
 
 
 def _check_hook(cls: type[Hooks], name: str) -> None:
-    from inspect import getattr_static, signature
+    from inspect import getattr_static
 
     hook = getattr(cls, name)
     if is_async(hook) or is_generator(hook):
@@ -141,7 +141,7 @@ def _check_hook(cls: type[Hooks], name: str) -> None:
     own = getattr_static(cls, name)
     given = _HOOKS[name] + (not isinstance(own, (staticmethod, classmethod)))
     try:
-        signature(hook).bind(*[None] * given)
+        signature_of(hook).bind(*[None] * given)
     except TypeError as error:
-        wants = ", ".join(signature(getattr(Hooks, name)).parameters)
+        wants = ", ".join(signature_of(getattr(Hooks, name)).parameters)
         raise TypeError(f"{cls.__name__}.{name} must take ({wants}): {error}") from None

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai._util.api import Value
+from kernai._util.api import Value, signature_of
 from kernai.errors import KernaiError
 from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
 from kernai.inputs.schema import NO_VALUE
@@ -84,10 +84,8 @@ def check_signature(skill_name: str, function: Callable[..., Any], inputs: Colle
 
 
 def _signature(function: Callable[..., Any]) -> Signature | None:
-    import inspect
-
     try:
-        return inspect.signature(function)
+        return signature_of(function)
     except ValueError:  # some functions written in C
         return None
 
@@ -122,12 +120,13 @@ def _resolved(skill_name: str, parameter: Parameter, namespace: Namespace, *, st
     try:
         return namespace.resolve(annotation)
     except Exception as error:
-        if isinstance(annotation, str) and _CONTEXT_TEXT.fullmatch(annotation.strip()):
+        named = getattr(annotation, "__forward_arg__", annotation)
+        if _is_context(annotation) or (isinstance(named, str) and _CONTEXT_TEXT.fullmatch(named.strip())):
             return SkillContext
         if not strict:
             return Any
         raise TypeError(
-            f"skill {skill_name!r}: parameter {parameter.name!r}: the annotation {annotation!r} cannot be resolved "
+            f"skill {skill_name!r}: parameter {parameter.name!r}: the annotation {named!r} cannot be resolved "
             f"({error}); define or import its names where the skill is defined"
         ) from error
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernai._util.api import is_async
+from kernai._util.api import annotated_names, is_async
 from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ class Context:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        with suppress(NameError):  # an annotation that cannot be evaluated yet
-            for name in {*vars(cls), *getattr(cls, "__annotations__", ())} & _OF_THE_RUN:
-                raise TypeError(f"{cls.__name__}.{name}: runs set an attribute of this name, so take another one")
+        for name in {*vars(cls), *annotated_names(cls)} & _OF_THE_RUN:
+            raise TypeError(f"{cls.__name__}.{name}: runs set an attribute of this name, so take another one")
         if isinstance(cls.own, str):
             raise TypeError(f"{cls.__name__}.own must be a tuple of names, such as ({cls.own!r},)")
         for name in ("child", "restore", "save"):
