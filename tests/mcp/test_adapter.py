@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import httpx2
@@ -17,11 +18,11 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import CallToolResult, ElicitResult, ListToolsResult, TextContent, Tool
+from mcp_types import CallToolResult, ElicitResult, EmptyResult, ListToolsResult, TextContent, Tool
 
 import kernai
 from kernai import Agent, MockProvider, skill
-from kernai.mcp import Adapter, McpConfigError, setup
+from kernai.mcp import Adapter, McpConfigError, session, setup
 from kernai.mcp.serving import Server
 from kernai.testing.contracts import at_once
 from tests.mcp.support import RAW_SERVER, answering, ask, call, raw
@@ -179,6 +180,30 @@ def test_a_changed_tool_definition_is_reported_in_both_revisions(mode: str) -> N
         assert reported_changes(adapter) == [["description", "inputSchema", "outputSchema"]]
 
 
+def test_changes_are_noticed_again_after_a_server_has_stopped_reporting_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LISTEN_AGAIN_SECONDS", 0.0)
+    inputs, asked = ["old"], Semaphore(0)
+
+    async def listing(*_: Any) -> ListToolsResult:
+        schema = {"type": "object", "required": [*inputs]}
+        return ListToolsResult(tools=[Tool(name="take", input_schema=schema)])
+
+    async def take(_: Any, params: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=json.dumps(params.arguments))])
+
+    async def report(*_: Any) -> Any:
+        asked.release()
+        return EmptyResult()  # ends the stream of reports
+
+    server = SdkServer("taker", on_list_tools=listing, on_call_tool=take, on_subscriptions_listen=report)
+    with setup({}, {"it": server}, register=False) as adapter:
+        assert call(adapter, "take", old=1).text == '{"old": 1}'
+        inputs[:] = ["new"]
+        for _ in range(3):
+            assert asked.acquire(timeout=20)
+        assert call(adapter, "take", new=1).text == '{"new": 1}'
+
+
 @asynccontextmanager
 async def closed_at_once() -> AsyncIterator[Any]:
     import anyio
@@ -313,6 +338,8 @@ def test_a_token_that_is_not_in_the_configuration_is_hidden_too(caplog: pytest.L
 
 WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     ([1], {}, TypeError, "client must be a mapping from server names"),
+    ({5: MCPServer}, {}, McpConfigError, "a server's name must be letters, digits, .*, got 5"),
+    ({"a\nb": MCPServer}, {}, McpConfigError, "a server's name must be letters"),
     ({"it": 3}, {}, TypeError, r"client\['it'\] must be an SDK server, an SDK client that was not entered, or a function"),
     (None, {"regster": False}, TypeError, "unknown option 'regster'; known: name, register"),
     (None, {"elicitation": "stop"}, TypeError, "elicitation must be a function"),

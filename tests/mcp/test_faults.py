@@ -8,8 +8,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -456,13 +456,13 @@ def test_an_answer_that_nests_too_deeply_is_an_error_at_once(levels: int, order:
         assert call(adapter, "echo", text="it serves on").text == "it serves on"
 
 
-@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str) -> None:
-    """The server is of an older revision, and its only tool answers with deeply nested data."""
+@contextmanager
+def http_server_that_answers(result: str, kind: str) -> Iterator[Adapter]:
+    """Yield an adapter with a server of an older revision, whose only tool answers with this result."""
     version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
     results = {
-        "initialize": json.dumps(version), "tools/call": nested(400),
-        "tools/list": json.dumps({"tools": [{"name": "nested", "inputSchema": {"type": "object"}}]}),
+        "initialize": json.dumps(version), "tools/call": result,
+        "tools/list": json.dumps({"tools": [{"name": "answer", "inputSchema": {"type": "object"}}]}),
     }
 
     def answer(_: Any, content: bytes) -> tuple[int, str, str]:
@@ -475,8 +475,17 @@ def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str
         return 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
 
     with answering(answer) as host, http_adapter(host, "mcp", timeout=600) as adapter:
-        error = str(call(adapter, "nested").error)
-    assert error.startswith("server 'it' failed at tools/call of 'nested': Failed to parse ")
+        yield adapter
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_over_http_may_be_large_but_not_nest_too_deeply(kind: str) -> None:
+    text = "x" * 3_000_000
+    with http_server_that_answers(json.dumps({"content": [{"type": "text", "text": text}]}), kind) as adapter:
+        assert call(adapter, "answer").text == text
+    with http_server_that_answers(nested(400), kind) as adapter:
+        error = str(call(adapter, "answer").error)
+    assert error.startswith("server 'it' failed at tools/call of 'answer': Failed to parse ")
     assert "it nests too deeply" in error
 
 

@@ -38,7 +38,7 @@ from tests.mcp import bank_server
 from tests.mcp.support import ask, call, raw
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-CHOICE = {"type": "object", "properties": {"size": {"enum": ["S", "M"], "type": "string", "default": "M"}}}
+CHOICE = {"type": "object", "properties": {"size": {"enum": ["S", "M"], "type": "string", "default": "M"}, "any": True}}
 
 
 def form(message: str, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,6 +315,30 @@ def test_a_callback_answers_without_a_pause() -> None:
 
     with desk(elicitation=elicitation) as adapter:
         assert call(adapter, "register").text == '["Ada", "S", {}]'
+
+
+async def cancelling(context: Any, params: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+async def ending(context: Any, params: Any) -> Any:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("callback, reason", [
+    (lambda context, params: params["s3cret"], "TypeError"), (lambda context, params: None, "ValidationError"),
+    (ending, "SystemExit"), (cancelling, "CancelledError"),
+])
+def test_a_callback_that_fails_is_in_the_log_and_the_server_reads_no_more_than_that(
+    callback: Callable[..., Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = f"the client's elicitation callback failed with {reason}"
+    with desk(elicitation=callback) as adapter:
+        assert call(adapter, "register").error == f"server 'desk' failed at tools/call of 'register': {failure}"
+    with setup(raw(), register=False, elicitation=callback) as adapter:  # of an older revision
+        assert json.loads(call(adapter, "elicit").text) == {"error": {"code": -32603, "message": failure}}
+    assert [(one.name, one.message) for one in caplog.records] == [("kernai.mcp", failure)] * 2
+    assert all(one.exc_info for one in caplog.records)
 
 
 def test_a_request_that_nobody_can_answer_is_an_error() -> None:

@@ -163,6 +163,13 @@ def test_an_omitted_input_is_not_sent_and_its_default_is_shown() -> None:
         assert one.table.dropped({"path": "/", "strange": 1}) == ["strange"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), {1}, [b"x"]])
+def test_a_value_that_is_not_json_is_an_error_and_not_sent(value: Any) -> None:
+    adapter, [one] = skills_of(go=properties(it={}))
+    with adapter, pytest.raises(McpError, match="tools/call of 'go' was not sent: "):
+        one.call({"it": value})
+
+
 def test_a_quoted_number_is_accepted_if_repairs_of_values_are_on() -> None:
     schema = properties(n={"type": "integer"}, x={"type": "number"}, yes={"type": "boolean"}, text={"type": "string"})
     adapter, [one] = skills_of(go=schema)
@@ -262,8 +269,11 @@ def test_an_unknown_server_or_tool_is_an_error_that_lists_the_known_ones(server:
     with setup({}, {"it": server_with(a=properties())}, register=False) as adapter:
         with pytest.raises(McpConfigError, match=message):
             adapter.skills(server, only=only)
-        with pytest.raises(TypeError, match="only must be a list of names"):
-            adapter.skills("it", only="a")
+        for wrong in ("a", 5, [["a"]]):
+            with pytest.raises(TypeError, match="only must be a list of names"):
+                adapter.skills("it", only=wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"trusted\['a'\] must be a list of names"):
+                adapter.skills("it", trusted={"a": wrong})  # type: ignore[dict-item]
 
 
 def test_a_prefix_distinguishes_tools_with_the_same_name() -> None:

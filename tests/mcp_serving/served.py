@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcp.types import CallToolResult
+
 from kernai import (
     Agent,
     Context,
@@ -70,7 +72,14 @@ def give(what: str) -> Any:
         "parts": ["see: ", PICTURE], "noted": SkillResult("text", [SOUND], {"secret": "of the recording"}),
         "dict with media": {"picture": PICTURE}, "bytes": b"raw", "gone": Media.from_file("/nowhere/x.png"),
         "surrogate": "a\ud800b", "surrogates in data": {"\ud800": ["\udfff"]}, "json text": '{"not": "data"}',
+        "result of MCP": CallToolResult(content=[], is_error=True),
     }[what]
+
+
+@skill(register=False)
+async def give_later(what: str) -> Any:
+    """Give something of each kind, asynchronously."""
+    return give.function(what)
 
 
 @skill(register=False)
@@ -250,7 +259,7 @@ AGENT = Agent(name="thinker", instructions="the host's secret", provider=MockPro
               skills=[count, poll])
 
 SKILLS: list[Skill] = [
-    add, add_later, relay, repeat, give, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
+    add, add_later, relay, repeat, give, give_later, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
     stuck_later, was_cancelled, owner, AGENT.as_skill("ask", "Ask the thinker."),
 ]
 

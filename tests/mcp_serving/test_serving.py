@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Awaitable
 from typing import Any
 
@@ -79,6 +80,7 @@ async def test_a_wrong_call_gets_the_same_errors_as_a_models(client: Client, ser
         assert texts(result)[0].partition("\nRight arguments: ")[0] == str(error.value).partition("\nUsage: ")[0]
 
 
+NO_ANSWER = types.CallToolResult(content=[], is_error=True).model_dump()
 RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
     "nothing": ([], None),
     "text": ([{"type": "text", "text": "a <b> & ü"}], None),
@@ -103,18 +105,20 @@ RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
                          {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\x89PNG...").decode()}],
                         {"picture": "PICTURE"}),
     "surrogate": ([{"type": "text", "text": "a?b"}], None),
+    "result of MCP": ([{"type": "text", "text": json.dumps(NO_ANSWER)}], NO_ANSWER),  # a value like any other
     "surrogates in data": ([{"type": "text", "text": '{"?": ["?"]}'}], {"?": ["?"]}),
 }
 
 
-async def test_every_kind_of_result_becomes_content_of_mcp(client: Client, served: Any) -> None:
+@pytest.mark.parametrize("skill", ["give", "give_later"])
+async def test_every_kind_of_result_becomes_content_of_mcp(client: Client, served: Any, skill: str) -> None:
     def named(text: Any) -> Any:
         for name in ("LETTER", "ARCHIVE", "PAGE", "PICTURE"):
             text = text.replace(getattr(served, name).id, name)
         return text
 
     for what, (content, structured) in RESULTS.items():
-        result = await client.call_tool("give", {"what": what})
+        result = await client.call_tool(skill, {"what": what})
         shown = types.CallToolResult.model_validate_json(named(result.model_dump_json(by_alias=True)))
         assert [part.model_dump(by_alias=True, exclude_none=True, mode="json") for part in shown.content] == content, what
         is_old = client.protocol_version != "2026-07-28"  # clients of that revision accept only objects

@@ -20,7 +20,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
-from kernai import KernaiError
+from kernai import KernaiError, Skill
 from kernai.mcp import serving, serving_transports
 from kernai.mcp.serving import Server, serve
 
@@ -215,6 +215,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"port": -1}, ValueError, "port must be"), ({"port": "80"}, ValueError, "port must be"),
     ({"port": True}, ValueError, "port must be"), ({"port": 65536}, ValueError, "port must be"),
     ({"host": ""}, ValueError, "host must be"), ({"path": "mcp"}, ValueError, "path must start with '/'"),
+    *(({"path": path}, ValueError, "path must start with '/' and be a plain path") for path in ("/a?b", "/a#b", "/a b", "/%41", "/{a}")),
     ({"allowed_hosts": "x"}, TypeError, "allowed_hosts must be a list"),
     ({"allowed_hosts": ["a b"]}, ValueError, "allowed_hosts must hold names"),
     ({"allowed_origins": [1]}, TypeError, "allowed_origins must be a list"),
@@ -237,9 +238,27 @@ def test_serve_refuses_options_that_do_not_fit_the_transport(served: Any, monkey
         serve(served.SKILLS, transport="sse")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="token is for transport='http'"):
         serve(served.SKILLS, token="x")
+    with pytest.raises(ValueError, match="on_ready is for transport='http'"):
+        serve(served.SKILLS, on_ready=print)
+    with pytest.raises(TypeError, match="on_ready must be a function of the URL, got 5"):
+        serve(served.SKILLS, transport="http", on_ready=5)  # type: ignore[arg-type]
     monkeypatch.setattr("sys.__stdin__", None)  # as it is if descriptor 0 is closed
     with pytest.raises(KernaiError, match="transport='stdio' needs an open stdin and stdout"):
         serve(served.SKILLS)
+
+
+def test_an_exception_from_on_ready_is_raised_and_ends_the_server(served: Any, recwarn: pytest.WarningsRecorder) -> None:
+    urls: list[str] = []
+
+    def on_ready(url: str) -> None:
+        urls.append(url)
+        raise LookupError("no browser")
+
+    with pytest.raises(LookupError, match="no browser"):
+        serve(served.SKILLS, transport="http", port=0, on_ready=on_ready)
+    with pytest.raises(ConnectionRefusedError):
+        post(urls[0])
+    assert not recwarn.list
 
 
 async def test_serve_in_a_running_event_loop_says_what_to_use(served: Any) -> None:
@@ -267,6 +286,25 @@ def test_a_server_starts_once_and_may_be_stopped_repeatedly(served: Any) -> None
             server.run(print)
     server.stop()
     assert repr(server) == f"Server({server.url})"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_skill_may_stop_its_server(is_async: bool) -> None:
+    stopped = threading.Event()
+
+    async def stop_later() -> None:
+        stop()
+
+    def stop() -> None:
+        server.stop()
+        stopped.set()
+
+    one = Skill("stop", execute=stop_later if is_async else stop, inputs={})
+    with Server(one, port=0) as server, suppress(Exception):  # the server may be gone before it has answered
+        async with Client(server.url, read_timeout_seconds=30) as client:
+            await client.call_tool("stop")
+    assert stopped.wait(30)
+    assert "kernai-mcp-server" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_stopped_server_leaves_no_thread_and_no_descriptor_and_frees_its_port(served: Any) -> None:
@@ -324,10 +362,14 @@ async def test_stopping_cancels_calls_in_progress(
                 and one.levelno > logging.INFO]
 
 
-async def test_a_failure_to_create_the_context_fails_only_that_call(served: Any) -> None:
-    def new_context() -> Any:
-        raise LookupError("no such shop")
+def no_context() -> Any:
+    raise LookupError("no such shop")
 
+
+@pytest.mark.parametrize("new_context, message", [
+    (no_context, "no such shop"), (lambda: None, "the server's context= gave NoneType, not a Context"),
+])
+async def test_a_failure_to_create_the_context_fails_only_that_call(served: Any, new_context: Any, message: str) -> None:
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         raise AssertionError("there is none")
 
@@ -335,5 +377,5 @@ async def test_a_failure_to_create_the_context_fails_only_that_call(served: Any)
         async with Client(server.url) as client:
             result = await client.call_tool("add", {"a": 1}, progress_callback=on_progress)
             assert result.is_error
-            assert result.content[0].model_dump()["text"] == "no such shop"
+            assert result.content[0].model_dump()["text"] == message
             assert len((await client.list_tools()).tools) == len(served.SKILLS)

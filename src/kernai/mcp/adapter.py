@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import httpx2
 import mcp_types
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
+from pydantic import TypeAdapter
 
 import kernai
 from kernai._util.api import is_async
 from kernai.blocks.block import Block
+from kernai.drivers.background_loop import outcome_of
+from kernai.errors import Control
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection
 from kernai.mcp.dispatch import Dispatch
@@ -43,7 +46,16 @@ Source = Server[Any] | MCPServer | Client | Callable[[], Any]
 #: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
 
+#: what callbacks return
+_ANSWERS: dict[str, TypeAdapter[Any]] = {
+    "sampling": TypeAdapter(
+        mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools | mcp_types.ErrorData
+    ),
+    "elicitation": TypeAdapter(mcp_types.ElicitResult | mcp_types.ErrorData),
+}
+
 NAME = "mcp"
+_LOG = logging.getLogger("kernai.mcp")
 
 # A library must not print. Without a handler, logging's last resort would print the warnings of the SDK's modules.
 for _name in ("mcp", "client"):
@@ -65,8 +77,8 @@ class Adapter:
     ) -> None:
         self._pauses = elicitation == "pause"
         asks = _decline if isinstance(elicitation, str) else elicitation
-        asked = {"sampling_callback": sampling, "elicitation_callback": asks}
-        callbacks = {name: _as_async(one) for name, one in asked.items() if one is not None}
+        asked = {"sampling": sampling, "elicitation": asks}
+        callbacks = {f"{kind}_callback": _as_async(kind, one) for kind, one in asked.items() if one is not None}
         self._background = Background()
         self._connections = {
             one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
@@ -199,11 +211,7 @@ def setup(
         callback = options.get(asked)
         if callback is not None and not callable(callback) and (asked, callback) != ("elicitation", "pause"):
             raise TypeError(f"{asked} must be a function of (context, params), got {callback!r}")
-    if sources and isinstance(mapping, Mapping) and not mapping:
-        mapping = {"servers": {}}
-    servers = read_servers(expanded(mapping, os.environ), frozenset(sources))
-    for given in sources:
-        servers.setdefault(given, ServerConfig(given))
+    servers = read_servers(expanded(mapping, os.environ), sources)
     auth = options.get("auth") or {}
     _check_auth(auth, servers)
     name, register = options.get("name", NAME), options.get("register", True)
@@ -276,7 +284,10 @@ def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerCon
 def _names(argument: str, given: Iterable[str]) -> list[str]:
     if isinstance(given, str):
         raise TypeError(f"{argument} must be a list of names: write {argument}=[{given!r}]")
-    return list(given)
+    names = list(given) if isinstance(given, Iterable) else [given]
+    if not isinstance(given, Iterable) or not all(isinstance(one, str) for one in names):
+        raise TypeError(f"{argument} must be a list of names, got {given!r}")
+    return names
 
 
 def _client_maker(
@@ -311,12 +322,25 @@ def _client_maker(
     return make
 
 
-def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Makes a callback the async function that the SDK needs. A sync callback runs in a thread, so it may block."""
+def _as_async(kind: str, callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Makes a callback the async function that the SDK needs. A sync callback runs in a thread, so it may block.
+
+    If it fails, the server reads the exception's class, and the log has the exception.
+    """
+    async def answer(context: Any, params: Any) -> Any:
+        made = callback(context, params) if is_async(callback) else asyncio.to_thread(callback, context, params)
+        value = await made
+        return _ANSWERS[kind].validate_python(await value if hasattr(value, "__await__") else value)
+
     async def call(context: Any, params: Any) -> Any:
-        answer = callback(context, params) if is_async(callback) else asyncio.to_thread(callback, context, params)
-        value = await answer
-        return await value if hasattr(value, "__await__") else value
+        value, error = await outcome_of(answer(context, params))
+        if error is None:
+            return value
+        if isinstance(error, (Control, MCPError)):
+            raise error
+        failure = f"the client's {kind} callback failed with {type(error).__name__}"
+        _LOG.error("%s", failure, exc_info=error)
+        return mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=failure)
 
     return call
 

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,8 +68,11 @@ class ServerConfig:
         return self.tools is None or tool in self.tools
 
 
-def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()) -> dict[str, ServerConfig]:
-    """Reads the servers of an expanded configuration. Those in `given` come from `client=` and have no transport."""
+def read_servers(mapping: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, ServerConfig]:
+    """Reads the servers of an expanded configuration, and those in `given`, which come from `client=`.
+
+    The latter need no entry and have no transport.
+    """
     if not isinstance(mapping, Mapping):
         hint = "; kernai.mcp.load reads a file" if isinstance(mapping, str) else ""
         raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}{hint}")
@@ -92,7 +95,8 @@ def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()
             foreign = layout == "mcpServers"
             if not (foreign and isinstance(entry, Mapping) and entry.get("disabled") is True):
                 servers[name] = _server(name, entry, foreign=foreign, given=name in given)
-    return servers
+    missing = {name: _server(name, None, foreign=False, given=True) for name in given if name not in servers}
+    return servers | missing
 
 
 class _FaultError(Exception):

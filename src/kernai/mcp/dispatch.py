@@ -22,7 +22,7 @@ from kernai.mcp.connection import Attempt, Connection, Exchange, Listing, every_
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, one_line, read_request, request_text
-from kernai.mcp.schemas import example, faults, first_error
+from kernai.mcp.schemas import example, faults, first_error, properties_of
 from kernai.mcp.session import Background, Emit
 from kernai.registry.skill_context import SkillContext
 
@@ -397,8 +397,7 @@ def _no_such(request: Request, what: str, known: Mapping[Connection, Collection[
 
 def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
     """The arguments in a request that used the tool's name as the method."""
-    known = tool.input_schema.get("properties")
-    known = known if isinstance(known, Mapping) else {}
+    known = properties_of(tool.input_schema)
     given = {key: value for key, value in request.params.items() if key in known or key not in ("server", "name")}
     inner = given.get("arguments")
     if "arguments" not in known and isinstance(inner, Mapping):

@@ -22,7 +22,7 @@ from mcp.client.session import ClientRequestContext
 from kernai.errors import Pause
 from kernai.mcp.connection import Attempt, Connection
 from kernai.mcp.errors import McpError
-from kernai.mcp.schemas import faults
+from kernai.mcp.schemas import defaults_of, faults
 
 #: how often a server may ask for input before it answers one request
 MAX_ROUNDS = 10
@@ -116,8 +116,7 @@ class Interaction:
                 responses[key] = types.ElicitResult(action="accept")
                 continue
             given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
-            defaults = {name: one["default"] for name, one in schema.get("properties", {}).items() if "default" in one}
-            content = {**defaults, **(given if isinstance(given, Mapping) else {})}
+            content = {**defaults_of(schema), **(given if isinstance(given, Mapping) else {})}
             wrong += [one.replace("arguments", key, 1) for one in faults(schema, content)]
             responses[key] = types.ElicitResult.model_construct(action="accept", content=content)
         if not elicited or (responses and not wrong):

@@ -21,7 +21,7 @@ from mcp import types
 from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpError
-from kernai.mcp.schemas import example, missing, type_of
+from kernai.mcp.schemas import example, missing, properties_of, type_of
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -144,15 +144,20 @@ def read_request(text: str) -> Request:
 
 
 def check_sendable(what: str, given: Any) -> None:
-    """`McpError` for a lone surrogate. UTF-8 cannot express it, so the SDK would end the connection."""
+    """Raises `McpError` for a lone surrogate, which UTF-8 cannot express, and for values that are not JSON.
+
+    For a surrogate the SDK would end the connection, and NaN it would send as null.
+    """
     try:
-        _json(given).encode()
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start])
         raise McpError(
             f"{what} was not sent: {half} is half of a surrogate pair and no character of its own. Write the whole "
             f"character, or leave it out"
         ) from None
+    except (TypeError, ValueError) as error:
+        raise McpError(f"{what} was not sent: {error}") from None
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -241,10 +246,10 @@ def section(server: str, what: str, lines: Iterable[str], *, is_cut: bool = Fals
 
 def tool_line(tool: types.Tool) -> str:
     """``- name(path: string, tail?: number): what it does``."""
-    known, required = tool.input_schema.get("properties"), missing(tool.input_schema, {})
+    required = missing(tool.input_schema, {})
     signature = [
         f"{one_line(name)}{'' if name in required else '?'}: {one_line(type_of(one), MAX_TYPE)}"
-        for name, one in (known if isinstance(known, dict) else {}).items()
+        for name, one in properties_of(tool.input_schema).items()
     ]
     return f"- {one_line(tool.name)}({', '.join(signature)}){_about(tool.description or tool.title)}"
 

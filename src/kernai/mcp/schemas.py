@@ -68,7 +68,7 @@ def _found(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[
         is_wrong = True
         yield from _explained(error)
     if is_wrong:  # an unknown argument may be the missing one under another name
-        yield from _unknown((), arguments, schema.get("properties") or {})
+        yield from _unknown((), arguments, properties_of(schema))
 
 
 def _explained(error: ValidationError) -> Iterator[Found]:
@@ -76,10 +76,10 @@ def _explained(error: ValidationError) -> Iterator[Found]:
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
         for name in missing(error.schema, instance):
-            kind = type_of((error.schema.get("properties") or {}).get(name))
+            kind = type_of(properties_of(error.schema).get(name))
             yield (*place, name), f"required, but missing ({kind})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
-        yield from _unknown(place, instance, error.schema.get("properties") or {})
+        yield from _unknown(place, instance, properties_of(error.schema))
     elif error.validator == "type":
         expected = " or ".join(rule) if isinstance(rule, list) else rule
         yield place, f"expected {expected}, received {shown(instance)}"
@@ -126,8 +126,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     Arguments that exist and fit are kept, and so are lists and objects, because most of their content is right. A
     missing required argument gets the value that was given under a similar name, or a placeholder.
     """
-    known = schema.get("properties")
-    known = known if isinstance(known, Mapping) else {}
+    known = properties_of(schema)
     definitions = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
 
     def fits(name: str, value: Any) -> bool:
@@ -136,9 +135,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         return name in known and not faults({**definitions, "properties": {name: known[name]}}, {name: value})
 
     made = {name: value for name, value in islice(given.items(), MAX_SHOWN) if fits(name, value)}
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    lacking = [name for name in required if isinstance(name, str) and name not in made]
+    lacking = [name for name in _required_names(schema) if name not in made]
     meant: dict[str, Any] = {}
     for one in islice((one for one in given if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
@@ -186,11 +183,25 @@ def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
     """The required properties that are missing and have no default. Many servers fill in the defaults themselves."""
-    known, required = schema.get("properties"), schema.get("required")
-    known = known if isinstance(known, Mapping) else {}
-    has_default = {name for name, one in known.items() if isinstance(one, Mapping) and "default" in one}
-    names = required if isinstance(required, list) else []
-    return [name for name in names if isinstance(name, str) and name not in instance and name not in has_default]
+    present = {*instance, *defaults_of(schema)}
+    return [name for name in _required_names(schema) if name not in present]
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The properties that a schema describes; a server may send anything in their place."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def defaults_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of the properties that have one."""
+    properties = properties_of(schema).items()
+    return {name: one["default"] for name, one in properties if isinstance(one, Mapping) and "default" in one}
+
+
+def _required_names(schema: Mapping[str, Any]) -> list[str]:
+    required = schema.get("required")
+    return [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
 
 
 @lru_cache(256)
@@ -266,7 +277,8 @@ def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Map
     """
     if "patternProperties" in schema or not isinstance(instance, Mapping):
         return
-    extra = [name for name in instance if name not in schema.get("properties", {})]
+    known = properties_of(schema)
+    extra = [name for name in instance if name not in known]
     if rule is False and extra:
         yield ValidationError(f"{', '.join(extra)}: there is no such property")
     elif isinstance(rule, Mapping):

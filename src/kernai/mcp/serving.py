@@ -90,14 +90,16 @@ def serve(
     if transport not in ("stdio", "streamable_http", "http"):
         raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
     _refuse_running_loop()
+    if on_ready is not None and not callable(on_ready):
+        raise TypeError(f"on_ready must be a function of the URL, got {on_ready!r}")
     if transport != "stdio":
-        Server(source, **options).run(_show if on_ready is None else on_ready)
+        Server(source, **options).run(on_ready or _show)
         return
-    for option in _HTTP_OPTIONS:
-        if option in options:
-            raise ValueError(
-                f"{option} is for transport='http': over stdio the only client is the process that started the server"
-            )
+    only_http = [*filter(options.__contains__, _HTTP_OPTIONS), *(["on_ready"] if on_ready is not None else [])]
+    if only_http:
+        raise ValueError(
+            f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
+        )
     tools = _Tools(source, options)
     run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop)))
 
@@ -141,7 +143,7 @@ class Server:
     def stop(self) -> None:
         """Stops the server and waits for the thread to end. May be called again."""
         self._stop()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():  # an async skill may call it
             self._thread.join(4 * GRACE)
 
     def __enter__(self) -> Self:
@@ -200,7 +202,7 @@ class _Tools:
             if given is not None and not isinstance(given, str):
                 raise TypeError(f"{text} must be text, got {given!r}")
         workers = options.get("max_workers", DEFAULT_SIZE)
-        if not isinstance(workers, int) or workers < 1:
+        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
             raise ValueError(f"max_workers must be an int of at least 1, got {workers!r}")
         self._toolbox = Toolbox(source, options.get("agent_as", "tool"), options.get("description"))
         self.calls = Calls(new_context, workers)

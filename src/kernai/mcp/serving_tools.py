@@ -250,6 +250,8 @@ class _Call:
     async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
         try:
             run_context = new_context()
+            if not isinstance(run_context, Context):
+                raise TypeError(f"the server's context= gave {type(run_context).__name__}, not a Context")
             if self.served.skill.wants_context:
                 self.context = SkillContext(
                     self.served.skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
@@ -278,22 +280,24 @@ class _Call:
                 skill.agent, str(bound["input"]), context=run_context, cancel=self.cancellation,
                 on_event=self._on_event, run_id=self.run_id,
             )
+        elif skill.is_async:
+            value = invoke()
         else:
-            value = invoke() if skill.is_async else await in_worker(self.pool, partial(self._in_worker, invoke))
+            value, answer = await in_worker(self.pool, partial(self._in_worker, invoke))
+            if answer is not None:
+                return answer
         if hasattr(value, "__await__"):
             value = await value
-        if isinstance(value, types.CallToolResult):
-            return value
         result, data = self._result_of(value)
         # encoding media may read files, so it must not happen on the event loop
         return await in_worker(self.pool, lambda: as_result(result, data)) if result.media else as_result(result, data)
 
-    def _in_worker(self, invoke: Callable[[], Any]) -> Any:
-        """Runs a sync skill and returns the complete result, or an awaitable, which the event loop must await."""
+    def _in_worker(self, invoke: Callable[[], Any]) -> tuple[Any, types.CallToolResult | None]:
+        """Runs a sync skill. Returns its value and the result, or None if the event loop must await the value."""
         if self.cancellation.is_set():  # while the call waited for a thread
             raise RunCancelledError("the call was cancelled")
         value = invoke()
-        return value if hasattr(value, "__await__") else as_result(*self._result_of(value))
+        return value, None if hasattr(value, "__await__") else as_result(*self._result_of(value))
 
     def _result_of(self, value: object) -> tuple[SkillResult, Any]:
         """A skill's result, and its structured content if it is data. Raises `KernaiError` for a value that cannot be

@@ -237,6 +237,7 @@ MAX_SESSIONS = 1000
 MAX_IDLE = 30 * 60.0
 MAX_PORT = 65535
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_PATH = re.compile(r"/[^\s?#%{}]*")  # without what a URL would not keep as it is, or a route would read as a pattern
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+")  # RFC 6454, section 6.2
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d*)?")  # RFC 9110, section 7.2
 _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can contain; RFC 6750, section 2.1, allows even less
@@ -258,8 +259,8 @@ class Address:
             raise ValueError(f"host must be a name or an address such as '127.0.0.1', got {host!r}")
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
             raise ValueError(f"port must be an int from 0 (any free one) to {MAX_PORT}, got {port!r}")
-        if not isinstance(path, str) or not path.startswith("/") or "{" in path:
-            raise ValueError(f"path must start with '/', such as '/mcp', got {path!r}")
+        if not isinstance(path, str) or not _PATH.fullmatch(path):
+            raise ValueError(f"path must start with '/' and be a plain path such as '/mcp', got {path!r}")
         self.host = host.strip().lower()
         if ":" in self.host and "[" not in self.host:
             self.host = f"[{self.host}]"
@@ -355,11 +356,11 @@ async def serve_http(
         inner, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(GRACE),
     ))
+    on_ready()  # clients can connect already: the socket is listening
     # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
     async with app.session_manager.run():
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         serving.add_done_callback(lambda _: stop.set())
-        on_ready()
         await stop.wait()
         server.should_exit = True
         cancel_calls()

@@ -36,6 +36,8 @@ Emit = Callable[[dict[str, Any]], object]
 
 #: seconds between two checks of a waiting thread whether its run has been cancelled
 POLL_SECONDS = 0.1
+#: seconds until a server is asked again to report changed tools, after it has stopped
+LISTEN_AGAIN_SECONDS = 10.0
 _DONE = object()
 
 
@@ -186,10 +188,14 @@ class Session:
             return
 
         async def follow() -> None:
-            with suppress(Exception):  # changes will also be found when the tools are listed again
-                async with client.listen(tools_list_changed=True) as changes:
-                    async for _ in changes:
-                        self._on_tools_changed()
+            while True:
+                with suppress(Exception):  # servers, and proxies in between, end such streams
+                    async with client.listen(tools_list_changed=True) as changes:
+                        async for _ in changes:
+                            self._on_tools_changed()
+                self._on_tools_changed()  # from now on, changes are not reported
+                await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+                self._on_tools_changed()
 
         async with anyio.create_task_group() as group:
             group.start_soon(follow)

@@ -276,7 +276,7 @@ async def _streamable_http(config: ServerConfig, auth: httpx2.Auth | None, make_
     timeout = httpx2.Timeout(config.timeout, read=_NEVER)
     async with (
         make_client(dict(config.headers), timeout, auth) as client,
-        streamable_http_client(config.url, http_client=client) as streams,
+        streamable_http_client(config.url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
 
