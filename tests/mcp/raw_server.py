@@ -147,7 +147,7 @@ def listing(cursor: str | None) -> dict[str, Any]:
     if "--pages" not in OPTIONS:
         return {"tools": tools}
     page = int(cursor or 0)
-    return {"tools": tools[page : page + 1], **({"nextCursor": str(page + 1)} if page + 1 < len(tools) else {})}
+    return {"tools": tools[page : page + 1], "nextCursor": str(page + 1) if page + 1 < len(tools) else ""}
 
 
 def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:

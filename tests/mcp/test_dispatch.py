@@ -171,8 +171,11 @@ MISTAKES: list[tuple[Any, str, Any]] = [
      {"method": "tools/call", "params": {"name": "lend", "arguments": {"title": "E"}, "server": "library"}}),
     ({"method": "prompts/get", "params": {"name": "revew"}}, "did you mean 'review'?",
      {"method": "prompts/get", "params": {"name": "review", "server": "library"}}),
-    ({"method": "prompts/get", "params": {"name": "review"}}, "the prompt 'review' needs title",
+    ({"method": "prompts/get", "params": {"name": "review", "arguments": {"title": None}}},
+     "these arguments do not fit the prompt 'review' of server 'library', so it was not called:\n- arguments.title: required, but missing",
      {"method": "prompts/get", "params": {"server": "library", "name": "review", "arguments": {"title": "..."}}}),
+    ({"method": "prompts/get", "params": {"name": "review", "arguments": {"title": 1984, "titel": "E"}}}, "there is no such argument; did you mean 'title'?",
+     {"method": "prompts/get", "params": {"server": "library", "name": "review", "arguments": {"title": "1984"}}}),
     ({"method": "resources/read", "params": {"path": "x"}}, "resources/read has no parameter 'path'",
      {"method": "resources/read", "params": {"uri": "..."}}),
 ]

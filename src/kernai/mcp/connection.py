@@ -315,7 +315,7 @@ async def every_page(client: Client, kind: str) -> Listing:
         page = await getattr(client, f"list_{kind}")(cursor=cursor)
         found += getattr(page, kind)
         cursor = page.next_cursor
-        if cursor is None:
+        if not cursor:  # some servers send "" with the last page
             return Listing(found)
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
     return Listing(found, is_cut=True)

@@ -102,16 +102,8 @@ class Dispatch:
 
     def _call_tool(self, request: Request) -> Returned:
         connection, tool = self._tool(request)
-        arguments = request.arguments
-        wrong = faults(tool.input_schema, arguments)
-        if wrong:
-            found = "\n".join(f"- {one}" for one in wrong)
-            right = language.tool_call(connection.name, tool, example(tool.input_schema, arguments))
-            raise McpError(
-                f"these arguments do not fit the tool {tool.name!r} of server {connection.name!r}, so it was not "
-                f"called:\n{found}\nWrite: {right}"
-            )
-        return self._perform(connection, tool, arguments)
+        _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
+        return self._perform(connection, tool, request.arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
         self._emit_changes(connection, [tool.name])
@@ -168,13 +160,14 @@ class Dispatch:
         # in MCP, arguments of prompts must be texts
         arguments = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for key, value in request.arguments.items()
+            for key, value in request.arguments.items() if value is not None
         }
-        lacking = [one.name for one in prompt.arguments or [] if one.required and one.name not in arguments]
-        if lacking:
-            full = {**request.arguments, **dict.fromkeys(lacking, "...")}
-            right = request_text("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
-            raise McpError(f"the prompt {prompt.name!r} needs {', '.join(lacking)}. Write: {right}")
+        listed = prompt.arguments or []
+        schema = {
+            "properties": {one.name: {"type": "string"} for one in listed},
+            "required": [one.name for one in listed if one.required], "additionalProperties": False,
+        }
+        _check_arguments(request, connection, "prompt", schema, arguments)
 
         async def send(client: Client, _: Attempt, **options: Any) -> Any:
             return await client.session.get_prompt(prompt.name, arguments, **options)
@@ -269,8 +262,7 @@ class Dispatch:
         if not any(request.name in one.catalogue.tools for one in servers):
             asked = [one for one in servers if one not in failures]
             raise _joined([*([self._no_tool(request, asked)] if asked else []), *failures.values()])
-        connection = _only(request, "tool", {one: one.catalogue.tools for one in servers})
-        tool = connection.catalogue.tools[request.name]
+        connection, tool = _only(request, "tool", {one: one.catalogue.tools for one in servers})
         self._refuse_guarded(connection, tool)
         return connection, tool
 
@@ -280,8 +272,7 @@ class Dispatch:
         known = {one: {prompt.name: prompt for prompt in prompts.found} for one, prompts in found.items()}
         if not any(request.name in prompts for prompts in known.values()):
             raise _joined([_no_such(request, "prompt", known), *failures.values()])
-        connection = _only(request, "prompt", known)
-        return connection, known[connection][request.name]
+        return _only(request, "prompt", known)
 
     def _server_of_resource(self, request: Request, uri: str) -> Connection:
         """The server that lists the resource, or the only one that has resources at all."""
@@ -361,6 +352,20 @@ class Dispatch:
         return _joined([_no_such(request, "tool", {one: one.catalogue.tools for one in servers}), *cut])
 
 
+def _check_arguments(
+    request: Request, connection: Connection, what: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> None:
+    """Raises `McpError` if the arguments do not fit the tool or prompt, with what is wrong and the right request."""
+    wrong = faults(schema, arguments)
+    if wrong:
+        found = "\n".join(f"- {one}" for one in wrong)
+        params = {"server": connection.name, "name": request.name, "arguments": example(schema, arguments)}
+        raise McpError(
+            f"these arguments do not fit the {what} {request.name!r} of server {connection.name!r}, so it was not "
+            f"called:\n{found}\nWrite: {request_text(request.method, params)}"
+        )
+
+
 def is_repeatable(tool: Tool) -> bool:
     """Whether a call may be repeated although the first attempt may have taken effect.
 
@@ -370,15 +375,15 @@ def is_repeatable(tool: Tool) -> bool:
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
-def _only(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> Connection:
-    """The server that has the tool or prompt. Raises `McpError` if several have it."""
+def _only(request: Request, what: str, known: Mapping[Connection, Mapping[str, Answer]]) -> tuple[Connection, Answer]:
+    """The tool or prompt of the server that has it. Raises `McpError` if several have it."""
     having = [one for one, names in known.items() if request.name in names]
     if len(having) > 1:
         right = request.with_params(server=having[0].name)
         raise McpError(
             f"{len(having)} servers have a {what} {request.name!r}: {_names(having)}. Say which. Write: {right}"
         )
-    return having[0]
+    return having[0], known[having[0]][request.name]
 
 
 def _no_such(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> McpError:

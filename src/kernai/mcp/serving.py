@@ -179,9 +179,10 @@ class Server:
     def _run_here(self) -> None:
         try:
             self._serve(lambda _: self._ready.set_result(None))
-        except BaseException as error:  # noqa: BLE001 - raised by `start`
-            if not self._ready.done():
-                self._ready.set_exception(error)
+        except BaseException as error:
+            if self._ready.done():
+                raise  # `threading.excepthook` reports it
+            self._ready.set_exception(error)
 
     def __repr__(self) -> str:
         return f"Server({self._url or 'not started'})"

@@ -9,7 +9,6 @@ thread nor the loop is left. Waiting for the loop in its own thread would deadlo
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -38,7 +37,6 @@ Emit = Callable[[dict[str, Any]], object]
 POLL_SECONDS = 0.1
 #: seconds until a server is asked again to report changed tools, after it has stopped
 LISTEN_AGAIN_SECONDS = 10.0
-_DONE = object()
 
 
 class Background:
@@ -68,14 +66,17 @@ class Background:
         except KernaiError:
             self.check()
             raise
-        future.add_done_callback(lambda _: inbox.put(_DONE))
+        future.add_done_callback(lambda _: inbox.put(None))
         try:
-            while (event := _next(inbox)) is not _DONE:
-                if cancelled():
-                    raise RunCancelledError("the run was cancelled")
-                if event is not None:
-                    emit(event)
-            return future.result()
+            while not cancelled():
+                try:
+                    event = inbox.get(timeout=POLL_SECONDS)
+                except Empty:
+                    continue
+                if event is None:
+                    return future.result()
+                emit(event)
+            raise RunCancelledError("the run was cancelled")
         except CancelledError:
             raise McpClosedError("the MCP adapter was shut down while it was asked") from None
         except BaseException:
@@ -100,13 +101,6 @@ class Background:
             self._loop.close(seconds, last)
 
 
-def _next(inbox: SimpleQueue[Any]) -> Any:
-    try:
-        return inbox.get(timeout=POLL_SECONDS)
-    except Empty:
-        return None
-
-
 #: makes the SDK's client of a session
 MakeClient = Callable[["Session"], Client]
 
@@ -115,7 +109,6 @@ MakeClient = Callable[["Session"], Client]
 UNKNOWN_SESSION = (400, 404)
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
-_LOG = logging.getLogger("kernai.mcp")
 _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
 
 
@@ -235,8 +228,6 @@ class Session:
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
             self._on_tools_changed()
-        elif isinstance(message, Exception):
-            _LOG.debug("server %r: what it sent could not be read", self._config.name)
 
 
 async def _accept(*_: object) -> None:
