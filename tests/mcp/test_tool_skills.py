@@ -211,6 +211,20 @@ def test_all_errors_of_a_call_are_reported_together_with_a_valid_call() -> None:
     assert 'Usage: <block type="command" name="move">{"size": 1}</block>' in str(caught.value)
 
 
+def test_a_corrected_call_is_only_shown_if_it_fits_the_whole_schema() -> None:
+    schema = {
+        **properties(("mode",), size={"type": "integer"}, unit={"type": "string"}, mode={"type": "string"}),
+        "dependentRequired": {"size": ["unit"]},
+    }
+    adapter, [one] = skills_of(go=schema)
+    with adapter:
+        for given, shown in (({"sizes": 4, "mod": "x"}, {"mode": "..."}), ({"unit": "m", "mod": "x"}, {"unit": "m", "mode": "x"})):
+            with pytest.raises(SkillInputError, match="mode: required, but missing") as caught:
+                one.bind(given)
+            [block] = parse(str(caught.value).partition("Usage: ")[2]).blocks
+            assert one.bind(one.read(block.content)) == shown
+
+
 @pytest.mark.parametrize("schema, sample", [
     ({**properties(a={"type": "string"}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": "..."}),
     ({**properties(("b",), a={"type": "integer", "default": 3}, b={"type": "boolean"}), "oneOf": [{"required": ["a"]}]}, {"a": 3, "b": True}),

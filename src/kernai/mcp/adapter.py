@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import httpx2
 import mcp_types
 from mcp import Client, MCPError
+from mcp.client.session import ClientResponse
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
-from pydantic import TypeAdapter
 
 import kernai
 from kernai._util.api import is_async
@@ -45,14 +45,6 @@ if TYPE_CHECKING:
 Source = Server[Any] | MCPServer | Client | Callable[[], Any]
 #: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
-
-#: what callbacks return
-_ANSWERS: dict[str, TypeAdapter[Any]] = {
-    "sampling": TypeAdapter(
-        mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools | mcp_types.ErrorData
-    ),
-    "elicitation": TypeAdapter(mcp_types.ElicitResult | mcp_types.ErrorData),
-}
 
 NAME = "mcp"
 _LOG = logging.getLogger("kernai.mcp")
@@ -330,7 +322,7 @@ def _as_async(kind: str, callback: Callback) -> Callable[[Any, Any], Awaitable[A
     async def answer(context: Any, params: Any) -> Any:
         made = callback(context, params) if is_async(callback) else asyncio.to_thread(callback, context, params)
         value = await made
-        return _ANSWERS[kind].validate_python(await value if hasattr(value, "__await__") else value)
+        return ClientResponse.validate_python(await value if hasattr(value, "__await__") else value)
 
     async def call(context: Any, params: Any) -> Any:
         value, error = await outcome_of(answer(context, params))

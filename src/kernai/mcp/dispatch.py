@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, one_line, read_request, request_text
 from kernai.mcp.schemas import example, faults, first_error, properties_of
-from kernai.mcp.session import Background, Emit
+from kernai.mcp.session import Background
 from kernai.registry.skill_context import SkillContext
 
 MAX_NAMES = 1000
@@ -232,11 +232,10 @@ class Dispatch:
             self._run(each)
         return {one: answers[one] for one in servers if one in answers}, failures
 
-    def _run(self, work: Callable[[Exchange], Awaitable[Answer]]) -> Answer:
-        async def run(emit: Emit) -> Answer:
-            return await work(Exchange(emit, self.restarted))
-
-        return self.background.run(run, self.context.emit, lambda: self.context.cancelled)
+    def _run(self, work: Callable[[Exchange], Coroutine[Any, Any, Answer]]) -> Answer:
+        return self.background.run(
+            lambda emit: work(Exchange(emit, self.restarted)), self.context.emit, lambda: self.context.cancelled
+        )
 
     # ------------------------------------------------------------------------------------------------------ finding
 

@@ -16,7 +16,7 @@ from kernai._util.api import likely
 from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of, published, sample_of
-from kernai.inputs.table import REQUIRED, Input, InputTable, ReadParams, Repair
+from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.trusted import marked
 from kernai.inputs.types import Fault, InputType, Validation
 from kernai.jsonio.json_data import copy_of
@@ -26,7 +26,6 @@ from kernai.mcp.language import Returned
 from kernai.mcp.schemas import found_faults, is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
-from kernai.values.media import MediaStore
 
 #: limit for the parts of a schema that is written out
 MAX_PARTS = 5000
@@ -68,19 +67,14 @@ class SchemaTable(InputTable):
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
         self._has_trusted = bool(trusted)
 
-    def bind(
-        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
-    ) -> dict[str, object]:
-        if isinstance(params, ReadParams) and params.refused:
-            return super().bind(params, media_store, repair=repair)  # raises the error that says why
+    def _bound(self, params: Mapping[str, object], validation: Validation) -> dict[str, object]:
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
-        for one in self._fields if repair is True else ():
+        for one in self._fields if validation.repair else ():
             value = given.get(one.name)
             made = one.type.from_text(value) if isinstance(value, str) else NO_VALUE
             given |= {} if made is NO_VALUE else {one.name: made}
-        faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
-        if faults:
-            raise self._error(faults, params)
+        for path, message in found_faults(self._own, given):
+            validation.faults.append(Fault(path, message.replace("<", "&lt;")))
         return {name: copy_of(value) for name, value in given.items()}
 
     def schema(self) -> Schema:

@@ -70,9 +70,6 @@ class Health:
         self.ended = True
         self._on_end()
 
-    def unreadable(self, text: str) -> None:
-        self.noise = self.noise or self.redactor.text(text)[:NOISE_CHARACTERS]
-
     def noise_lines(self) -> list[str]:
         """A line about the first unreadable output, if any: it may have been the answer that is missing."""
         said = "it printed something other than a JSON-RPC message to standard output"
@@ -135,7 +132,7 @@ class _Watched:
         text = type(item).__name__
         with suppress(Exception):  # pydantic's errors have the refused input
             text = str(item.errors()[0]["input"])  # type: ignore[attr-defined]  # suppressed if there is none
-        self._health.unreadable(text)
+        self._health.noise = self._health.noise or self._health.redactor.text(text)[:NOISE_CHARACTERS]
         answered = _answered_id(text)
         if answered is None:
             return item
