@@ -252,7 +252,7 @@ class HttpProvider(NotCopied, Provider):
 
     def _reader(self, refused: Sequence[str], box: Toolbox | None) -> Reader:
         reader = self.reader()
-        reader.box, reader.strict = box, self.strict_tools
+        reader.box = box
         if refused:
             reader.metadata["not_sent"] = list(refused)
         return reader
@@ -271,15 +271,10 @@ class HttpProvider(NotCopied, Provider):
             body = self.body(messages, model, options)
         else:
             body = self.native_body(tools.messages(messages), model, options, box)
-        for name, value in options.extra.items():
-            ours = body.get(name)
-            # key by key: setting one of Ollama's `options` must not drop the temperature among them
-            if isinstance(ours, dict) and isinstance(value, Mapping):
-                body[name] = {**ours, **value}
-            elif name == "tools" and isinstance(ours, list) and isinstance(value, (list, tuple)):
-                body[name] = [*ours, *value]  # the vendor's own tools, in addition to the agent's
-            else:
-                body[name] = value
+        extra = options.extra
+        if isinstance(extra.get("tools"), (list, tuple)):
+            extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the vendor's own beside the agent's
+        body = _with_extra(body, extra)
         url = self.base_url + self.path(model)
         return Exchange(
             Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
@@ -294,7 +289,7 @@ class HttpProvider(NotCopied, Provider):
         schema = root_of(tools.output)
         by_schema = schema is not None and schema.get("type") == "object" and self.answers_by_schema(
             schema, has_tools=bool(tools.tools))
-        return Toolbox(tools, by_schema=by_schema, ids=self.call_ids)
+        return Toolbox(tools, by_schema=by_schema, ids=self.call_ids, nullable=self.strict_tools)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -378,6 +373,13 @@ def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str 
 def data_uri(media: Media) -> str:
     """Returns the payload as a data URI."""
     return f"data:{media.mime_type};base64,{media.to_base64()}"
+
+
+def _with_extra(ours: Any, theirs: Any) -> Any:
+    """Merges objects at every level: setting one of Ollama's `options` must not drop the temperature among them."""
+    if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
+        return theirs
+    return {**ours, **{name: _with_extra(ours.get(name), one) for name, one in theirs.items()}}
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

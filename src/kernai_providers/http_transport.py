@@ -44,6 +44,8 @@ class HttpTransport:
     def __init__(
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
+        if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
+            raise TypeError(f"ssl_context must be an ssl.SSLContext, got {type(ssl_context).__name__}")
         self._ssl_context = ssl_context
         self._lock = ForkSafeLock()
         self._pool = ConnectionPool(max_idle, idle_seconds)
@@ -227,6 +229,10 @@ class ConnectionPool:
     """
 
     def __init__(self, max_idle: int, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not isinstance(max_idle, int) or max_idle < 0:
+            raise ValueError(f"max_idle must be an int of at least 0, got {max_idle!r}")
+        if not isinstance(idle_seconds, (int, float)) or not idle_seconds >= 0:
+            raise ValueError(f"idle_seconds must be a number of at least 0, got {idle_seconds!r}")
         self._max_idle = max_idle
         self._idle_seconds = idle_seconds
         self._clock = clock

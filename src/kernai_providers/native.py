@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from kernai import Media, Message, NativeCall, Tool, Tools, parse
+from kernai.jsonio.json_data import loads
 from kernai.values.message import Part
 
 #: names of tools that every vendor accepts
@@ -84,15 +85,15 @@ class Toolbox:
     """The tools of one model call, under names that the vendor accepts.
 
     `by_schema`: the vendor itself makes the answer match the output schema. If not, the model answers with a tool named
-    `final`.
+    `final`. `nullable`: tools are sent for a strict mode in which an input with a default may be null.
     """
 
-    def __init__(self, tools: Tools, *, by_schema: bool, ids: re.Pattern[str]) -> None:
+    def __init__(self, tools: Tools, *, by_schema: bool, ids: re.Pattern[str], nullable: bool) -> None:
         self.output = output = root_of(tools.output)
         #: the schema of the answer, if the vendor enforces it
         self.answer = output if by_schema else None
         self.constrained = tools.constrained
-        self._ids = ids
+        self._ids, self._nullable = ids, nullable
         listed = list(tools.tools)
         #: whether the answer is the `value` of an object, since every vendor requires an object for parameters
         self.wraps = output is not None and output.get("type") != "object"
@@ -138,7 +139,7 @@ class Toolbox:
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
 
-    def streams(self, name: str, *, strict: bool) -> tuple[str, str | None] | None:
+    def streams(self, name: str) -> tuple[str, str | None] | None:
         """Returns the type and name of a call's block, if its content is exactly the arguments, so they can stream.
 
         Returns None if it is not.
@@ -146,8 +147,8 @@ class Toolbox:
         tool = self.tools.get(name)
         if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps):
             return None
-        if strict and set(tool.schema.get("properties", ())) - set(tool.schema.get("required", ())):
-            return None  # the block's content will lack nulls that were streamed
+        if self._nullable and strict(tool.schema) != strict(tool.schema, nullable=False):
+            return None  # the block's content may lack nulls that were streamed
         if tool.type == "command":
             return "command", tool.name
         return (tool.type, None) if tool.type in ("plan", "final") else None
@@ -308,21 +309,37 @@ def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
 
 def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:
     """Returns the data without nulls for optional properties: in strict mode, null means that one is left out."""
-    return _pruned(data, schema, schema.get("$defs", {}))
+    return _pruned(data, [schema], schema.get("$defs", {}))
 
 
-def _pruned(data: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    schema = definitions.get(str(schema.get("$ref", "")).rpartition("/")[2], schema)
-    if isinstance(data, list) and isinstance(schema.get("items"), Mapping):
-        return [_pruned(one, schema["items"], definitions) for one in data]
-    properties = schema.get("properties")
-    if not isinstance(data, dict) or not isinstance(properties, Mapping):
+def _pruned(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any]) -> Any:
+    """The same for data that match one of several schemas: a null stays if one of them requires the property."""
+    if isinstance(data, list):
+        items = [one.get("items") for one in _alternatives(schemas, definitions)]
+        return [_pruned(one, items, definitions) for one in data]
+    if not isinstance(data, dict):
         return data
-    required = schema.get("required", ())
+    known: dict[str, list[Any]] = {}
+    required: set[str] = set()
+    for schema in _alternatives(schemas, definitions):
+        required.update(schema.get("required", ()))
+        for name, one in schema.get("properties", {}).items():
+            known.setdefault(name, []).append(one)
     return {
-        name: _pruned(one, properties.get(name, {}), definitions)
-        for name, one in data.items() if one is not None or name in required or name not in properties
+        name: _pruned(one, known.get(name, ()), definitions)
+        for name, one in data.items() if one is not None or name in required or name not in known
     }
+
+
+def _alternatives(schemas: Iterable[Any], definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the schemas without references and unions: with all definitions and members that these lead to."""
+    found, waiting = [], list(schemas)
+    while waiting:
+        schema = waiting.pop()
+        if isinstance(schema, Mapping) and schema not in found:  # a foreign schema may contain itself
+            found.append(schema)
+            waiting += [*schema.get("anyOf", ()), definitions.get(str(schema.get("$ref", "")).rpartition("/")[2])]
+    return found
 
 
 def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -343,8 +360,8 @@ _BROKEN: Final = object()
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return loads(text)
+    except ValueError:
         return _BROKEN
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
+from kernai.jsonio.json_data import loads
 from kernai_providers.failures import objects
 from kernai_providers.http_provider import HttpProvider, known, parts_after_results
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
@@ -164,7 +165,7 @@ class OllamaReader(LineReader):
     def _read_json(self, text: str) -> None:
         """Reads a constrained model's JSON: a call or an answer. Other text, such as JSON cut off, is the answer."""
         try:
-            data = json.loads(text)
+            data = loads(text)
         except ValueError:
             self.say(text)
             return

@@ -346,6 +346,9 @@ class ResponsesProvider(OpenAIProvider):
     endpoint = "/responses"
     conversation_field = "input"
 
+    def __init__(self, api_key: str | None = None, **options: Any) -> None:
+        HttpProvider.__init__(self, api_key, **options)  # this API has no `done_marker`
+
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """Returns the request's body for the Responses API."""
         spoken = [message for message in messages if message.role != "system"]

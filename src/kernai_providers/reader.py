@@ -182,6 +182,8 @@ class _Call:
     name: str = ""
     id: str | None = None
     pieces: list[str] = field(default_factory=list)
+    #: the type and name of its block, if its arguments can be shown while they arrive
+    block: tuple[str, str | None] | None = None
     is_shown: bool = False
 
 
@@ -211,9 +213,8 @@ class Reader(ABC):
         #: the whole answer, if the vendor's last event corrects what it streamed
         self.final_text: str | None = None
         self.metadata: dict[str, Any] = {}
-        #: for native calls: what the model may call, and whether the vendor's schemas are strict
+        #: for native calls: what the model may call
         self.box: Toolbox | None = None
-        self.strict = False
         #: whether any piece of the answer was returned
         self.has_given = False
         self._calls: dict[object, _Call] = {}
@@ -337,14 +338,14 @@ class Reader(ABC):
         if self.box is None:
             return
         call = self._calls.setdefault(key, _Call(len(self._calls)))
-        call.name = call.name or (name if isinstance(name, str) else "")
+        if isinstance(name, str) and name and not call.name:
+            call.name, call.block = name, self.box.streams(name)
         call.id = call.id or (id if isinstance(id, str) else None)
-        if isinstance(text, str) and text:
-            call.pieces.append(text)
-        shown = self.box.streams(call.name, strict=self.strict)
-        if shown is not None and (not call.is_shown or (isinstance(text, str) and text)):
-            piece = text if call.is_shown and isinstance(text, str) else "".join(call.pieces)
-            self._new.append((call.index, *shown, piece))
+        piece = text if isinstance(text, str) else ""
+        if piece:
+            call.pieces.append(piece)
+        if call.block is not None and (piece or not call.is_shown):
+            self._new.append((call.index, *call.block, piece if call.is_shown else "".join(call.pieces)))
             call.is_shown = True
 
     def call_was(self, key: object, text: str) -> None:

@@ -36,7 +36,6 @@ class Place:
 
     name: str
     variables: tuple[str, ...]
-    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +281,9 @@ def _split(name: object) -> tuple[Vendor, str]:
 
 
 def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
-    known = {"api_key", *(HttpProvider.__init__.__kwdefaults__ or {}), *(place.name for place in vendor.places)}
-    if issubclass(vendor.adapter, OpenAIProvider) and vendor.adapter is not ResponsesProvider:
-        known.add("done_marker")
+    known = {"api_key", *(place.name for place in vendor.places)}
+    for adapter in (HttpProvider, vendor.adapter):
+        known.update(adapter.__init__.__kwdefaults__ or {})
     if vendor.name == "local":
         known.add("grammar")
     unknown = sorted(set(options) - known)
@@ -301,15 +300,15 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
         if os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
             return url if url.endswith(suffix) else url + suffix
-    if not vendor.places:
-        if vendor.base_url or vendor.adapter is not OpenAIProvider or vendor.name == "openai":
-            return vendor.base_url or None
-        raise MissingSettingError(
-            f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1', or set the environment "
-            f"variable {vendor.base_url_variables[0][0]}",
-            "missing_base_url",
-        )
-    return vendor.base_url.format_map(_values(vendor, given))
+    if vendor.places:
+        return vendor.base_url.format_map(_values(vendor, given))
+    if vendor.base_url or vendor.adapter is not OpenAIProvider or vendor.name == "openai":
+        return vendor.base_url or None
+    variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]
+    raise MissingSettingError(
+        f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1'{''.join(variables)}",
+        "missing_base_url",
+    )
 
 
 def _values(vendor: Vendor, given: dict[str, Any]) -> dict[str, str]:

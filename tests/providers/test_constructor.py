@@ -18,9 +18,13 @@ from kernai_providers import (
     HttpTransport,
     MemoryTransport,
     MissingKeyError,
+    MissingSettingError,
     OpenAIProvider,
+    ResponsesProvider,
+    Vendor,
     resolve,
 )
+from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.in_process import MemoryReply
 
 KEYED = [vendor for vendor in ADAPTERS if vendor != "ollama"]
@@ -237,11 +241,23 @@ def test_an_unknown_argument_is_an_error() -> None:
     for adapter in ADAPTERS.values():
         with pytest.raises(TypeError, match="temperature"):
             adapter("k", temperature=1)  # type: ignore[call-arg]  # the subject
+    with pytest.raises(TypeError, match="done_marker"):  # which is for Chat Completions alone
+        ResponsesProvider("k", done_marker=False)
 
 
-def test_a_compatible_provider_by_name_says_how_it_is_made() -> None:
+@pytest.mark.parametrize("arguments", [
+    *({"max_idle": one} for one in (-1, 1.5, None)), *({"idle_seconds": one} for one in (-1, NAN, None, "5")), {"ssl_context": "cert.pem"},
+])  # fmt: skip
+@pytest.mark.parametrize("transport", [HttpTransport, HttpxTransport])
+def test_a_wrong_argument_of_a_transport_is_an_error_at_once_that_names_it(transport: Any, arguments: dict[str, Any]) -> None:
+    assert next(iter(arguments)) in said_of(lambda: transport(**arguments), ValueError, TypeError)
+
+
+def test_a_compatible_provider_says_how_it_is_made_and_that_it_needs_an_address() -> None:
     with pytest.raises(TypeError, match="resolve"):
         CompatibleProvider("groq", "k")  # type: ignore[arg-type]  # the subject
+    with pytest.raises(MissingSettingError, match=r"acme needs an address: give base_url='http://localhost:8000/v1'$"):
+        CompatibleProvider(Vendor("acme", OpenAIProvider, ()), "k")
 
 
 def test_the_smallest_allowed_values_are_accepted() -> None:

@@ -316,9 +316,9 @@ def test_a_blank_result_is_sent_as_a_text_that_says_so() -> None:
 
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("blank", ["", " \n"])
-def test_a_blank_input_is_a_message_all_the_same(vendor: str, blank: str) -> None:
+def test_a_blank_input_is_a_message_all_the_same_even_without_instructions(vendor: str, blank: str) -> None:
     server = Server(vendor, ["Yes."], native=True)
-    kernai.execute(server.agent(), blank)
+    assert kernai.execute(server.agent(instructions="", skills=None), blank).text == "Yes."
     said = [one for one in server.bodies[0][ADAPTERS[vendor].conversation_field] if one["role"] == "user"]
     assert len(said) == 1
     assert ("(empty)" in json.dumps(said)) == (vendor in ("anthropic", "gemini"))  # which refuse blank texts
@@ -469,20 +469,21 @@ def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None
     assert "strict" not in bodies[0]["tools"][0]["function"]
 
 
-def box(*names: str, output: Any = None) -> Toolbox:
+def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
     tools = [Tool(name, "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}) for name in names]
     tools = [tool if tool.name != "/bare" else replace(tool, schema={"type": "object"}) for tool in tools]
     notes = Tool("notes", "", {"type": "object", "properties": {"name": {}, "content": {}}}, "notes")
     pair = Tool("pair", "", {"type": "object", "properties": {"a": {}, "b": {}}})
-    system = Message("system", "")
-    return Toolbox(Tools((*tools, pair, notes), system, system, output), by_schema=False, ids=HttpProvider.call_ids)
+    pairs = Tool("pairs", "", {"type": "object", "properties": {"all": {"items": pair.schema}}, "required": ["all"]})
+    system, listed = Message("system", ""), (*tools, pair, pairs, notes)
+    return Toolbox(Tools(listed, system, system, output), by_schema=False, ids=HttpProvider.call_ids, nullable=nullable)
 
 
 def test_names_that_vendors_refuse_are_mapped_both_ways_without_collisions() -> None:
     names = ("a b", "a.b", "a_b", "日本", "9lives", "x" * 70, "x" * 71, "tasks", "/tasks")
     made = box(*names)
     assert list(made.tools) == [
-        "a_b", "a_b_2", "a_b_3", "__", "_9lives", "x" * 60, "x" * 60 + "_2", "tasks", "tasks_2", "pair", "notes"]
+        "a_b", "a_b_2", "a_b_3", "__", "_9lives", "x" * 60, "x" * 60 + "_2", "tasks", "tasks_2", "pair", "pairs", "notes"]
     for vendors, tool in list(made.tools.items())[:-1]:
         assert made.name_of({"type": "command", "name": tool.name}) == vendors
         assert made.block(vendors, '{"q": "x"}', None, is_cut=False).name == tool.name
@@ -503,6 +504,8 @@ LIST, OBJECT = {"type": "array"}, {"type": "object", "properties": {"q": {}}}
     (OBJECT, {"type": "final", "content": '{"q": 1}'}, {"q": 1}), (OBJECT, {"type": "plan", "content": "{}"}, {}),
     (None, {"type": "notes", "name": "add", "content": "x"}, {"name": "add", "content": "x"}),
     (None, {"type": "notes", "content": '{"q": 1}'}, {"content": '{"q": 1}'}),
+    # what the vendor's JSON cannot hold
+    *((None, command("a", text), {"q": text}) for text in ('{"q": NaN}', '{"q": 1e999}', '{"q": ' + "[" * 300 + "]" * 300 + "}")),
 ])  # fmt: skip
 def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, arguments: Any) -> None:
     assert box("a", output=output).arguments(block) == arguments
@@ -527,13 +530,14 @@ def test_a_call_is_the_block_that_the_model_would_have_written(output: Any, name
         assert made.block(name, cut, None, is_cut=True).is_open is not is_whole
 
 
-@pytest.mark.parametrize("output, name, strict, streamed", [
+@pytest.mark.parametrize("output, name, nullable, streamed", [
     (None, "a", True, ("command", "a")), (LIST, "a", True, ("command", "a")), (OBJECT, "final", False, ("final", None)),
     (LIST, "final", False, None), (None, "tasks", False, None), (None, "gone", False, None), (None, "notes", False, None),
     (None, "pair", False, ("command", "pair")), (None, "pair", True, None), (OBJECT, "final", True, None),
+    (None, "pairs", False, ("command", "pairs")), (None, "pairs", True, None),
 ])  # fmt: skip
-def test_arguments_that_are_the_content_of_a_block_are_streamed(output: Any, name: str, strict: bool, streamed: Any) -> None:
-    assert box("a", "/tasks", output=output).streams(name, strict=strict) == streamed
+def test_arguments_that_are_the_content_of_a_block_are_streamed(output: Any, name: str, nullable: bool, streamed: Any) -> None:
+    assert box("a", "/tasks", output=output, nullable=nullable).streams(name) == streamed
 
 
 def test_consecutive_messages_of_the_model_are_one_turn_until_it_makes_a_call() -> None:
@@ -602,6 +606,25 @@ def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable(
     assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, listed) == {"each": [{"a": "x"}], "any": [None]}
 
 
+A_OR_B = {
+    "properties": {"one": {"anyOf": [{"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, {"type": "null"}]}},
+    "$defs": {
+        "A": {"properties": {"kind": {"const": "a"}, "n": {"type": "integer"}, "next": {"$ref": "#/$defs/A"}}, "required": ["kind"]},
+        "B": {"properties": {"kind": {"const": "b"}, "m": {}, "next": {}}, "required": ["m"]},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given, kept", [
+    ({"kind": "a", "n": None}, {"kind": "a"}), ({"kind": "b", "m": None}, {"kind": "b", "m": None}), (None, None),
+    ({"kind": "a", "next": {"kind": "a", "n": None, "next": None}}, {"kind": "a", "next": {"kind": "a"}}),
+    ({"kind": "a", "new": None}, {"kind": "a", "new": None}),
+])  # fmt: skip
+def test_a_null_inside_a_union_is_left_out_unless_a_member_requires_it(given: Any, kept: Any) -> None:
+    schema = {**A_OR_B, "required": ["one"]}
+    assert without_nulls({"one": given}, schema) == {"one": kept}
+
+
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
 REF = {"$ref": "#/$defs/Node"}
 
@@ -615,6 +638,12 @@ def test_an_answer_that_is_a_named_object_is_sent_as_that_object(schema: Any, ro
 
 
 # -------------------------------------------------------------------------------------------- Ollama, constrained
+
+
+def test_a_constrained_answer_that_is_no_json_within_bounds_is_the_answer() -> None:
+    deep = "[" * 100_000
+    provider = ADAPTERS["ollama"](transport=MemoryTransport(MemoryReply(200, {}, WIRES["ollama"].stream([deep]))))
+    assert kernai.run(Agent(instructions="x", provider=provider, calls="native", constrain=True), "Go.") == deep
 
 
 @pytest.mark.parametrize("texts", [['{"answer": "Hi."}'], ['{"tool": "search", "arguments": {"query": "tea"}}', '{"answer": "Hi."}']])

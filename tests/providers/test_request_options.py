@@ -169,6 +169,12 @@ def test_a_group_of_options_in_extra_adds_to_the_group_and_wins_over_it(vendor: 
     assert mine == {group: {"seed": 1}}
 
 
+def test_extra_adds_to_objects_inside_others() -> None:
+    extra = {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}
+    config = sent("gemini", generation={"thinking": {"budget": 2000}, "extra": extra})["generationConfig"]
+    assert config == {"thinkingConfig": {"thinkingBudget": 2000, "includeThoughts": True}}
+
+
 def deep(levels: int) -> Any:
     data: Any = []
     for _ in range(levels):

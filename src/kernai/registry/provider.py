@@ -137,8 +137,8 @@ class Tools(Value):
 
     def _system(self, system: Message) -> Message:
         """The system message for native calls, with what middleware has added to the original."""
-        before, there, after = system.text.partition(self.blocks_system.text)
-        return Message("system", before + self.system.text + after) if there else system
+        text = system.text.replace(self.blocks_system.text, self.system.text, 1)
+        return system if text == system.text else Message("system", text)
 
 
 def _native(message: Message) -> Message:
