@@ -1191,19 +1191,20 @@ class ApprovalGivenRow(Row):
 
 
 class InFlightRow(Row):
-    """The decision on a call whose outcome was lost in a crash: `skip` or `retry`.
+    """The decision on a call whose outcome was lost in a crash: `skip` or `retry`. If a person made it, `by` says who,
+    and `reason` why.
 
     Example: {"call_id": "1.0", "decision": "retry"}
     """
 
-    __slots__ = ("call_id", "decision")
+    __slots__ = ("by", "call_id", "decision", "reason")
     type = "in_flight"
     group = "call"
     role = "aside"
     is_note = True
 
-    def __init__(self, call_id: str, decision: str) -> None:
-        self.call_id, self.decision = call_id, decision
+    def __init__(self, call_id: str, decision: str, reason: str | None = None, by: str | None = None) -> None:
+        self.call_id, self.decision, self.reason, self.by = call_id, decision, reason, by
 
 
 class ContextSavedRow(Row):

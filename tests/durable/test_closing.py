@@ -65,7 +65,9 @@ def test_another_input_opens_a_closed_run_and_its_waiting_calls_are_not_made(way
     paid: list[int] = []
     it = payer(paid, provider=provider(PAYING))
     way.execute(it, "go", store=store, run_id="r")
+    store.decide("r", "0.0", True)
     store.close("r", "a mistake")
+    assert [one.decisions for one in store.runs()] == [{}]
     result = way.resume(it, "r", store=store, input="and now?", limits=Limits(timeout=60))
     assert [one.text for one in result.messages] == ["go", command("pay"), "and now?", "<final>paid</final>"]
     assert [one["data"]["not_run"] for one in store.load("r") if one["event"] == "skill_error"] == [True]
@@ -89,6 +91,9 @@ def test_closing_a_run_that_cannot_be_closed_is_an_error_and_changes_nothing(sto
     store.close("s", "first")
     with pytest.raises(KernaiError, match="has ended already: closed"):
         store.close("s", "again")
+    for run_id, status in (("r", "final"), ("s", "closed")):
+        with pytest.raises(KernaiError, match=f"has ended already: {status}"):
+            store.request_cancel(run_id, "late")
 
 
 def test_a_worker_stops_when_its_run_is_closed_meanwhile(store: MemoryStore | SqliteStore) -> None:

@@ -18,7 +18,7 @@ from kernai import Agent, MemoryStore, MockProvider, RunBusyError, RunConflictEr
 from kernai.durable import lease as leases
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.middleware import retry
-from tests.durable.durable_cases import EACH_WAY, Appends, Way, command, payer, provider
+from tests.durable.durable_cases import EACH_WAY, Appends, Way, command, cut, payer, provider
 from tests.durable.test_store_rules import Plain
 
 PATIENCE = 20.0
@@ -183,15 +183,37 @@ def test_a_lease_is_renewed_during_a_long_call_even_if_the_store_was_down(way: W
     renewed = threading.Event()
 
     def answer(number: int) -> None:
-        if is_away and number == 1:
-            raise kernai.KernaiError("the store is away")
-        if number == (2 if is_away else 4):  # by the fourth the first lease is over
+        if is_away and number <= 2:
+            raise (kernai.KernaiError, ConnectionError)[number - 1]("the store is away")
+        if number == (3 if is_away else 4):  # by the fourth the first lease is over
             renewed.set()
+
+    def cancel_requests(run_ids: Any) -> Any:
+        raise ConnectionError("the store is away")
 
     lease = 3 if is_away else 0.3
     store = Renewing(answer)
+    if is_away:
+        store.cancel_requests = cancel_requests  # type: ignore[method-assign]
     assert way.execute(acting(lambda: renewed.wait(PATIENCE)), "go", store=store, run_id="r", lease=lease).text == "done"
     assert renewed.is_set()
+
+
+def test_a_lease_that_was_not_renewed_ends_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, right = threading.Event(), leases.boottime
+
+    def answer(number: int) -> None:
+        if number == 2:
+            failed.set()  # the first attempt has failed by now
+        raise ConnectionError("the store is away")
+
+    def act() -> None:
+        assert failed.wait(PATIENCE)
+        monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
+
+    with pytest.raises(RunConflictError, match="may have expired") as caught:
+        kernai.execute(acting(act), "go", store=Renewing(answer), run_id="r", lease=3)
+    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 @EACH_WAY
@@ -308,18 +330,24 @@ def test_an_invalid_stored_decision_is_dropped_and_the_run_waits_and_says_why(wa
     info = info_of(store)
     assert (info.status, dict(info.decisions), info.length) == ("waiting", {}, length)
     assert "approvals['0.0']: 'sum' is no input of pay" in str(info.why)
+    store.decide("r", "0.0", {"params": {"sum": 2}})
+    with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):  # otherwise it would be lost
+        way.resume(payer(done, provider=provider(PAYING)), "r", store=store, input="and now?")
     store.decide("r", "0.0", True)
-    assert way.resume(payer(done, provider=provider(PAYING)), "r", store=store).text == "done"
+    assert way.resume(payer(done, provider=provider(PAYING)), "r", store=store, input="and now?").text == "and now?"
     assert info_of(store).why is None
 
 
 @EACH_WAY
-@pytest.mark.parametrize("decision, calls", [(True, 2), ("it was done by hand", 1)])
-def test_a_call_in_flight_can_be_decided_on_like_an_approval(way: Way, decision: object, calls: int) -> None:
+@pytest.mark.parametrize("decision, calls, read", [
+    (True, 2, "as before"), ("it was done by hand", 1, "it was done by hand"), (False, 1, "outcome of this call is unknown"),
+])
+def test_a_call_in_flight_can_be_decided_on_like_an_approval(way: Way, decision: bool | str, calls: int, read: str) -> None:
     store, whole, made = MemoryStore(), MemoryStore(), list[str]()
 
-    def act(ctx: SkillContext) -> None:
+    def act(ctx: SkillContext) -> str:
         made.append(ctx.call_id)
+        return "as before"
 
     way.execute(acting(act), "go", store=whole, run_id="r")
     begun = [one["event"] for one in whole.load("r")].index("skill_execute") + 1
@@ -329,12 +357,20 @@ def test_a_call_in_flight_can_be_decided_on_like_an_approval(way: Way, decision:
         way.resume(acting(act), "r", store=store)
     store.block("r", str(caught.value), caught.value.calls)
     assert [(one.status, one.pending[0].skill) for one in store.runs(status="blocked")] == [("blocked", "act")]
-    store.decide("r", "0.0", decision)
-    assert way.resume(acting(act), "r", store=store).text == "done"
-    assert made.count("0.0") == calls
-    assert [one["data"]["decision"] for one in store.load("r") if one["event"] == "in_flight"] == [
-        "retry" if decision is True else "skip"]
+    with pytest.raises(ValueError, match="make it again as it was"):
+        store.decide("r", "0.0", {"params": {}})
+    store.decide("r", "0.0", kernai.Decision(decision, by="ann"))
+    result = way.resume(acting(act), "r", store=store)
+    assert (result.text, made.count("0.0")) == ("done", calls)
+    assert read in result.messages[2].text
+    given: dict[str, Any] = {"call_id": "0.0", "decision": "retry" if decision is True else "skip", "by": "ann"}
+    if isinstance(decision, str):
+        given["reason"] = decision
+    events = [one["event"] for one in store.load("r")]
+    assert store.load("r")[events.index("in_flight")]["data"] == given
     assert info_of(store).pending == ()
+    again = cut(store, events.index("in_flight") + 1)  # it died before the model could read it
+    assert way.resume(acting(act), "r", store=again, in_flight="retry").messages == result.messages
 
 
 # ------------------------------------------------------------------------------------------------------- other stores

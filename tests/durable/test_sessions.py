@@ -193,12 +193,18 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
 
 
 def test_pending_calls_must_be_decided_before_the_next_input() -> None:
-    store = MemoryStore()
-    it = payer([])
-    options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
+    store, paid = MemoryStore(), list[int]()
+    it = payer(paid)
+    options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), command("pay")]})}
     kernai.execute(it, "go", run_id="r", **options)
     with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):
         kernai.resume(it, "r", input="and now?", **options)
+    for limits, reason in ((None, "interrupt"), (Limits(max_calls=2), "max_calls")):
+        decided = {f"{len(paid)}.0": True}
+        result = kernai.resume(it, "r", input="and now?", approvals=decided, limits=limits, **options)
+        assert (result.stop_reason, "and now?" in str(result.messages)) == (reason, False)
+        assert "the new input was not added to the conversation" in str(result.to_dict()["error"])
+    assert paid == [1, 1]
 
 
 # --------------------------------------------------------------------------------------------------------------- fork

@@ -79,6 +79,14 @@ def test_the_start_of_a_page_is_given_as_a_run_and_not_as_an_id() -> None:
         MemoryStore().runs().page(5, after="r")  # type: ignore[arg-type]  # the point
 
 
+@pytest.mark.parametrize("seq", [-1, 1.5, "1", None])
+def test_the_first_entry_to_load_is_given_by_its_number(seq: Any, tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "runs.db") as kept:
+        for store in (MemoryStore(), kept):
+            with pytest.raises(ValueError, match="from_seq must be the number of an entry"):
+                next(store.watch("r", seq))
+
+
 class TestPlainStore(StoreRules):
     def make(self) -> Store:
         return Plain()

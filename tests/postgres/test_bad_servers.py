@@ -13,6 +13,7 @@ import pytest
 import kernai
 from kernai import KernaiError, MemoryStore, RunConflictError, Skill
 from kernai.postgres import PostgresStore, store
+from kernai.postgres.server import LONGEST_NAME
 from kernai.testing.contracts import at_once
 from kernai.testing.run_store_rules import started
 from kernai.testing.store_rules import entry
@@ -55,9 +56,14 @@ def test_no_password_is_shown() -> None:
     assert "s3cret" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
 
-@pytest.mark.parametrize("given", [{"conninfo": "://no address"}, {"conninfo": "dbname=x", "pool_size": 0}])
-def test_an_invalid_address_or_pool_size_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"no address of a database|pool_size must be at least 1"):
+@pytest.mark.parametrize("given, error, message", [
+    ({"conninfo": "://no address"}, ValueError, "no address of a database"),
+    ({"conninfo": None}, TypeError, "conninfo must be the address of a database, got NoneType"),
+    *[({"conninfo": "dbname=x", "pool_size": size}, ValueError, "pool_size must be a whole number") for size in (0, "9")],
+    *[({"conninfo": "dbname=x", "schema": name}, ValueError, "schema must be a name of at most 63 bytes") for name in ("", "ü" * 32, None)],
+])
+def test_an_invalid_address_schema_or_pool_size_is_refused(given: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
         PostgresStore(**given)
 
 
@@ -213,15 +219,17 @@ def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -
 
 
 def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_asked(
-    kept: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+    server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LOOKS", 60.0)
-    kept.append("r", 0, [entry()], [])
-    marks = []
-    with kept._news_of("r") as wait, psycopg.connect(server.dsn) as connection:
-        for _ in range(3):
-            wait(1, 0.0)
-            marks.append(connection.execute(f"SELECT watched FROM {schema}.runs").fetchone())
+    marks, schema = [], schema.ljust(LONGEST_NAME, "_")
+    with opened(server, schema=schema) as kept:
+        kept.append("r", 0, [entry()], [])
+        with kept._news_of("r") as wait, psycopg.connect(server.dsn) as connection:
+            for _ in range(3):
+                wait(1, 0.0)
+                marks.append(connection.execute(f"SELECT watched FROM {schema}.runs").fetchone())
+        kept.append("r", 1, [entry()], [])  # it notifies whoever watches
     assert marks == [marks[0]] * 3 != [(0.0,)] * 3
 
 

@@ -165,7 +165,7 @@ CHECKS = {
     "what_is_listed_of_a_run_follows_its_entries": 5,
     "the_status_says_whether_somebody_works_on_the_run": 3,
     "a_decision_is_kept_until_it_is_recorded": 3,
-    "a_decision_that_cannot_be_made_is_refused": 3,
+    "a_decision_that_cannot_be_made_is_refused": 4,
     "a_run_can_be_blocked_until_somebody_decides": 4,
     "a_request_to_cancel_reaches_the_worker": 5,
     "a_run_is_closed_unless_somebody_works_on_it": 2,

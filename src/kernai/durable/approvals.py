@@ -76,7 +76,8 @@ class Decision(Value):
         if isinstance(value, Mapping) and (value == WOKEN or [*value] == ["answer"] or (
             {"params"} <= set(value) <= {"params", REPLACES} and isinstance(value["params"], Mapping)
         )):
-            object.__setattr__(self, "value", copied(value))  # the caller may change theirs
+            # a copy, since the caller may change theirs; an answer as the recording has it
+            object.__setattr__(self, "value", jsonable(value) if "answer" in value else copied(value))
             return
         known = 'True, False, a text that says why not, {"params": {...}} or {"answer": ...}'
         raise ValueError(f"a decision is {known}, got {value!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import (
@@ -74,6 +75,7 @@ WHAT_TO_DO = (
 UNKNOWN_OUTCOME = (
     "the outcome of this call is unknown: the run was interrupted while it was under way, and it was not called again"
 )
+INPUT_LEFT = "the new input was not added to the conversation: pass it again when the run is resumed"
 
 
 class DurableRun:
@@ -104,6 +106,9 @@ class DurableRun:
         self.history = History()
         self._state = HostState({})
         self._in_flight: InFlight = "fail"
+        self._verdicts: Mapping[str, Decision] = {}
+        #: whether the last input was not added to the conversation yet
+        self._is_input_left = False
         self._failing: list[PendingCall] = []
 
     # ------------------------------------------------------------------------------------------ what drivers ask
@@ -161,11 +166,13 @@ class DurableRun:
         inputs: list[tuple[InputPart, ...]],
         approvals: Mapping[str, Decision],
         in_flight: InFlight,
+        verdicts: Mapping[str, Decision] = MappingProxyType({}),
         compares: bool = False,
     ) -> DurableScope:
         """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call
         `continued` next.
 
+        `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
         With `compares`, the run stops at the end of its recording. A closed run ends there too, and the last of the
         `inputs` reopens it.
         """
@@ -176,7 +183,7 @@ class DurableRun:
             run.root.cancellation.stop(Stop(StopReason.CLOSED, str(recorded.result.error)))
         self.history = history
         self._definition = recorded.definition
-        self._in_flight = in_flight
+        self._in_flight, self._verdicts = in_flight, verdicts
         self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
         self.decisions = {call: replace(one, asked=history.asked.get(call)) for call, one in self.decisions.items()}
@@ -291,25 +298,29 @@ class DurableRun:
         if (agreed := history.decided.get(call.call_id)) is not None:
             made = decided(run, call, Decision.recorded(agreed))
         found = PendingCall(call.call_id, *called(call if isinstance(made, Completion) else made))
-        said = self._verdict(run, call, found)
-        if said == "fail":
+        verdict, known = self._verdict(run, call, found), history.in_flight.get(call.call_id)
+        if verdict.decision == "fail":
             self._failing.append(found)
-            return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if history.in_flight.get(call.call_id) != said:  # otherwise a run that crashes after each append never ends
-            self.write_unrecorded(run, InFlightRow(call.call_id, said))
-        return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
+        elif known is None or known.decision != verdict.decision:  # else a run that crashes at each append never ends
+            self.write_unrecorded(run, verdict)
+        outcome = Completion(None, error=RecordedError(verdict.reason or UNKNOWN_OUTCOME))
+        return None if verdict.decision == "retry" else outcome
 
-    def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
+    def _verdict(self, run: Run, call: Call, found: PendingCall) -> InFlightRow:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
-            return "retry"
-        if self.history.in_flight.get(call.call_id) == "skip":
-            return "skip"  # decided earlier, but the run broke off before the model could read it
+            return InFlightRow(call.call_id, "retry")
+        known, decision = self.history.in_flight.get(call.call_id), self._verdicts.get(call.call_id)
+        if known is not None and known.decision == "skip":
+            return known  # decided earlier, but the run broke off before the model could read it
+        if decision is not None:
+            reason = decision.refusal if isinstance(decision.value, str) else None
+            return InFlightRow(call.call_id, "retry" if decision.refusal is None else "skip", reason, decision.by)
         said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
         if said not in IN_FLIGHT:
             raise ValueError(
                 f"in_flight must return one of {', '.join(IN_FLIGHT)}, returned {said!r} for {call.call_id}"
             )
-        return said
+        return InFlightRow(call.call_id, said)
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""
@@ -324,6 +335,7 @@ class DurableRun:
         """Runs the loop for the first input, then again for each input that was added later."""
         turn: Work = run_loop(run, content)
         for left, added in enumerate(inputs, 1 - len(inputs)):
+            self._is_input_left = True
             try:
                 result = yield from turn
             except Exception:  # noqa: BLE001 - this turn's failure is recorded, and the next turn continued from it
@@ -332,7 +344,10 @@ class DurableRun:
                 self.closes = False
                 run.root.cancellation.reopen()
             elif run.gate is run.root.gate and result is not None and not result.ok:
+                if result.error is not None:
+                    result.error.add_note(INPUT_LEFT)
                 return result  # the run ended in this process, so the next input has nothing to continue
+            self._is_input_left = False
             turn = run_loop(run, added, again=True)
         return (yield from turn)
 
@@ -427,7 +442,10 @@ class DurableRun:
             if other is not run:
                 run.meter.add(other.meter.usage())
         why = f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
-        return run.finish(StopReason.INTERRUPT, error=RunStoppedError(why), pending=tuple(self.pending))
+        error = RunStoppedError(why)
+        if self._is_input_left:
+            error.add_note(INPUT_LEFT)
+        return run.finish(StopReason.INTERRUPT, error=error, pending=tuple(self.pending))
 
     def _waiting(self) -> str:
         return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)

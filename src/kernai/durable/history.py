@@ -31,7 +31,7 @@ from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.durable.store import Entry, Store
-    from kernai.events import ApprovalGivenRow, ContextSavedRow, Row
+    from kernai.events import ApprovalGivenRow, ContextSavedRow, InFlightRow, Row
     from kernai.values.pending_calls import PendingCall
 
 #: rows that a run no longer writes once it is to stop
@@ -50,7 +50,7 @@ class History:
     waiting: Mapping[str, PendingCall] = _NOTHING
     approvals: Mapping[str, ApprovalGivenRow] = _NOTHING
     decided: Mapping[str, ApprovalGivenRow] = _NOTHING
-    in_flight: Mapping[str, str] = _NOTHING
+    in_flight: Mapping[str, InFlightRow] = _NOTHING
     #: by scope, the rows that name trusted values beyond those in the conversation
     trusted: Mapping[str, Sequence[Row]] = _NOTHING
     #: the metadata of each call's last pause

@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 from kernai._util.api import Value
 from kernai.durable.store import RUNNING, leased
-from kernai.errors import KernaiError, RunBusyError, RunConflictError
+from kernai.errors import RunBusyError, RunConflictError
 from kernai.interrupts import calls_out
 
 if TYPE_CHECKING:
@@ -175,6 +175,8 @@ class Held:
         self.cancel = cancel
         self._sent = 0.0
         self._conflict: RunConflictError | None = None
+        #: why the last renewal failed
+        self._failure: Exception | None = None
         self._stopping: threading.Event | None = getattr(store, "stopping", None)
 
     @property
@@ -212,13 +214,13 @@ class Held:
                 f"the lease on run {self.run_id!r} may have expired: it lasts {self.seconds:g} s and was last renewed "
                 f"{passed:.0f} s ago; the process was suspended, or the store unavailable. Nothing more is written; "
                 "resume the run"
-            )
+            ) from self._failure
 
     def _renewed(self, lease: Lease | None, sent: float) -> None:
         """Notes the lease that an append or a renewal returned, sent at `sent` by `boottime`."""
         if lease is None:
             return
-        first, self.lease, self._sent = self.lease is None, lease, sent
+        first, self.lease, self._sent, self._failure = self.lease is None, lease, sent, None
         if first:
             tenant = self.store.tenant_name
             self.key = (f"{tenant}/" if tenant else "") + self.run_id + (f"~{lease.number}" if lease.number else "")
@@ -238,8 +240,8 @@ class Held:
             self._renewed(self.store.renew(lease), sent)
         except RunConflictError as conflict:
             self._conflict = conflict
-        except KernaiError:
-            pass  # the store is unavailable: try again later; if that takes too long, `look` ends the run
+        except Exception as failure:  # noqa: BLE001 - try again later; if that takes too long, `look` ends the run
+            self._failure = failure
 
     def give_back(self) -> None:
         """Releases the lease of a run that broke off, and therefore has no final append."""
@@ -305,15 +307,15 @@ class Leases:
     @staticmethod
     def _renew_or_check(held: Sequence[Held]) -> None:
         now = boottime()
-        not_due: dict[RunStore, list[Held]] = {}
+        not_due: dict[int, list[Held]] = {}
         for one in held:
             if one.is_due(now):
                 one.renew()
             elif one.lease is not None:
-                not_due.setdefault(one.store, []).append(one)
-        for store, ones in not_due.items():
-            with suppress(KernaiError):  # the store is unavailable
-                asked = store.cancel_requests([one.run_id for one in ones])
+                not_due.setdefault(id(one.store), []).append(one)
+        for ones in not_due.values():
+            with suppress(Exception):  # the store is unavailable
+                asked = ones[0].store.cancel_requests([one.run_id for one in ones])
                 for one in ones:
                     if one.run_id in asked:
                         one.cancel(asked[one.run_id])

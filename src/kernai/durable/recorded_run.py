@@ -105,7 +105,7 @@ class RecordedRun:
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, ApprovalGivenRow] = {}
         self.decided: dict[str, ApprovalGivenRow] = {}
-        self.in_flight: dict[str, str] = {}
+        self.in_flight: dict[str, InFlightRow] = {}
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
         self._approved_at: dict[str, int] = {}
@@ -165,7 +165,7 @@ class RecordedRun:
             for earlier in (self.waiting, self.approvals, self.in_flight):
                 earlier.clear()
         elif isinstance(row, InFlightRow):
-            self.in_flight[row.call_id] = row.decision
+            self.in_flight[row.call_id] = row
         elif isinstance(row, ContextSavedRow):
             self.contexts[one.scope] = row
 

@@ -37,6 +37,7 @@ from kernai.durable.store import (
     RunStore,
     Terms,
     check_append,
+    check_load,
     check_next,
     check_run_id,
     first_read,
@@ -182,12 +183,19 @@ class Head:
         for entry in entries:
             if entry.get("event") in (ApprovalGivenRow.type, InFlightRow.type):
                 self.decisions.pop(entry["data"]["call_id"], None)
+        if self.info.status == StopReason.CLOSED:
+            self.decisions.clear()
 
     def decide(self, call_id: str, decision: Decision) -> None:
         waiting = {call.call_id: call for call in self.info.pending}
         if call_id not in waiting:
             known = f"those that do: {', '.join(waiting)}" if waiting else "no call of this run does"
             raise ValueError(f"call {call_id!r} of run {self.info.run_id!r} waits for no decision; {known}")
+        if waiting[call_id].metadata.get("in_flight") and isinstance(decision.value, Mapping):
+            raise ValueError(
+                f"call {call_id!r} was in progress when its process died: decide True to make it again as it was, or "
+                "False or a text to leave it"
+            )
         decision.check_for(waiting[call_id].params)
         self.decisions[call_id] = {"decision": decision.value, "by": decision.by}
 
@@ -202,6 +210,8 @@ class Head:
         self.info = replace(info, status=BLOCKED, why=why, pending=(*info.pending, *in_flight))
 
     def request_cancel(self, reason: str) -> None:
+        if self.info.status in (StopReason.FINAL, StopReason.CLOSED):  # it would cancel the next input
+            raise KernaiError(f"run {self.info.run_id!r} has ended already: {self.info.status}")
         self.cancel = reason or "somebody cancelled the run"
 
     def delete(self) -> bool:
@@ -317,7 +327,7 @@ class LeasedStore(NotCopied, RunStore):
         self._change(run_id, lambda head: head.existing().decide(call_id, made))
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
-        self._change(run_id, lambda head: head.drop_decision(call_id, why))
+        self._change(run_id, lambda head: head.existing().drop_decision(call_id, why))
 
     def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
         self._change(run_id, lambda head: head.existing().block(why, calls))
@@ -421,7 +431,7 @@ class MemoryStore(LeasedStore):
             return run.head.lease_after(**terms)
 
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
-        check_run_id(run_id)
+        check_load(run_id, from_seq)
         with self._lock:
             run = self._runs.get((self._tenant, run_id))
             texts = run.texts[from_seq:] if run else []

@@ -40,6 +40,7 @@ from kernai.durable.store import (
     RunInfo,
     Terms,
     check_append,
+    check_load,
     check_run_id,
 )
 from kernai.errors import KernaiError, RunDamagedError
@@ -161,7 +162,7 @@ class SqliteStore(OpenedStore):
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
         """At most `limit` entries. `RunDamagedError` if one is unreadable; its `entries` are those before it."""
-        check_run_id(run_id)
+        check_load(run_id, from_seq)
         key = self._key(run_id)
         most = -1 if limit is None else limit
         found: list[Entry] = []

@@ -407,7 +407,7 @@ class RunStore(Store, Protocol):
         """Stores the decision on a waiting call until the run is resumed. `ValueError` if it is invalid for this call.
 
         The append that records the decision removes it. If the run is ``blocked`` on the call, True repeats the call;
-        False or a text does not.
+        False or a text does not, and the model reads the text.
         """
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
@@ -417,7 +417,10 @@ class RunStore(Store, Protocol):
         """Marks a run that no worker can continue until a person has decided, for example on `calls` in flight."""
 
     def request_cancel(self, run_id: str, reason: str = "") -> None:
-        """Asks for the run to end as cancelled, by its worker within seconds or else by the next one to resume it."""
+        """Asks for the run to end as cancelled, by its worker within seconds or else by the next one to resume it.
+
+        `KernaiError` if the run has finished or was closed.
+        """
 
     def cancel_requests(self, run_ids: Iterable[str]) -> Mapping[str, str]:
         """The reasons of the requested cancellations, by run id, for those of these runs that have one."""
@@ -452,6 +455,13 @@ def check_append(run_id: str, entries: Sequence[Entry]) -> None:
     check_run_id(run_id)
     if not entries:
         raise ValueError("append needs at least one entry: media come with the entries that name them")
+
+
+def check_load(run_id: str, from_seq: int) -> None:
+    """Raises `ValueError` unless these can be the id of a run and the number of an entry."""
+    check_run_id(run_id)
+    if not isinstance(from_seq, int) or from_seq < 0:
+        raise ValueError(f"from_seq must be the number of an entry, from 0, got {from_seq!r}")
 
 
 def check_next(run_id: str, first_seq: int, count: int) -> None:

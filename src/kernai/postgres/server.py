@@ -35,6 +35,8 @@ RETRY_PAUSE = 0.05
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
 IDLE = 15_000
+#: how many bytes of a name PostgreSQL keeps
+LONGEST_NAME = 63
 #: how often watchers also poll, in seconds
 LOOKS = 2.0
 
@@ -53,7 +55,8 @@ class Server:
     """The database's address, and the connections to it."""
 
     def __init__(self, conninfo: str, schema: str, pool_size: int) -> None:
-        self.channel = f"kernai_{schema}"
+        channel = f"kernai_{schema}"
+        self.channel = channel if len(channel.encode()) <= LONGEST_NAME else schema
         self._conninfo, self._schema, self._pool_size = conninfo, schema, pool_size
         self._begin()
         _SERVERS.add(self)

@@ -26,11 +26,23 @@ from psycopg_pool import PoolTimeout
 
 from kernai.durable.lease import Lease
 from kernai.durable.run_head import Head, OpenedStore
-from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, RunInfo, Terms, check_append, check_run_id
+from kernai.durable.store import (
+    ABANDONED,
+    RUNNING,
+    Codec,
+    Entry,
+    RunFilter,
+    RunInfo,
+    Terms,
+    check_append,
+    check_load,
+    check_run_id,
+)
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
 from kernai.postgres.server import (
+    LONGEST_NAME,
     LOOKS,
     OLDEST_SERVER,
     PATIENCE,
@@ -120,8 +132,12 @@ class PostgresStore(OpenedStore):
         self, conninfo: str, *, schema: str = "kernai", create: bool = False, pool_size: int = 10,
         codec: Codec | None = None,
     ) -> None:
-        if pool_size < 1:
-            raise ValueError(f"pool_size must be at least 1, got {pool_size!r}")
+        if not isinstance(pool_size, int) or pool_size < 1:
+            raise ValueError(f"pool_size must be a whole number of at least 1, got {pool_size!r}")
+        if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
+            raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
+        if not isinstance(conninfo, str):
+            raise TypeError(f"conninfo must be the address of a database, got {type(conninfo).__name__}")
         try:
             known = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as error:
@@ -188,7 +204,7 @@ class PostgresStore(OpenedStore):
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
         """See `RunStore.load`. Returns at most `limit` entries."""
-        check_run_id(run_id)
+        check_load(run_id, from_seq)
         query = "SELECT entry FROM entries WHERE tenant = %s AND run_id = %s AND seq >= %s ORDER BY seq LIMIT %s"
         given = (self._tenant, run_id, from_seq, limit)
         texts = self._perform(f"load run {run_id!r}", lambda connection: connection.execute(query, given).fetchall())

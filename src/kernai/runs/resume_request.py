@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import RunStore, Store
-    from kernai.values.pending_calls import PendingCall
 
 Agents = Mapping[str, Agent[Any]] | None
 Same = Callable[[Any, Any], bool]
@@ -120,31 +119,26 @@ class ResumeRequest(_RecordedRequest):
         may_call = not recorded.is_over or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
         self._input = None if input is None else as_parts(input, "input", INPUT_PARTS)
+        self._waiting = {} if recorded.is_closed else recorded.waiting
         self._approvals = self._checked_approvals(approvals)
         self._in_flight = in_flight
         if not callable(in_flight) and in_flight not in IN_FLIGHT:
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
-        if self._info is not None and self._info.decisions:
-            self._take_decisions(self._info.decisions)
-        waits = RunInfo(run_id, pending=tuple(self._recorded.waiting.values()))  # a store without leases has no clock
-        for call_id in waits.due_by(time()) if self._info is None else self._info.due:
-            if call_id in self._recorded.waiting:
-                self._approvals.setdefault(call_id, Decision(WOKEN))
+        decisions = {} if self._info is None else self._info.decisions
+        #: people's decisions in the store; those of the caller take precedence
+        self._verdicts = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
+        waits = RunInfo(run_id, pending=tuple(self._waiting.values()))  # a store without leases has no clock
+        due = dict.fromkeys(waits.due_by(time()) if self._info is None else self._info.due, Decision(WOKEN))
+        for call_id, decision in {**due, **self._verdicts}.items():
+            if call_id in self._waiting:
+                self._approvals.setdefault(call_id, decision)
+        self._check_input()
 
-    def _take_decisions(self, decisions: Mapping[str, Any]) -> None:
-        """Adds the stored decisions to those passed by the caller, which take precedence."""
-        kept = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
-        waiting = {call: one for call, one in kept.items() if call in self._recorded.waiting}
-        self._approvals = {**waiting, **self._approvals}
-        judge: Any = self._in_flight
-
-        def settled(call: PendingCall) -> str:
-            if call.call_id in kept:
-                return "retry" if kept[call.call_id].refusal is None else "skip"
-            said: str = judge(call) if callable(judge) else judge
-            return said
-
-        self._in_flight = settled
+    def _check_input(self) -> None:
+        """Raises `ValueError` for an input if a call still waits for a decision."""
+        left = [call_id for call_id in self._waiting if call_id not in self._approvals]
+        if self._input is not None and left:
+            raise ValueError(f"input: the run waits for a decision on {', '.join(left)}; pass approvals=... first")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
@@ -160,7 +154,8 @@ class ResumeRequest(_RecordedRequest):
         try:
             root = durable.replay(
                 run, self.parts, recorded, self._history_to_keep(), approvals=self._approvals,
-                in_flight=self._in_flight, inputs=inputs if self._input is None else [*inputs, self._input],
+                in_flight=self._in_flight, verdicts=self._verdicts,
+                inputs=inputs if self._input is None else [*inputs, self._input],
             )
         except DecisionError as invalid:
             if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
@@ -168,6 +163,7 @@ class ResumeRequest(_RecordedRequest):
             # drop it instead of raising: the person who made the decision is not here
             self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))
             del self._approvals[invalid.call_id]
+            self._check_input()
             return self.begin(delivery)
         if self._accept is not None:
             self._changes(run, self._accept)
@@ -189,8 +185,7 @@ class ResumeRequest(_RecordedRequest):
         return History.whole(self._recorded)
 
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
-        waiting = {} if self._recorded.is_closed else self._recorded.waiting
-        given = {} if given is None else given
+        waiting, given = self._waiting, {} if given is None else given
         if not isinstance(given, Mapping):
             raise TypeError(f"approvals must be a mapping of call ids to decisions, got {type(given).__name__}")
         approvals = {}
@@ -203,8 +198,6 @@ class ResumeRequest(_RecordedRequest):
                 approvals[call_id].check_for(waiting[call_id].params)
             except ValueError as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
-        if self._input is not None and waiting.keys() - approvals.keys():
-            raise ValueError(f"input: the run waits for a decision on {', '.join(waiting)}; pass approvals=... first")
         return approvals
 
 

@@ -369,6 +369,7 @@ class RunStoreRules:
         for call_id, decision in (("0.1", "too much"), ("0.0", "yes"), ("0.0", {"amount": "3"})):
             _raises(ValueError, partial(store.decide, "r", call_id, decision), f"the decision {decision} on {call_id}")
         _raises(KernaiError, partial(store.decide, "never-there", "0.0", "too much"), "a decision on no run")
+        _raises(KernaiError, partial(store.drop_decision, "never-there", "0.0", "because"), "a decision on no run")
         store.decide("r", "0.0", "too much")
         store.drop_decision("r", "0.0", "because")
         _same((dict(_info(store).decisions), _info(store).why), ({}, "because"), "the run when it was dropped")
