@@ -277,6 +277,7 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     handle = own.submit("clerk", "go", run_id="r")
     own.run(wait=False)
     assert (handle.info().status, handle.info().why) == ("blocked", "LookupError: no customer for r")
+    own.stop()  # it has ended already
 
 
 @pytest.mark.parametrize("given, kind, why", [
@@ -287,6 +288,7 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     ({"concurrency": 0}, ValueError, "concurrency must be a whole number of at least 1, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
     ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
+    *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "")],
 ])
 def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
     with pytest.raises(kind, match=why):
@@ -297,6 +299,8 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(s
     own = Workers(store, {"clerk": acting(print)})
     with pytest.raises(KernaiError, match="this worker has no agent 'clark'; it has 'clerk'"):
         own.submit("clark", "go")
+    with pytest.raises(TypeError, match="tags must be a mapping of names to values, got 'urgent'"):
+        own.submit("clerk", "go", tags="urgent")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(KernaiError, match="the store has no run 'r'"):
         own.handle("r").result(0)
     with pytest.raises(TimeoutError, match="has not ended after 0 s; it is queued"):

@@ -315,7 +315,7 @@ def test_the_first_line_of_a_run_that_has_just_begun_is_a_recording(tmp_path: Pa
 
 def test_lines_rewritten_in_utf_8_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    path.write_text('{"event": "run_start"}\n{"event": "final", "data": "café"}\n', encoding="utf-8")
+    path.write_bytes('\ufeff{"event": "run_start"}\r\n \n{"event": "final", "data": "café"}\r\n'.encode())
     assert [entry.get("data") for entry in read_recording(path)] == [None, "café"]
 
 

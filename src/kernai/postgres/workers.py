@@ -98,6 +98,8 @@ class Workers:
             raise TypeError(f"agents must be a mapping of names to agents, got a {type(wrong).__name__} in it")
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise ValueError(f"concurrency must be a whole number of at least 1, got {concurrency!r}")
+        if not isinstance(queue, str) or not queue:  # a run without a queue would never start
+            raise ValueError(f"queue must be a name, got {queue!r}")
         if options is not None and not callable(options):
             raise TypeError(f"options must be callable, got {type(options).__name__}")
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
@@ -122,6 +124,8 @@ class Workers:
         """
         if agent not in self.agents:
             raise KernaiError(self._unknown(agent))
+        if not isinstance(tags, Mapping | None):
+            raise TypeError(f"tags must be a mapping of names to values, got {tags!r}")
         if tags:
             metadata = {**(metadata or {}), "tags": dict(tags)}
         store = self._view(tenant)
@@ -163,7 +167,8 @@ class Workers:
     def stop(self) -> None:
         """Makes `run` return. May be called from any thread."""
         self._stopping.set()
-        self._break_off()
+        with suppress(RuntimeError):  # the event loop of a `run` that has returned
+            self._break_off()
 
     async def _work(self, *, wait: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -187,7 +192,6 @@ class Workers:
             else:
                 if not wait:
                     return
-        self._break_off = lambda: None
 
     async def _work_once(self, *, wait: bool) -> None:
         async def configure(connection: psycopg.AsyncConnection[Any]) -> None:

@@ -149,7 +149,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
             raise KernaiError(f"{os.fspath(path)} is not a recording: it is neither a file nor a pipe")
         raw = file.read()
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise KernaiError(f"{os.fspath(path)} is not a recording: byte {error.start} is not UTF-8 text") from error
 
@@ -159,7 +159,7 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
     lines = text.split("\n")
     entries = []
     for number, line in enumerate(lines, 1):
-        if not line:
+        if not line.strip():
             continue
         try:
             entry = json.loads(line)
