@@ -56,9 +56,41 @@ class Page(Generic[T]):
     more: bool = False
 
 
+@dataclass(kw_only=True)
+class Labelled(Page[int], Generic[T]):
+    label: T
+
+
 @dataclass
-class Numbers(Page[int]):
+class Numbers(Labelled[str]):
     total: int = 0
+
+
+class Dated(TypedDict, Generic[T]):
+    day: T
+
+
+class Noted(Dated[int], Generic[T]):
+    note: NotRequired[T]
+
+
+@dataclass
+class Growing(Generic[T]):
+    value: T
+    next: Growing[list[T]] | None = None
+
+
+def with_own_variable() -> Any:
+    """A class as Python 3.12 makes it of ``class Own[U]``: nothing but the class itself knows its variable."""
+    U = TypeVar("U")
+
+    @dataclass
+    class Own(Generic[U]):
+        __type_params__ = (U,)  # type: ignore[misc]  # a value here
+        value: U
+        next: Own[U] | None = None
+
+    return Own[int]
 
 
 @dataclass
@@ -83,6 +115,7 @@ Code = NewType("Code", str)
 Names = TypeAliasType("Names", list[str])
 Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
 Nested = TypeAliasType("Nested", "list[Nested] | int")
+Grown = TypeAliasType("Grown", "list[Grown[list[T]]] | T", type_params=(T,))  # type: ignore[misc]  # on purpose
 
 UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
 #: the type, a valid answer and its value, and an invalid one
@@ -121,7 +154,8 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Page[int], {"items": [1]}, Page([1]), {"items": ["a"]}),
     (Page[Page[str]], {"items": [{"items": ["a"]}]}, Page([Page(["a"])]), {"items": ["a"]}),
     (Page[Tag | None], {"items": [None]}, Page([None]), {"items": [1]}),
-    (Numbers, {"items": [1], "total": 1}, Numbers([1], total=1), {"items": ["a"]}),
+    (Numbers, {"items": [1], "label": "a", "total": 1}, Numbers([1], label="a", total=1), {"items": ["a"], "label": "a"}),
+    (Noted[str], {"day": 1, "note": "a"}, {"day": 1, "note": "a"}, {"day": "a"}),
     (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree("a", [Tree("b")]), {"name": "a", "children": [1]}),
     (Node[int], {"value": 1, "next": {"value": 2}}, Node(1, Node(2)), {"value": 1, "next": {"value": "a"}}),
     (Order, {"number": 1}, Order(number=1), {"number": "a"}),
@@ -252,6 +286,13 @@ def test_bounds_of_another_librarys_constraint_apply_unless_they_are_not_set() -
     assert AnswerType(Annotated[int, Between(None, 3)]).schema() == {"type": "integer", "minimum": 3}
 
 
+def test_a_class_may_use_its_own_type_variables_as_text() -> None:
+    answer = AnswerType(with_own_variable())
+    assert answer.text_of(answer.read('{"value": 1, "next": {"value": 2}}')) == '{"value": 1, "next": {"value": 2, "next": null}}'
+    with pytest.raises(SkillInputError, match=r"next\.value: expected integer"):
+        answer.read('{"value": 1, "next": {"value": "a"}}')
+
+
 def test_a_type_that_contains_itself_may_be_a_bare_number() -> None:
     inputs: dict[str, Any] = {"x": Nested}
     assert Skill("probe", execute=lambda x: x, inputs=inputs).read("5") == {"x": 5}
@@ -279,6 +320,8 @@ class Nobody(Enum):
     (set[Tree], "cannot be in a set"),
     (Page, "type variable"),
     (Pair, "type variable"),
+    (Growing[int], "Growing contains itself with ever different type arguments"),
+    (Grown[int], "Grown contains itself with ever different type arguments"),
 ])
 def test_a_constraint_that_cannot_be_checked_is_an_error_at_definition(output: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

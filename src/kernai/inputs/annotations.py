@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -37,7 +38,7 @@ SUPPORTED = (
     "Sequence[T], dict[str, T], Mapping[str, T], X | Y, Optional, Literal, Enum, NewType, type aliases, TypedDict, "
     "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
-_MOST_RECORDS = 1000  # in the inputs of one skill: a generic class may contain itself with ever new type arguments
+_MOST_NESTED = 30  # instances of one generic class inside each other: it may contain itself with ever new arguments
 _BARE = (list, tuple, dict, set, frozenset, Sequence, Mapping)
 
 
@@ -58,21 +59,26 @@ class Namespace:
             self._locals = {**around, **_closure(self._function)}
         return self._locals
 
-    def resolve(self, annotation: object) -> Any:
-        """Evaluates every text in the annotation. Raises whatever the evaluation raises."""
-        holder = types.SimpleNamespace(__annotations__={"it": annotation})
-        return typing.get_type_hints(holder, self.globals, self.locals, include_extras=True)["it"]
+    def resolve(self, annotation: object, module: str = "") -> Any:
+        """Evaluates every text in an annotation, written in `module`. Raises what the evaluation raises."""
+        return self._evaluated({"it": annotation}, _names_in(module), {})["it"]
 
     def fields(self, record: type) -> dict[str, Any]:
-        """The annotations of a class's fields. Names are looked up where the class was defined, then in this one."""
-        try:
-            if "<locals>" in record.__qualname__:
-                module = getattr(sys.modules.get(record.__module__), "__dict__", {})
-                around = {**_enclosing_locals(record.__qualname__, module), record.__name__: record}
-                return typing.get_type_hints(record, None, {**self.locals, **around}, include_extras=True)
-            return typing.get_type_hints(record, include_extras=True)
-        except NameError:
-            return typing.get_type_hints(record, None, {**self.globals, **self.locals}, include_extras=True)
+        """The annotations of a class's fields. Names are looked up where each was written, then in this namespace."""
+        found: dict[str, Any] = {}
+        for owner in reversed(record.__mro__):
+            written = getattr(owner, "__annotations__", None)  # without those of its bases
+            if not written:
+                continue
+            module = _names_in(owner.__module__)
+            around = _enclosing_locals(owner.__qualname__, module) if "<locals>" in owner.__qualname__ else {}
+            variables = {one.__name__: one for one in getattr(owner, "__type_params__", ())}  # ignored by Python 3.12
+            found |= self._evaluated(written, {**vars(owner), **module}, {**around, owner.__name__: owner, **variables})
+        return found
+
+    def _evaluated(self, annotations: Mapping[str, object], module: dict[str, Any], names: dict[str, Any]) -> Any:
+        names = {**self.globals, **self.locals, **module, **names}
+        return typing.get_type_hints(type("", (), {"__annotations__": annotations}), {}, names, include_extras=True)
 
 
 class TypeBuilder:
@@ -84,7 +90,7 @@ class TypeBuilder:
         self.has_trusted = self.has_models = False  # whether `Trusted`, or a class with its own schema, was built
         self._media = media
         self._records: dict[object, InputType] = {}
-        self._bindings: Mapping[Any, Any] = {}  # type variables of the record whose fields are being built
+        self._open: list[Any] = []  # the records and aliases whose parts are being built
 
     def build(self, annotation: object) -> tuple[InputType, str]:
         """The type of a resolved annotation, and its description. Raises `TypeError` for an unsupported type."""
@@ -102,7 +108,7 @@ class TypeBuilder:
             return made
         if isinstance(annotation, (str, typing.ForwardRef)):
             name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
-            return self._named_type(("reference", name), name, lambda: self._resolved(annotation))
+            return self._named_type(("reference", name), name, lambda: self.namespace.resolve(annotation))
         if annotation is None:
             return NULL
         if isinstance(annotation, type) and annotation in PLAIN:
@@ -114,7 +120,7 @@ class TypeBuilder:
         if isinstance(annotation, typing.NewType):
             return self._type(annotation.__supertype__)
         origin = typing.get_origin(annotation)
-        if hasattr(origin or annotation, "__value__") and not isinstance(origin or annotation, type):
+        if type(origin or annotation).__name__ == "TypeAliasType":
             return self._alias(annotation, origin or annotation)
         if origin is not None or annotation in _BARE:
             return self._generic(annotation, origin or annotation, typing.get_args(annotation))
@@ -123,7 +129,11 @@ class TypeBuilder:
     def _alias(self, annotation: Any, alias: Any) -> InputType:
         """The type of an alias ``type X = ...``, whose value is evaluated on access and may contain `X`."""
         bindings = dict(zip(parameters_of(alias), typing.get_args(annotation), strict=False))
-        return self._named_type(annotation, alias.__name__, lambda: substituted(alias.__value__, bindings))
+        with self._inside(alias):
+            return self._named_type(
+                annotation, alias.__name__,
+                lambda: substituted(self.namespace.resolve(alias.__value__, alias.__module__), bindings),
+            )
 
     def _named_type(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
         """The type that `find` returns for a name. Inside itself, it is a reference."""
@@ -133,17 +143,24 @@ class TypeBuilder:
                 known.is_used = True
             return known
         reference = self._records[key] = ReferenceType(name)
-        made = self._type(find())
+        try:
+            found = find()
+        except Exception as error:
+            raise TypeError(f"the annotation {name!r} cannot be resolved: {error}") from error
+        made = self._type(found)
         reference.wrap(made)
         if not reference.is_used:
             self._records[key] = made
         return self._records[key]
 
-    def _resolved(self, annotation: object) -> Any:
-        try:
-            return self.namespace.resolve(annotation)
-        except Exception as error:
-            raise TypeError(f"the annotation {annotation!r} cannot be resolved: {error}") from error
+    @contextmanager
+    def _inside(self, generic: Any) -> Iterator[None]:
+        """Inside this ``with`` block, the parts of a record or an alias are built."""
+        if self._open.count(generic) > _MOST_NESTED:
+            raise TypeError(f"{_named(generic)} contains itself with ever different type arguments")
+        self._open.append(generic)
+        yield
+        self._open.pop()
 
     def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
         if origin in (typing.Union, types.UnionType):
@@ -201,9 +218,8 @@ class TypeBuilder:
     def _record_node(self, annotation: Any, origin: type) -> InputType:
         """The node of a record, which is built only once."""
         if annotation not in self._records:
-            if len(self._records) > _MOST_RECORDS:
-                raise TypeError(f"{_named(origin)} contains itself with ever different type arguments")
-            self._record(annotation, origin)
+            with self._inside(origin):
+                self._record(annotation, origin)
         return self._records[annotation]
 
     def _record(self, key: Any, annotation: Any) -> None:
@@ -212,7 +228,7 @@ class TypeBuilder:
             self.has_models = True
             self._records[key] = ModelType(annotation)
             return
-        is_typed_dict = issubclass(annotation, dict) and hasattr(annotation, "__required_keys__")
+        is_typed_dict = _is_typed_dict(annotation)
         find_fields = (
             _typed_dict_fields if is_typed_dict
             else _dataclass_fields if dataclasses.is_dataclass(annotation)
@@ -226,17 +242,16 @@ class TypeBuilder:
         else:
             node = RecordType(annotation.__name__, lambda values: annotation(**values), annotation)
         self._records[key] = node
-        around, self._bindings = self._bindings, bindings_of(key, annotation)
-        try:
-            found = find_fields(annotation, self._hints(annotation))
-            node.fields = tuple(self._field(annotation, *one) for one in found)
-        finally:
-            self._bindings = around
+        found = find_fields(annotation, self._hints(key, annotation))
+        node.fields = tuple(self._field(annotation, *one) for one in found)
 
-    def _hints(self, record: type) -> Mapping[str, Any]:
+    def _hints(self, annotation: Any, record: type) -> Mapping[str, Any]:
         try:
             hints = self.namespace.fields(record)
-            return {name: substituted(hint, self._bindings) for name, hint in hints.items()}
+            return {
+                name: substituted(hint, bindings_of(annotation, record, name) or {}) if _has_variables(hint) else hint
+                for name, hint in hints.items()
+            }
         except Exception as error:
             raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
 
@@ -249,6 +264,10 @@ class TypeBuilder:
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
         return Field(name, made, required, description or otherwise_described, default)
+
+
+def _is_typed_dict(record: type) -> bool:
+    return issubclass(record, dict) and hasattr(record, "__required_keys__")
 
 
 def _typed_dict_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -360,28 +379,39 @@ def parameters_of(generic: Any) -> tuple[Any, ...]:
     return getattr(generic, "__type_params__", ()) or getattr(generic, "__parameters__", ())
 
 
-def bindings_of(annotation: Any, record: type) -> dict[Any, Any]:
-    """The types of the type variables in a record written as ``Record[int]``, including those of its bases."""
+def bindings_of(annotation: Any, record: Any, field: str) -> dict[Any, Any] | None:
+    """The types of the type variables in a field of a record written as ``Record[int]``.
+
+    A variable has the meaning that it has in the class that declares the field, which may be a base of `record`: a
+    subclass may use the same variable for something else. None if no class declares the field.
+    """
     found = dict(zip(parameters_of(record), typing.get_args(annotation), strict=False))
-    for base in getattr(record, "__orig_bases__", ()):
-        origin = typing.get_origin(base)
-        if isinstance(origin, type) and origin is not typing.Generic:
-            inside = bindings_of(base, origin)
-            found = {**{name: substituted(one, found) for name, one in inside.items()}, **found}
-    return found
+    declares = field in getattr(record, "__annotations__", ())
+    if declares and not _is_typed_dict(record):  # a TypedDict's annotations include those of its bases
+        return found
+    for base in vars(record).get("__orig_bases__", record.__bases__):
+        origin = typing.get_origin(base) or base
+        inside = bindings_of(base, origin, field) if isinstance(origin, type) else None
+        if inside is not None:
+            return {name: substituted(one, found) for name, one in inside.items()}
+    return found if declares else None
 
 
 def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
     """An annotation with its type variables replaced. Raises `TypeError` for an unbound type variable."""
+    if not _has_variables(annotation):
+        return annotation
     if isinstance(annotation, typing.TypeVar):
         if annotation not in bindings:
             raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")
         return bindings[annotation]
+    return annotation[tuple(substituted(one, bindings) for one in annotation.__parameters__)]
+
+
+def _has_variables(annotation: Any) -> bool:
+    """Whether type variables in an annotation must be replaced. A generic class alone has its own."""
     is_bare = isinstance(annotation, type) and not typing.get_args(annotation)
-    parameters = getattr(annotation, "__parameters__", ())
-    if is_bare or not parameters:
-        return annotation
-    return annotation[tuple(substituted(one, bindings) for one in parameters)]
+    return isinstance(annotation, typing.TypeVar) or bool(not is_bare and getattr(annotation, "__parameters__", ()))
 
 
 # ------------------------------------------------------------------------------------------------------- local names
@@ -395,6 +425,10 @@ def _innermost(function: Any) -> Any:
         if inner is None or inner is function:
             return function
         function = inner
+
+
+def _names_in(module: str) -> dict[str, Any]:
+    return getattr(sys.modules.get(module), "__dict__", {})
 
 
 def _closure(function: Any) -> dict[str, Any]:
