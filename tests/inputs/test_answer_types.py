@@ -25,6 +25,7 @@ from kernai import Skill
 from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
 from kernai.inputs.answer_type import AnswerType
+from kernai.inputs.trusted import Trusted
 from tests.properties import json_data
 
 T = TypeVar("T")
@@ -110,14 +111,21 @@ class Order(pydantic.BaseModel):
     note: str | None = None
 
 
+class Paid(pydantic.BaseModel):
+    to: Trusted[str]
+
+
 UserId = NewType("UserId", int)
 Code = NewType("Code", str)
 Names = TypeAliasType("Names", list[str])
 Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
+Endless = TypeAliasType("Endless", "int | Endless | None")  # type: ignore[misc]  # on purpose
+Bounded = TypeAliasType("Bounded", "list[Annotated[Bounded, at.MinLen(1)]]")
 Nested = TypeAliasType("Nested", "list[Nested] | int")
 Grown = TypeAliasType("Grown", "list[Grown[list[T]]] | T", type_params=(T,))  # type: ignore[misc]  # on purpose
 
 UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
+NEW_YEAR = datetime.fromisoformat("2026-01-01T00:00:00Z")
 #: the type, a valid answer and its value, and an invalid one
 TYPES: list[tuple[Any, Any, Any, Any]] = [
     (int, 5, 5, "5.5"),
@@ -167,12 +175,14 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[int, at.Ge(1)], 1, 1, 0),
     (Annotated[int, at.Gt(1), at.Lt(3)], 2, 2, 3),
     (Annotated[float, at.Interval(ge=0, le=1)], 0.5, 0.5, 2),
+    (Annotated[float, at.Interval(ge=0, le=float("inf"))], 0.5, 0.5, -1),
     (Annotated[int, at.MultipleOf(5)], 10, 10, 11),
     (Annotated[float, at.MultipleOf(0.5)], 1.5, 1.5, 1.6),
     (Annotated[list[int], at.Len(1, 2)], [1], [1], []),
     (Annotated[set[int], at.MinLen(2)], [1, 2], {1, 2}, [1]),
     (Annotated[dict[str, int], at.MaxLen(1)], {"a": 1}, {"a": 1}, {"a": 1, "b": 2}),
     (Annotated[date, at.Ge(date(2026, 1, 1))], "2026-11-20", date(2026, 11, 20), "2025-01-01"),
+    (Annotated[datetime, at.Ge(NEW_YEAR)], "2026-01-01T00:00:00Z", NEW_YEAR, "2026-01-01T00:00:00"),
     (Annotated[Decimal, at.Lt(Decimal(5))], "4.5", Decimal("4.5"), "5"),
     (Annotated[list[int], at.Predicate(lambda items: items == sorted(items))], [1, 2], [1, 2], [2, 1]),
     (Annotated[int | None, at.Ge(1)], None, None, 0),
@@ -260,6 +270,7 @@ def test_an_example_for_a_constrained_type_is_valid_or_left_out(output: Any, exa
 def test_the_schema_and_the_reader_accept_the_same_answers(output: Any, right: Any, value: Any, wrong: Any) -> None:
     schema = AnswerType(output).schema()
     jsonschema.Draft202012Validator.check_schema(schema)
+    json.dumps(schema, allow_nan=False)  # as it is sent to vendors
     assert jsonschema.Draft202012Validator(schema).is_valid(right)
 
 
@@ -308,6 +319,9 @@ class Nobody(Enum):
     (Annotated[date, at.Ge(1)], "does not apply to date"),
     (Annotated[bool, at.Ge(0)], "does not apply to boolean"),
     (Annotated[int, at.MultipleOf(True)], "does not apply to integer"),  # type: ignore[arg-type]
+    (Annotated[float, at.MultipleOf(0)], "does not apply to number"),
+    (Annotated[str, at.MinLen(-1)], "does not apply to string"),
+    (Annotated[str, pydantic.StringConstraints(to_lower=True)], "to_lower=True is not supported"),
     (Annotated[str | None, at.Ge(1)], "does not apply to string or null"),
     (Annotated[int, pydantic.Field(alias="x")], "alias"),
     (Annotated[int, pydantic.Field(strict=True)], "strict"),
@@ -320,6 +334,10 @@ class Nobody(Enum):
     (set[Tree], "cannot be in a set"),
     (Page, "type variable"),
     (Pair, "type variable"),
+    (Endless, "Endless is defined in terms of itself"),
+    (Bounded, "Bounded cannot be constrained inside itself"),
+    (list[Trusted[str]], "Trusted marks the inputs of skills"),
+    (Paid, "Trusted marks the inputs of skills"),
     (Growing[int], "Growing contains itself with ever different type arguments"),
     (Grown[int], "Grown contains itself with ever different type arguments"),
 ])

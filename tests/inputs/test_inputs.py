@@ -39,6 +39,7 @@ class Rank(enum.IntEnum):
 
 class Rate(enum.Enum):
     FULL = 1.0
+    UNKNOWN = math.nan
 
 
 class Aliased(enum.Enum):
@@ -262,6 +263,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Level, "LOW ", "x", 'one of "low", 2, "ODD"', 'string "LOW "'),
     (Level, [1, 2], "x", "one of", "list of 2 items"),
     (Rank, True, "x", "1", "boolean true"),
+    (Rate, math.nan, "x", 'one of 1.0, "UNKNOWN"', "number nan"),
     (Options, {"note": "n"}, "x.retries", "required, but missing: expected integer", "nothing"),
     (Options, {"retries": True}, "x.retries", "integer", "boolean true"),
     (Options, [], "x", "Options object with retries", "empty list"),

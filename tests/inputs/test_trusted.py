@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, HttpUrl, RootModel, StringConstraints, field_serializer
 
 from kernai import Media, Skill
-from kernai.inputs.schema import Schema
-from kernai.inputs.trusted import MARK, Said, Trusted, Words, contacts, folded, leaves
+from kernai.inputs.schema import MARK, Schema
+from kernai.inputs.trusted import Said, Trusted, Words, contacts, folded, leaves
 
 
 def words(*texts: str) -> Words:
@@ -353,6 +353,7 @@ REFUSED: list[Any] = [
     Trusted[Literal["a"]],  # type: ignore[misc]  # as a value it has no meaning for mypy
     Trusted[Any],  # type: ignore[misc]  # likewise
     Trusted[Media],
+    Trusted[list[Literal["a"]]],
     dict[Trusted[str], int],
 ]
 

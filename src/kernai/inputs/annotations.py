@@ -87,7 +87,7 @@ class TypeBuilder:
     def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
         self.namespace = namespace or Namespace()
         self.has_media = False  # whether `Media` was built, as the type `media`
-        self.has_trusted = self.has_models = False  # whether `Trusted`, or a class with its own schema, was built
+        self.may_be_marked = False  # whether `Trusted`, or a class with its own schema, was built
         self._media = media
         self._records: dict[object, InputType] = {}
         self._open: list[Any] = []  # the records and aliases whose parts are being built
@@ -103,7 +103,7 @@ class TypeBuilder:
             if _is_trusted(annotation):
                 from kernai.inputs.trusted import TrustedType  # few skills have such inputs
 
-                self.has_trusted = True
+                self.may_be_marked = True
                 return TrustedType(made)
             return made
         if isinstance(annotation, (str, typing.ForwardRef)):
@@ -225,7 +225,7 @@ class TypeBuilder:
     def _record(self, key: Any, annotation: Any) -> None:
         """Adds the node, then builds its fields, so that a field of the record's own type finds the node."""
         if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
-            self.has_models = True
+            self.may_be_marked = True
             self._records[key] = ModelType(annotation)
             return
         is_typed_dict = _is_typed_dict(annotation)

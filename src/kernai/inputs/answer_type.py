@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.constraints import underlying
-from kernai.inputs.containers import ModelType, UnionType
-from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, outline_of, published, sample_of
+from kernai.inputs.containers import ModelType, ways_of
+from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
 from kernai.inputs.table import Repair, read_json
-from kernai.inputs.types import ANY, PLAIN, Fault, InputType, Validation, input_error, shown
+from kernai.inputs.types import ANY, PLAIN, Fault, Validation, input_error, shown, underlying
 from kernai.jsonio.json_data import JsonSyntaxError
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
@@ -31,6 +30,8 @@ class AnswerType:
         try:
             builder = TypeBuilder()
             self._type, self._description = builder.build(annotation)
+            if builder.may_be_marked and any(True for _ in marks_of(self._type.schema)):
+                raise TypeError("Trusted marks the inputs of skills; it is not checked in an answer")
         except TypeError as error:
             raise TypeError(f"output: {error}") from error
         self._has_media = builder.has_media  # an example cannot have an existing id
@@ -131,21 +132,8 @@ class AnswerType:
         # only a pydantic model itself knows what it accepts
         return any(
             self._is_right('"…"') if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
-            for one in _ways(self._type, set())
+            for one in ways_of(self._type, set())
         )
-
-
-def _ways(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
-    """The types that a value may have: a union's members, without their constraints."""
-    kind = underlying(kind)
-    if kind in seen:
-        return  # an alias that is one of its own members
-    seen.add(kind)
-    if isinstance(kind, UnionType):
-        for member in kind.members:
-            yield from _ways(member, seen)
-    else:
-        yield kind
 
 
 def unfenced(text: str) -> str:

@@ -7,6 +7,7 @@ constraint is silently ignored. Other metadata are ignored.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,13 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kernai.inputs.containers import DictType, ListType, UnionType
+from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType
 from kernai.inputs.schema import WORDS, Schema, condition, is_multiple, label_of, sample_of
-from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType
+from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType, underlying
 from kernai.values.skill_result import plain
 
 _NUMBERS = (PLAIN[int], PLAIN[float])
 _TEXT = PLAIN[str]
+_WITH_ZONE = "2024-01-31T12:00:00Z"
 #: attributes of pydantic's `Field` that describe a value without constraining it
 _DESCRIPTIVE = {"description", "title", "examples", "annotation"}
 #: constraints of annotated-types that refuse no value
@@ -75,25 +77,26 @@ class Constraint:
             return True
         if self.name == "pattern":
             return kind is _TEXT
+        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
         if self.name in ("min_length", "max_length"):
-            return kind is _TEXT or isinstance(kind, (ListType, DictType))
+            of_length = kind is _TEXT or isinstance(kind, (ListType, DictType))
+            return of_length and is_number and self.value >= 0
         if kind in _NUMBERS:
-            return isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
+            return is_number and (self.name != "multiple_of" or self.value > 0)
         if not isinstance(kind, TextType):
             return False
-        sample = kind.convert(kind.schema["examples"][0], Validation())
-        try:
-            _CHECKS[self.name](sample, self.value)
-        except Exception:  # noqa: BLE001 - such as a date compared to a number
-            return False
-        return True
+        for sample in (kind.schema["examples"][0], _WITH_ZONE):
+            with suppress(Exception):  # such as a date compared to a number
+                _CHECKS[self.name](kind.convert(sample, Validation()), self.value)
+                return True
+        return False
 
 
 class ConstrainedType(WrapperType):
     """A type whose values must also satisfy constraints."""
 
     def __init__(self, inner: InputType, constraints: Iterable[Constraint]) -> None:
-        self.wrap(inner)
+        super().__init__(inner)
         self.constraints = tuple(constraints)
         if isinstance(inner, TextType):  # the usual example may violate the bounds
             self.inner = inner.shown_by(self._fitting_sample(sample_of(inner.schema)))
@@ -110,7 +113,8 @@ class ConstrainedType(WrapperType):
         made, kind = dict(self.inner.schema), underlying(self.inner)
         for one in self.constraints:
             keyword = one.keyword(kind)
-            if keyword and not isinstance(kind, TextType):  # JSON Schema has no bounds on dates
+            is_endless = isinstance(one.value, float) and not math.isfinite(one.value)
+            if keyword and not is_endless and not isinstance(kind, TextType):  # JSON Schema has neither
                 _tighten(made, keyword, _source(one.value) if keyword == "pattern" else one.value)
         words = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
         sample = sample_of(made)
@@ -168,6 +172,8 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
         return kind
+    if isinstance(inside := underlying(kind), ReferenceType):
+        raise TypeError(f"the type {inside.name} cannot be constrained inside itself")
     if not isinstance(kind, UnionType):
         _check(found, [kind])
         return ConstrainedType(kind, found)
@@ -208,7 +214,7 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
         return
     module = type(given).__module__.partition(".")[0]
     for name, value in _attributes(given).items():
-        if value is None and module not in ("annotated_types", "pydantic"):
+        if value is None and module != "annotated_types":  # not set; a `Timezone(None)` has a meaning
             continue
         if name in _BOUNDS or name in ("min_length", "max_length") or (name == "pattern" and module == "pydantic"):
             yield Constraint(name, value)
@@ -240,13 +246,6 @@ def description_of(metadata: object) -> str:
         if isinstance(text, str):
             return text
     return ""
-
-
-def underlying(kind: InputType) -> InputType:
-    """The type inside all wrappers, which decides which constraints apply."""
-    while isinstance(kind, WrapperType) and hasattr(kind, "inner"):
-        kind = kind.inner
-    return kind
 
 
 def _source(pattern: Any) -> str:

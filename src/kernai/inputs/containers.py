@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
-from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown
+from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import copy_of
 from kernai.values.skill_result import plain
 
@@ -113,8 +113,15 @@ class UnionType(InputType):
 
     def __init__(self, members: Sequence[InputType]) -> None:
         self.members = tuple(members)
-        self.natural = frozenset().union(*(member.natural for member in members))
-        self._natural = {kind: tuple(m for m in members if kind in m.natural) for kind in self.natural}
+
+    @cached_property
+    def natural(self) -> frozenset[type]:  # type: ignore[override]
+        return frozenset().union(*(member.natural for member in self.members))
+
+    @cached_property
+    def _natural(self) -> dict[type, tuple[InputType, ...]]:
+        """The members by the Python classes of the JSON values that they are written in."""
+        return {kind: tuple(m for m in self.members if kind in m.natural) for kind in self.natural}
 
     def convert(self, value: object, validation: Validation) -> Any:
         kind = type(value)
@@ -189,10 +196,10 @@ class ReferenceType(WrapperType):
         self.is_used = False
 
     def wrap(self, inner: InputType) -> None:
-        """Sets `inner`. Raises `TypeError` for an alias that is nothing but itself."""
-        if inner is self:
-            raise TypeError(f"the type {self.name} is defined only in terms of itself")
-        super().wrap(inner)
+        """Sets `inner`. Raises `TypeError` for an alias that is itself, or a union that it is a member of."""
+        if self in ways_of(inner, set()):
+            raise TypeError(f"the type {self.name} is defined in terms of itself")
+        self.inner = inner
 
     @cached_property
     def schema(self) -> Schema:
@@ -200,6 +207,19 @@ class ReferenceType(WrapperType):
         self.schema = {"$ref": definition}  # set first, since the schema of the target may contain it
         definition.update(self.inner.schema)
         return self.schema
+
+
+def ways_of(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
+    """The types that a value may have: a union's members, without their constraints. `seen` is empty at first."""
+    kind = underlying(kind)
+    if kind in seen:
+        return
+    seen.add(kind)
+    if isinstance(kind, UnionType):
+        for member in kind.members:
+            yield from ways_of(member, seen)
+    else:
+        yield kind
 
 
 # ----------------------------------------------------------------------------------------------------------- records

@@ -42,6 +42,8 @@ Schema = dict[str, Any]
 
 WORDS = "\0words"
 """The key of a type's description in words, if it cannot be derived from the schema's keywords. Never published."""
+MARK = "x-trusted"
+"""The key that marks a value as one that must be trusted, see `kernai.inputs.trusted`."""
 _PLACE = "#/$defs/"
 _SHOWN_CHOICES = 50
 _LONGEST_DEFAULT = 60  # characters of a default in a listing
@@ -263,6 +265,31 @@ def tags_of(schema: Schema) -> frozenset[str]:
     """The fields with a fixed set of values, by which the members of a union may be distinguished."""
     parts = {key: resolved(part)[1] for key, part in resolved(schema)[1].get("properties", {}).items()}
     return frozenset(key for key, part in parts.items() if "const" in part or "enum" in part)
+
+
+def marks_of(schema: Schema) -> Iterator[str]:
+    """The paths of the parts that must be trusted in a value of this schema: ``items[].to``, or "" for the whole value.
+
+    If several paths share a definition, only one is reported, since a foreign schema may repeat it a million times.
+    """
+    waiting: list[tuple[str, Any]] = [("", schema)]
+    seen: set[Definition] = set()
+    while waiting:
+        path, one = waiting.pop()
+        if isinstance(one, list):
+            waiting += [(path, each) for each in one]
+        elif isinstance(one, dict):
+            if MARK in one:
+                yield path
+            if isinstance(one, Definition):
+                if one in seen:
+                    continue
+                seen.add(one)
+            for key, inner in one.items():
+                if key == "properties" and isinstance(inner, dict):
+                    waiting += [(f"{path}.{name}", each) for name, each in inner.items()]
+                else:
+                    waiting.append((f"{path}[]" if key in ("items", "prefixItems") else path, inner))
 
 
 # ----------------------------------------------------------------------------------------------------------- samples

@@ -27,6 +27,7 @@ from kernai.inputs.schema import (
     Sentinel,
     json_in_block,
     line_of,
+    marks_of,
     outline_of,
     published,
     sample_of,
@@ -122,7 +123,7 @@ class InputTable:
 
         self._usage: str | None = None
         self.has_media = builder.has_media
-        self._has_trusted, self._has_models = builder.has_trusted, builder.has_models
+        self._may_be_marked = builder.may_be_marked
 
     def _default_of(self, name: str) -> Any:
         """The default of an input; a mutable one is wrapped in `_Copies`. Defaults without a hash count as mutable."""
@@ -335,19 +336,13 @@ class InputTable:
     @cached_property
     def is_marked(self) -> bool:
         """Whether an input, or a part of one, accepts only trusted values."""
-        if self._has_models and not self._has_trusted:
-            from kernai.inputs.trusted import marks_of  # only its schema shows the fields of a model
-
-            return any(True for _ in marks_of(self.whole))
-        return self._has_trusted
+        return self._may_be_marked and any(True for _ in marks_of(self.whole))
 
     @property
     def trusted(self) -> list[str]:
         """The inputs, or parts of inputs, that accept only trusted values: ``to``, ``payments[].to``."""
         if not self.is_marked:
             return []
-        from kernai.inputs.trusted import marks_of  # few skills have such inputs
-
         return [f"{one.name}{path}" for one in self._fields for path in sorted(set(marks_of(one.type.schema)))]
 
     def schema(self) -> Schema:

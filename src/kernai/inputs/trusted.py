@@ -14,19 +14,17 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from unicodedata import category, normalize
 from uuid import UUID
 
-from kernai.inputs.constraints import underlying
-from kernai.inputs.containers import UnionType
-from kernai.inputs.schema import WORDS, Definition, Schema, label_of, resolved
-from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType, WrapperType
+from kernai.inputs.containers import DictType, ListType, UnionType
+from kernai.inputs.schema import MARK, WORDS, Schema, label_of, marks_of, resolved
+from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType, WrapperType, underlying
 from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
 
 T = TypeVar("T")
-MARK: Final = "x-trusted"
 _WORDS = "whose value is in the user's own words"
 
 
@@ -52,7 +50,7 @@ class TrustedType(WrapperType):
         reason = _why_not(inner)
         if reason:
             raise TypeError(f"Trusted cannot be a type of {inner.label}: {reason}")
-        self.wrap(inner)
+        super().__init__(inner)
 
     @cached_property
     def schema(self) -> Schema:
@@ -69,6 +67,8 @@ def _why_not(kind: InputType) -> str:
     if isinstance(kind, UnionType):
         reasons = [_why_not(one) for one in kind.members if one is not NULL]
         return next(filter(None, reasons), "") if not reasons or all(reasons) or _OPEN in reasons else ""
+    if isinstance(kind, (ListType, DictType)) and kind.item is not ANY:
+        return _why_not(kind.item)
     if isinstance(kind, ChoiceType) or kind is NULL or kind.exact is bool:
         return "the model can only choose from a closed set, so there is nothing to look for"
     if isinstance(kind, MediaType):
@@ -77,31 +77,6 @@ def _why_not(kind: InputType) -> str:
 
 
 _OPEN = "a value of any shape has no text to look for; write the type"
-
-
-def marks_of(schema: Schema) -> Iterator[str]:
-    """The paths of the parts that must be trusted in a value of this schema: ``items[].to``, or "" for the whole value.
-
-    If several paths share a definition, only one is reported, since a foreign schema may repeat it a million times.
-    """
-    waiting: list[tuple[str, Any]] = [("", schema)]
-    seen: set[Definition] = set()
-    while waiting:
-        path, one = waiting.pop()
-        if isinstance(one, list):
-            waiting += [(path, each) for each in one]
-        elif isinstance(one, dict):
-            if MARK in one:
-                yield path
-            if isinstance(one, Definition):
-                if one in seen:
-                    continue
-                seen.add(one)
-            for key, inner in one.items():
-                if key == "properties" and isinstance(inner, dict):
-                    waiting += [(f"{path}.{name}", each) for name, each in inner.items()]
-                else:
-                    waiting.append((f"{path}[]" if key in ("items", "prefixItems") else path, inner))
 
 
 class Leaf(NamedTuple):

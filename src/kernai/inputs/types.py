@@ -183,18 +183,25 @@ class InputType:
 class WrapperType(InputType):
     """A type whose values are those of another one, `inner`, or some of them."""
 
-    inner: InputType
-
-    def wrap(self, inner: InputType) -> None:
-        """Sets `inner`."""
+    def __init__(self, inner: InputType) -> None:
         self.inner = inner
-        self.natural = inner.natural
+
+    @cached_property
+    def natural(self) -> frozenset[type]:  # type: ignore[override]
+        return self.inner.natural
 
     def convert(self, value: object, validation: Validation) -> Any:
         return self.inner.convert(value, validation)
 
     def from_text(self, text: str) -> Any:
         return self.inner.from_text(text)
+
+
+def underlying(kind: InputType) -> InputType:
+    """The type inside all wrappers. An alias that is still being built has none."""
+    while isinstance(kind, WrapperType) and hasattr(kind, "inner"):
+        kind = kind.inner
+    return kind
 
 
 class AnyType(InputType):
@@ -309,7 +316,7 @@ class ChoiceType(InputType):
         offered: dict[tuple[type, object], object] = {}  # by type and value: True equals 1
         for choice in choices:
             value = choice.value if isinstance(choice, Enum) else choice
-            if value is None or type(value) in (str, int, float, bool):
+            if value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value)):
                 self._add(value, choice)
                 offered[type(value), value] = value
             elif isinstance(choice, Enum):

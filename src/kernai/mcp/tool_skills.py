@@ -65,7 +65,7 @@ class SchemaTable(InputTable):
                 raise UnfitSchemaError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
             properties[name] = marked(properties[name])
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
-        self._has_trusted = bool(trusted)
+        self._may_be_marked = bool(trusted)
 
     def _bound(self, params: Mapping[str, object], validation: Validation) -> dict[str, object]:
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
