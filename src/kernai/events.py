@@ -795,8 +795,8 @@ class CallEndedRow(Row):
 
 class SkillExecuteRow(CallBegunRow):
     """A skill is about to be called. `params` are the parameters as the model sent them, before validation.
-    `dropped`: parameters that the skill does not take. `repaired`: mistakes in their JSON that [were
-    fixed](models.md#json-with-mistakes).
+    `dropped`: parameters that the skill does not take, and fields in them that do not exist. `repaired`: mistakes in
+    their JSON that [were fixed](models.md#json-with-mistakes).
 
     Example: {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}}
     """
@@ -804,6 +804,7 @@ class SkillExecuteRow(CallBegunRow):
     __slots__ = ("call_id", "dropped", "params", "repaired", "skill")
     type = "skill_execute"
     open_fields = ("params", "dropped", "repaired")
+    uncompared = frozenset({"dropped"})  # follows from the parameters; older recordings have no fields in it
 
     def __init__(
         self, call_id: str, skill: str, params: Mapping[str, Any], dropped: Sequence[Any] | None = None,

@@ -8,14 +8,16 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
+from annotated_types import Predicate
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 import kernai
-from kernai import Input, Skill, SkillInputError, parse
+from kernai import Agent, Block, Input, MockProvider, Recorder, Skill, SkillInputError, execute, parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, loads
 from kernai.jsonio.tolerant_json import read_tolerantly
 from tests.properties import assert_linear, json_data
@@ -437,6 +439,56 @@ def test_the_error_for_text_that_does_not_look_like_json_does_not_mention_json()
     with pytest.raises(SkillInputError) as caught:
         TWO.call("hello { world }")
     assert "JSON" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------- fields that do not exist
+
+
+@dataclass
+class Filters:
+    status: str | None = None
+    limit: int = 10
+    inner: Filters | None = None
+
+
+class Sorting(TypedDict, total=False):
+    order: str
+
+
+class Loose(BaseModel):
+    order: str = ""
+
+
+@pytest.mark.parametrize(
+    "annotation, value, dropped, meant",
+    [
+        (Filters, {"statuss": "open"}, ["x.statuss"], {"x.statuss": "x.status"}),
+        (Filters, {"status": None, "statuss": "open", "z": 1}, ["x.statuss", "x.z"], {}),
+        (Filters | None, {"inner": {"limt": 1}, "a b": 1}, ['x["a b"]', "x.inner.limt"], {"x.inner.limt": "x.inner.limit"}),
+        (list[Filters], [{}, {"limits": 1}], ["x[1].limits"], {"x[1].limits": "x[1].limit"}),
+        (tuple[int, Filters], [1, {"z": 1}], ["x[1].z"], {}),
+        (dict[str, Sorting], {"any": {"orders": ""}}, ["x.any.orders"], {"x.any.orders": "x.any.order"}),
+        (Filters | Sorting, {"order": "", "limit": 1, "z": 1}, ["x.z"], {}),
+        (Annotated[Sorting, Predicate(lambda _: True)], {"z": 1}, ["x.z"], {}),
+        # whatever accepts any field, or decides for itself
+        (Filters | dict[str, int], {"z": 1}, [], {}),
+        (Any, {"z": 1}, [], {}),
+        (Loose, {"z": 1}, [], {}),
+    ],
+)
+def test_fields_that_no_record_has_are_reported_with_their_place(
+    annotation: Any, value: object, dropped: list[str], meant: dict[str, str]
+) -> None:
+    skill = Skill("find", execute=lambda x: "found", inputs={"x": annotation})
+    recorder = Recorder()
+    agent = Agent(instructions="", skills=[skill])
+    provider = MockProvider(str(Block("command", "find", json.dumps({"x": value}))), "<final>done</final>")
+    messages = execute(agent, "Go.", provider=provider, recorder=recorder).messages
+    (call,) = recorder.for_event("skill_execute")
+    assert call.data.get("dropped", []) == dropped
+    assert messages[2].text.startswith('<block type="result" name="find">found</block>')
+    assert messages[2].text.count("did you mean") == len(meant)
+    assert all(f"{json.dumps(name)}, did you mean {json.dumps(one)}?" in messages[2].text for name, one in meant.items())
 
 
 # ----------------------------------------------------------------------------------------------------- properties

@@ -87,6 +87,7 @@ class TypeBuilder:
     def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
         self.namespace = namespace or Namespace()
         self.has_media = False  # whether `Media` was built, as the type `media`
+        self.has_records = False
         self.may_be_marked = False  # whether `Trusted`, or a class with its own schema, was built
         self._media = media
         self._records: dict[object, InputType] = {}
@@ -241,7 +242,7 @@ class TypeBuilder:
             node = RecordType(annotation.__name__, dict)
         else:
             node = RecordType(annotation.__name__, lambda values: annotation(**values), annotation)
-        self._records[key] = node
+        self._records[key], self.has_records = node, True
         found = find_fields(annotation, self._hints(key, annotation))
         node.fields = tuple(self._field(annotation, *one) for one in found)
 

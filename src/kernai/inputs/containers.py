@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
-from kernai.jsonio.json_data import copy_of
+from kernai.jsonio.json_data import MAX_DEPTH, copy_of
 from kernai.values.skill_result import plain
 
 _READ_AS = "read as"
@@ -306,6 +306,36 @@ class RecordType(InputType):
         self.schema = {"$ref": definition}  # set first, since the schema of a field may contain it
         definition.update(object_schema(self.fields))
         return self.schema
+
+
+_Path = tuple[str | int, ...]
+
+
+def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, list[str]]]:
+    """The path of each field in a JSON value that its record does not have, and the record's fields that are left out.
+
+    If several records fit, a field must be in none of them. A class with its own schema decides for itself.
+    """
+    waiting: list[tuple[_Path, InputType, Any]] = [((), kind, value)]
+    while waiting:
+        path, kind, given = waiting.pop()
+        if type(given) not in (dict, list) or len(path) > MAX_DEPTH:
+            continue
+        ways = [one for one in ways_of(kind, set()) if type(given) in one.natural]
+        records = [one for one in ways if isinstance(one, RecordType)]
+        inside: Iterable[tuple[str | int, InputType, Any]] = ()
+        if records and records == ways:
+            types: dict[str, list[InputType]] = {}
+            for field in (field for one in records for field in one.fields):
+                types.setdefault(field.name, []).append(field.type)
+            left_out = [name for name in types if name not in given]
+            yield from (((*path, key), left_out) for key in given if key not in types)
+            inside = [(key, UnionType(types[key]), part) for key, part in given.items() if key in types]
+        elif len(ways) == 1 and isinstance(ways[0], TupleType):
+            inside = zip(range(len(given)), ways[0].items, given, strict=False)
+        elif len(ways) == 1 and isinstance(item := getattr(ways[0], "item", None), InputType):
+            inside = [(key, item, part) for key, part in (enumerate(given) if type(given) is list else given.items())]
+        waiting += reversed([((*path, key), one, part) for key, one, part in inside])
 
 
 class ModelType(InputType):

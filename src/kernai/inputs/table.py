@@ -20,7 +20,7 @@ from kernai._util.api import Value, close_matches
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
-from kernai.inputs.containers import Field, object_schema
+from kernai.inputs.containers import Field, RecordType, object_schema, unknown_fields
 from kernai.inputs.schema import (
     NO_VALUE,
     Schema,
@@ -33,7 +33,7 @@ from kernai.inputs.schema import (
     sample_of,
     takes_whole,
 )
-from kernai.inputs.types import Fault, InputType, Validation, input_error
+from kernai.inputs.types import Fault, InputType, Validation, dotted, input_error
 from kernai.jsonio.json_data import (
     JSON_SPACE,
     JsonRefusedError,
@@ -124,6 +124,8 @@ class InputTable:
         self._usage: str | None = None
         self.has_media = builder.has_media
         self._may_be_marked = builder.may_be_marked
+        #: whether no input has fields, so that only names of inputs can be unknown
+        self.is_flat = not builder.has_records
 
     def _default_of(self, name: str) -> Any:
         """The default of an input; a mutable one is wrapped in `_Copies`. Defaults without a hash count as mutable."""
@@ -247,8 +249,7 @@ class InputTable:
         self, params: Mapping[str, object], faults: Sequence[Fault]
     ) -> Iterator[tuple[dict[str, object], str]]:
         """Calls that may have been meant, each with a note on what was changed."""
-        dropped = self.dropped(params)
-        meant = self.meant(params, dropped)
+        meant = self.meant(params)
         if meant and len(set(meant.values())) == len(meant):
             renamed = {meant.get(name, name): value for name, value in params.items()}
             known = {name: value for name, value in renamed.items() if name in self.inputs}
@@ -285,15 +286,21 @@ class InputTable:
             yield f"Note: ignored, for there is no such input: {shown}{more}"
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
-        """The names of parameters that are not inputs."""
-        if isinstance(params, ReadParams) and params.is_text:
-            return []
-        return [str(name) for name in params if name not in self.inputs]
+        """The names of parameters that are not inputs, and the paths of fields in them that do not exist."""
+        return [_place(path) for path, _ in self._unknown(params)]
 
-    def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
-        """The dropped parameters that are probably misspelled, each with the missing input that was meant."""
-        left_out = [name for name in self.inputs if name not in params]
-        return {name: close[0] for name in dropped if (close := close_matches(name, left_out))}
+    def meant(self, params: Mapping[str, object]) -> dict[str, str]:
+        """The dropped parameters and fields that are probably misspelled, each with the missing one that was meant."""
+        return {
+            _place(path): _place((*path[:-1], close[0]))
+            for path, left_out in self._unknown(params) if (close := close_matches(str(path[-1]), left_out))
+        }
+
+    def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[Sequence[str | int], list[str]]]:
+        if not (isinstance(params, ReadParams) and params.is_text):
+            whole = RecordType("", dict)
+            whole.fields = tuple(self._fields)
+            yield from unknown_fields(whole, dict(params))
 
     def usage(self) -> str:
         """A correct call as a block: required inputs with a sample, others with their default if JSON can express it.
@@ -348,6 +355,10 @@ class InputTable:
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""
         return published(self.whole)
+
+
+def _place(path: Sequence[str | int]) -> str:
+    return dotted(path) if len(path) > 1 else str(path[0])
 
 
 def _in_other_form(value: object) -> object:

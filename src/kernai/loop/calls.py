@@ -215,7 +215,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     params = skill.read(block.content, repair=repair)
     _check_repeats(run, "skill", name, params)
     run.gate.spend_call()
-    dropped = [] if params.keys() <= table.inputs.keys() else table.dropped(params)
+    dropped = [] if table.is_flat and params.keys() <= table.inputs.keys() else table.dropped(params)
     repaired = None if type(params) is dict else getattr(params, "repairs", None)
     run.write(SkillExecuteRow(call_id, name, params, dropped=dropped or None, repaired=repaired or None))
     try:
@@ -225,7 +225,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         if skill.is_foreign:
             run.quoted.record_untrusted(name, passed_on(str(error)))
         return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=payload)
-    if dropped and (meant := table.meant(params, dropped)):
+    if dropped and (meant := table.meant(params)):
         run.warnings += (corrections.not_inputs(name, meant),)
     if run.trust is not None or skill.is_guarded:
         run.needs_trust().sent[call_id] = params
