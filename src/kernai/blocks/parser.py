@@ -103,14 +103,10 @@ def behind_a_close(text: str) -> str | None:
     """
     if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own tag and another
         return None
-    at, inside = 0, None
-    while (found := find_opening(text, at)) is not None:
-        _, at, opening, content = found
-        inside = opening.inside
-        if content is None and (at := find_end(inside, text, at)[1]) < 0:
-            return None
-    rest = text[at:].rstrip(ASCII_SPACE)
+    *_, last, after = Part(0, ""), Part(0, ""), *parts_of(text)
+    found = None if last.block is None else find_opening(text, last.start)
+    rest = after.content.rstrip(ASCII_SPACE)
     tag = max(rest.rfind("<"), 0)
-    if inside is None or not rest[:tag].strip(ASCII_SPACE) or level_change(inside, rest[tag:]) >= 0:
+    if found is None or not rest[:tag].strip(ASCII_SPACE) or level_change(found[2].inside, rest[tag:]) >= 0:
         return None
     return rest

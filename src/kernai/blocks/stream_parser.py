@@ -27,8 +27,6 @@ from kernai.blocks.grammar import (
     find_change,
     find_close,
     find_opening,
-    level_change,
-    read_opening,
 )
 from kernai.jsonio.json_pieces import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
@@ -188,10 +186,8 @@ class StreamParser:
         """Reads a piece without `<` that follows the held candidate."""
         row = self._row.get(chunk)
         if row is None:
-            end = chunk.find(">") + 1
-            if end > 0:
-                self._held.append(chunk[:end])
-                self._decide(self._release(), chunk[end:])
+            if ">" in chunk:
+                self._scan(chunk)
                 return
             row = advance(self._row, chunk)
         self._held.append(chunk)
@@ -199,35 +195,6 @@ class StreamParser:
             self._sink(self._release())
         else:
             self._row = row
-
-    def _decide(self, candidate: str, rest: str) -> None:
-        """Reads a candidate with its `>`, and the text after it, which has no `<`."""
-        try:
-            if self._opening is None:
-                opening = read_opening(candidate)
-                if opening is None:
-                    self._sink(candidate)
-                elif opening.self_closing:
-                    self._emit_block(opening, "")
-                else:
-                    self._enter(opening)
-                    self._choose_sink()
-            else:
-                change = level_change(self._opening.inside, candidate)
-                if change != 0 and self._value is not None:
-                    text, rest = candidate + rest, ""
-                    self._scan(text)
-                    return
-                self._level += change
-                if self._level == 0:
-                    self._complete("")
-                else:
-                    self._sink(candidate)
-        except BaseException:
-            self._hold_unread(rest)
-            raise
-        if rest:
-            self._sink(rest)
 
     def _read_in_block(self, text: str, at: int) -> tuple[int, int, bool] | None:
         """Reads from `at` in the open block up to the next tag that has a meaning.

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from kernai._util.api import signature_of
@@ -49,15 +50,12 @@ class Namespace:
         plain = _innermost(function)
         self.globals: dict[str, Any] = getattr(plain, "__globals__", {})
         self._function = plain
-        self._locals: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def locals(self) -> dict[str, Any]:
         """The local names of the scopes around the function; those of inner scopes take precedence."""
-        if self._locals is None:
-            around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
-            self._locals = {**around, **_closure(self._function)}
-        return self._locals
+        around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
+        return {**around, **_closure(self._function)}
 
     def resolve(self, annotation: object, module: str = "") -> Any:
         """Evaluates every text in an annotation, written in `module`. Raises what the evaluation raises."""

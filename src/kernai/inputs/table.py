@@ -120,8 +120,6 @@ class InputTable:
             self._fields.append(Field(name, kind, made.required, made.description, default))
         # what `bind` needs for each input, looked up once: name, class that needs no conversion, type, default
         self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
-
-        self._usage: str | None = None
         self.has_media = builder.has_media
         self._may_be_marked = builder.may_be_marked
         #: whether no input has fields, so that only names of inputs can be unknown
@@ -307,11 +305,13 @@ class InputTable:
 
         Empty if none is known, since models would copy an incorrect call again and again.
         """
-        if self._usage is None:
-            sample = self.sample()
-            is_right = self.has_media or self._is_right(sample)  # a sample cannot have an existing media id
-            self._usage = self._call_of(sample) if is_right else ""
         return self._usage
+
+    @cached_property
+    def _usage(self) -> str:
+        sample = self.sample()
+        is_right = self.has_media or self._is_right(sample)  # a sample cannot have an existing media id
+        return self._call_of(sample) if is_right else ""
 
     def sample(self) -> dict[str, object]:
         """The parameters of a correct call."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
-from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, quoted
+from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, loads, quoted
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -130,7 +130,6 @@ def input_error(faults: Sequence[Fault], whole: str, notes: Iterable[str], usage
 # --------------------------------------------------------------------------------------------------------------- types
 
 MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
-_NUMBER = r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
 class InputType:
@@ -168,7 +167,8 @@ class InputType:
         natural = self.natural
         value = NO_VALUE if str in natural else literal_of(text)
         if type(value) is int and int not in natural:
-            value = _parsed(float, value)
+            with suppress(OverflowError):
+                value = float(value)
         return value if type(value) in natural else NO_VALUE
 
     def _from_string(self, value: object, validation: Validation) -> Any:
@@ -242,9 +242,9 @@ class FloatType(InputType):
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            number = _parsed(float, value)
-            if number is not NO_VALUE and math.isfinite(number):
-                return number
+            with suppress(OverflowError):
+                if math.isfinite(number := float(value)):
+                    return number
             return validation.refuse("finite number", value)
         return self._from_string(value, validation)
 
@@ -388,19 +388,8 @@ def text_types() -> Mapping[type, TextType]:
 
 def literal_of(text: str) -> Any:
     """The number or boolean that a text is in JSON, ignoring white space around it, else NO_VALUE."""
-    bare = text.strip(ASCII_SPACE)
-    number = re.fullmatch(_NUMBER, bare)
-    if number is None:
-        return {"true": True, "false": False}.get(bare, NO_VALUE)
-    if number.lastindex is None:
-        return _parsed(int, bare)
-    value = float(bare)
-    return value if math.isfinite(value) else NO_VALUE
-
-
-def _parsed(make: Callable[[Any], Any], value: object) -> Any:
-    """The number, or NO_VALUE if Python cannot represent it: it has too many digits, or is beyond a float's range."""
     try:
-        return make(value)
-    except (ValueError, OverflowError):
+        value = loads(text.strip(ASCII_SPACE))
+    except ValueError:
         return NO_VALUE
+    return value if type(value) in (int, float, bool) else NO_VALUE
