@@ -14,6 +14,7 @@ This file must parse on Python 3.6, so that it can report that an old Python is 
 """
 
 import argparse
+import difflib
 import hashlib
 import json
 import os
@@ -549,9 +550,13 @@ def main() -> int:
         epilog="\n".join(["commands:", *lines, "", "example: python3 dev.py test tests/test_imports.py -x"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=COMMANDS, metavar="command", help=f"one of: {', '.join(COMMANDS)}")
+    parser.add_argument("command", help=f"one of: {', '.join(COMMANDS)}")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the underlying tool")
     chosen = parser.parse_args()
+    if chosen.command not in COMMANDS:
+        close = difflib.get_close_matches(chosen.command, COMMANDS, 1)
+        hint = f"did you mean {close[0]}?" if close else "`dev.py --help` lists them"
+        raise CommandError(f"there is no command {chosen.command!r}; {hint}", status=2)
     return COMMANDS[chosen.command](chosen.arguments)
 
 

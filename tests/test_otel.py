@@ -211,6 +211,16 @@ def test_a_recording_without_its_start_or_its_end_still_results_in_spans() -> No
     assert [event.name for event in traced.named("invoke_agent").events] == ["kernai.run_resumed"]
 
 
+def test_an_event_whose_timestamp_is_not_a_time_is_refused_and_changes_no_span() -> None:
+    traced = Traced()
+    call = {"call_id": "0.0", "skill": "x"}
+    traced.sink.record(Event("skill_execute", call, 0, run_id="r"))
+    with pytest.raises(ValueError, match="a skill_result event has the timestamp 'noon', which is not a time such as"):
+        traced.sink.record(Event("skill_result", call, 0, run_id="r", timestamp="noon"))
+    traced.sink.close()
+    assert {span.name for span in traced.spans} == {"invoke_agent", "execute_tool x"}
+
+
 def test_no_span_stays_open_after_many_runs() -> None:
     traced = Traced()
     for _ in range(50):

@@ -64,7 +64,8 @@ def test_every_package_is_marked_as_typed(package: str) -> None:
     "arguments, complaint",
     [
         ((), "the following arguments are required: command"),
-        (("tests",), "invalid choice: 'tests'"),
+        (("tests",), "dev.py: error: there is no command 'tests'; did you mean test?"),
+        (("xyz",), "there is no command 'xyz'; `dev.py --help` lists them"),
         (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
         (("all", "x"), "dev.py: error: all takes no arguments, got: x"),
         (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
@@ -96,7 +97,7 @@ def test_dev_py_checks_the_version_right_after_imports_that_python_3_6_has() -> 
     statements = [ast.unparse(one) for one in ast.parse((ROOT / "dev.py").read_text(encoding="utf-8")).body]
     check = next(at for at, one in enumerate(statements) if one.startswith("if sys.version_info < OLDEST_PYTHON:"))
     assert statements[check].splitlines()[-1].strip() == "sys.exit(2)"
-    known = ["argparse", "hashlib", "json", "os", "shutil", "subprocess", "sys", "tempfile"]
+    known = ["argparse", "difflib", "hashlib", "json", "os", "shutil", "subprocess", "sys", "tempfile"]
     assert set(statements[1:check]) == {
         *(f"import {name}" for name in known), "from pathlib import Path", "from typing import Any, Sequence",
         "OLDEST_PYTHON = (3, 11)",

@@ -107,10 +107,11 @@ class SpanSink:
         self._models: dict[_Place, str] = {}
 
     def record(self, event: Event) -> None:
-        """Exports the next event of a run."""
+        """Exports the next event of a run. Raises `ValueError`, and exports nothing, if its timestamp is not a time."""
         export = _EXPORTERS.get(event.type)
         with self._lock:
             if export is not None:
+                _nanoseconds(event)  # raises before any span changes
                 fields = event.row.fields()
                 export(self, event, fields if isinstance(fields, Mapping) else {})
             elif event.type in _NOTES:
@@ -328,7 +329,13 @@ def _part(part: Any) -> Any:
 
 
 def _nanoseconds(event: Event) -> int:
-    return int(datetime.fromisoformat(event.timestamp).timestamp() * 1000) * 1_000_000
+    try:
+        return int(datetime.fromisoformat(event.timestamp).timestamp() * 1000) * 1_000_000
+    except ValueError as error:
+        raise ValueError(
+            f"a {event.type} event has the timestamp {event.timestamp!r}, which is not a time such as "
+            "2026-11-26T17:33:01.385Z"
+        ) from error
 
 
 _EXPORTERS: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {

@@ -205,7 +205,7 @@ def test_versions_of_programs_are_shown(tmp_path: Path, monkeypatch: pytest.Monk
     assert found == {
         "node": (f"v99.1 at {node}", True),
         "npx": (f"does not run at {npx}", False),
-        "uvx": ("not found (those for Python)", False),
+        "uvx": ("not found (fetches and runs MCP servers written for Python)", False),
     }
 
 

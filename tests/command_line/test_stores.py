@@ -204,6 +204,12 @@ def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused:
     assert statuses(paused) == {}
 
 
+def test_a_run_that_was_closed_while_it_waited_continues_with_an_input(here: Here, paused: Path) -> None:
+    here("cancel", "runs.db", "r42", cwd=paused)
+    assert error_lines(here(*RESUME, "--approve", "1.0", cwd=paused).stderr)[1] == "hint: no call of this run waits"
+    assert here(*RESUME, "--input", "Hello?", "-q", cwd=paused).stdout == "I read: Hello?\n"
+
+
 def test_a_store_without_runs_says_so(here: Here, tmp_path: Path) -> None:
     SqliteStore(tmp_path / "runs.db").close()
     done = here("runs", "runs.db", cwd=tmp_path)
@@ -276,6 +282,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     ),
     "a run to cancel that is not there": (("cancel", "runs.db", "r43"), "no run 'r43'", "did you mean r42?"),
     "an age without a unit": (("runs", "runs.db", "--older-than", "90"), "such as 90d, got '90'", "--help"),
+    "an age before the first year": (("runs", "runs.db", "--older-than", "999999d"), "such as 90d, got '999999d'", "--help"),
     "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
     "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables", "postgresql://"),
     "a status with a typo": (("runs", "runs.db", "--status", "wating"), "no status 'wating'; did you mean waiting?", "--help"),
@@ -434,6 +441,17 @@ def test_replaying_a_recording_of_several_runs_needs_a_run_id(here: Here, tmp_pa
     assert "2 runs (one, two)" in error
     assert "--run-id" in hint
     assert here("replay", "agent.py", "both.jsonl", "--run-id", "two", cwd=tmp_path).returncode == 0
+
+
+def test_a_recording_of_a_newer_kernai_is_shown_with_a_note_and_not_replayed(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    here("run", "agent.py", "How many lamps?", "--record", "run.jsonl", cwd=tmp_path)
+    write(tmp_path, "newer.jsonl", (tmp_path / "run.jsonl").read_text().replace('"format":2', '"format":3'))
+    note = "note: newer.jsonl is in format 3, and this kernai knows up to 2: it may misunderstand some events; update it\n"
+    shown = [here("view", "newer.jsonl", cwd=tmp_path), here("diff", "run.jsonl", "newer.jsonl", cwd=tmp_path)]
+    assert [(done.returncode, done.stderr) for done in shown] == [(0, note), (1, note)]
+    refused = here("replay", "agent.py", "newer.jsonl", cwd=tmp_path)
+    assert (refused.returncode, error_lines(refused.stderr)[1]) == (2, "hint: --debug shows the traceback")
 
 
 def test_diff_finds_no_difference_between_a_resumed_and_an_uninterrupted_run(here: Here, paused: Path) -> None:

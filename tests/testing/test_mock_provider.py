@@ -183,6 +183,10 @@ def test_a_strict_mock_refuses_answers_that_are_left_over() -> None:
         mock.check()
     with pytest.raises(ValueError, match="another"), MockProvider("a", strict=True):
         raise ValueError("another failure")
+    answered = MockProvider("a", strict=True).on_call(lambda *_: "b")
+    ask(answered)
+    with pytest.raises(AssertionError, match=r"1 of the 1 .* is 'a'; on_call's function answers instead"):
+        answered.check()
     with MockProvider("a") as lenient:
         pass
     lenient.check()

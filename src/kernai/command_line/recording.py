@@ -16,7 +16,7 @@ from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
 from kernai.command_line.stores import RunStore, command, is_address
 from kernai.errors import KernaiError, error_text
-from kernai.events import Event
+from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
 from kernai.recording_file import read_recording
 from kernai.values.media import MIME_TYPES, Media
@@ -41,7 +41,22 @@ class Source(NamedTuple):
         return self.path if self.run_id is None else f"{self.path} {self.run_id}"
 
     def events(self) -> list[dict[str, Any]]:
-        """The events, as `read_recording` returns them. Raises `CommandError` if there are none."""
+        """The events, as `read_recording` returns them. Raises `CommandError` if there are none.
+
+        Prints a note if a newer kernai has recorded them.
+        """
+        events = self._read()
+        starts = [one.get("data") for one in events if one["event"] in (RunStartRow.type, RunResumedRow.type)]
+        formats = [data.get("format") for data in starts if isinstance(data, dict)]
+        newest = max((one for one in formats if isinstance(one, int)), default=0)
+        if newest > RECORDING_FORMAT:
+            output.note(
+                f"note: {self} is in format {newest}, and this kernai knows up to {RECORDING_FORMAT}: it may "
+                "misunderstand some events; update it", "yellow",
+            )
+        return events
+
+    def _read(self) -> list[dict[str, Any]]:
         if self.run_id is not None:
             with RunStore(self.path) as store:
                 return expand(store.entries(self.run_id), f"run {self.run_id!r}")

@@ -10,13 +10,13 @@ from typing import Any
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import Narrator, add_loudness_options, carried_out
-from kernai.command_line.output import NO, OK, CommandError
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
 from kernai.command_line.program import Command
 from kernai.command_line.recording import FORMS, Source, recording_of, source
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
-from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, error_text
+from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, RunDamagedError, error_text
 from kernai.runs.resume_request import Replay
 from kernai.runs.run_request import UserInput
 from kernai.runs.running import execute, replay, resume
@@ -175,8 +175,9 @@ def _continue(agent: Agent, limits: Limits, options: Namespace, store: stores.Ru
 
 
 def _waiting(options: Namespace, store: stores.RunStore) -> dict[str, PendingCall]:
-    """The run's calls that wait for a decision, by call id."""
-    return RecordedRun(options.run, store.entries(options.run)).waiting
+    """The run's calls that wait for a decision, by call id. In a closed run none does."""
+    recorded = RecordedRun(options.run, store.entries(options.run))
+    return {} if recorded.is_closed else recorded.waiting
 
 
 def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str, Decision]:
@@ -268,10 +269,11 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         with agents.agent_of(options, "run") as agent, output.stdout_is_stderr():
             try:
                 return replay(agent, run_id, model=_model_of_replay(options.model), accept=options.accept, **given)
-            except ReplayDivergenceError:
+            except (ReplayDivergenceError, RunDamagedError):
                 raise
             except KernaiError as error:
-                hint = "--run-id says which run of a recording with several"
+                has_several = len({entry.get("run_id") for entry in given.get("recording", ())}) > 1
+                hint = "--run-id says which run of a recording with several" if has_several else DEBUG_HINT
                 raise CommandError(error_text(error), hint) from error
 
 

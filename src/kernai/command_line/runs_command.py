@@ -51,7 +51,7 @@ def _status(text: str) -> str:
 
 def _age(text: str) -> datetime:
     """An argparse type: the time that was this long ago."""
-    found = re.fullmatch(r"(\d{1,6})([dhm])", text)
+    found = re.fullmatch(r"(\d{1,5})([dhm])", text)
     if found is None:
         raise ArgumentTypeError(f"must be a number with d, h or m, such as 90d, got {text!r}")
     units = {"d": "days", "h": "hours", "m": "minutes"}

@@ -42,7 +42,10 @@ EXTRAS = {
     "local": ("xllamacpp",),
 }
 #: programs that start many MCP servers
-PROGRAMS = {"node": "MCP servers written for Node", "npx": "the same, fetched when needed", "uvx": "those for Python"}
+PROGRAMS = {
+    "node": "runs MCP servers written for Node", "npx": "fetches and runs those servers",
+    "uvx": "fetches and runs MCP servers written for Python",
+}
 #: the default addresses of local servers, with their names in `resolve`
 USUAL = (
     ("vllm", "http://127.0.0.1:8000/v1"),

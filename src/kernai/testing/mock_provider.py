@@ -128,12 +128,13 @@ class MockProvider(NotCopied, Provider):
         """With `strict`, raises an `AssertionError` if answers, or failures set by `fail_on_step`, were not used."""
         __tracebackhide__ = True  # so that pytest shows the line of the test
         with self._lock:
-            left = self._texts[self._given:] if self._answer is None else []
+            left = self._texts[self._given:]
             failures = sorted(at for at in self._failures if at >= len(self.calls))
         if self.strict and left:
+            why = "" if self._answer is None else "; on_call's function answers instead"
             raise AssertionError(
                 f"{len(left)} of the {len(self._texts)} answers of MockProvider were not asked for, the first is "
-                f"{_shown(left[0])}"
+                f"{_shown(left[0])}{why}"
             )
         if self.strict and failures:
             calls = len(self.calls)
