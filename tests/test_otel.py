@@ -241,7 +241,7 @@ def test_a_processor_that_raises_leaves_no_span_open() -> None:
     assert run_sync(agent, traced.sink).text == "x"
     spans = len(traced.spans)
     traced.sink.close()
-    assert (len(traced.spans), vars(traced.sink)["_models"]) == (spans, {})
+    assert (len(traced.spans), vars(traced.sink)["_open"]) == (spans, {})
 
 
 def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:

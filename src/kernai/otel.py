@@ -28,23 +28,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.events import (
     KINDS,
+    CallBegunRow,
+    CallEndedRow,
     Event,
     LlmResponseRow,
     MessagesSentRow,
     ModelFailedRow,
-    ProtocolErrorRow,
-    ProtocolExecuteRow,
-    ProtocolResultRow,
     ResultRow,
     RunStartRow,
-    SkillErrorRow,
-    SkillExecuteRow,
-    SkillResultRow,
     WorkflowCompleteRow,
     WorkflowErrorRow,
     WorkflowStartRow,
@@ -66,6 +62,16 @@ __all__ = ["SpanSink"]
 
 #: run id, kind of span, and scope or call id
 _Place = tuple[str, str, str]
+
+
+class _Open(NamedTuple):
+    """A span that has not ended, the model if it is that of a run or a model call, and its start in nanoseconds."""
+
+    span: Span
+    model: str | None
+    begun: int
+
+
 #: events that are added to the run's span
 _NOTES = frozenset(kind.type for kind in KINDS.values() if kind.is_note)
 
@@ -101,10 +107,7 @@ class SpanSink:
         self._provider_name = provider_name
         self._content = content
         self._lock = ForkSafeLock(reentrant=True)  # ending a span calls an exporter, which may itself run an agent
-        self._open: dict[_Place, Span] = {}
-        #: when the model calls began, in nanoseconds
-        self._begun: dict[_Place, int] = {}
-        self._models: dict[_Place, str] = {}
+        self._open: dict[_Place, _Open] = {}
 
     def record(self, event: Event) -> None:
         """Exports the next event of a run. Raises `ValueError`, and exports nothing, if its timestamp is not a time."""
@@ -115,16 +118,14 @@ class SpanSink:
                 fields = event.row.fields()
                 export(self, event, fields if isinstance(fields, Mapping) else {})
             elif event.type in _NOTES:
-                self._run(event).add_event(f"kernai.{event.type}", timestamp=_nanoseconds(event))
+                self._run(event).span.add_event(f"kernai.{event.type}", timestamp=_nanoseconds(event))
 
     def close(self) -> None:
         """Ends all open spans."""
         with self._lock, ExitStack() as ending:
-            for span in self._open.values():
-                ending.callback(span.end)
+            for opened in self._open.values():
+                ending.callback(opened.span.end)
             self._open.clear()
-            self._models.clear()
-            self._begun.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -143,26 +144,24 @@ class SpanSink:
             "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "gen_ai.request.model": model,
             "kernai.run_id": event.run_id, "kernai.scope": event.scope, "kernai.task_id": event.task_id,
             "gen_ai.input.messages": self._messages([{"role": "user", "content": data.get("input")}]),
-        })
-        if isinstance(model, str):
-            self._models[place] = model
+        }, model)
 
-    def _run(self, event: Event) -> Span:
+    def _run(self, event: Event) -> _Open:
         """The span of the event's run; started now if the sink never got its `run_start`."""
         place = (event.run_id, "run", event.scope)
         if place not in self._open:
             self._start_run(event, {})
         return self._open[place]
 
-    def _around(self, event: Event) -> Span | None:
+    def _around(self, event: Event) -> _Open | None:
         """The parent of a run's span: the call, workflow or run that started it."""
         above = event.scope.rpartition("/")[0]
         places = [("call", event.scope), ("workflow", above), ("run", above)] if event.scope else []
         found = (self._open.get((event.run_id, kind, where)) for kind, where in places)
-        return next((span for span in found if span is not None), None)
+        return next(filter(None, found), None)
 
     def _end_run(self, event: Event, data: Mapping[str, Any]) -> None:
-        span = self._run(event)
+        span = self._run(event).span
         raw = data.get("usage")
         usage: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         _set(span, {
@@ -182,57 +181,50 @@ class SpanSink:
                 is_below = not scope or where.startswith(f"{scope}/")
                 # the call that started this run has the same scope as its id, and ends with its own event
                 if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
-                    ending.callback(self._open.pop(place).end, _nanoseconds(event))
-                    self._models.pop(place, None)
-                    self._begun.pop(place, None)
+                    ending.callback(self._open.pop(place).span.end, _nanoseconds(event))
 
     # ------------------------------------------------------------------------------------------------ calls
 
     def _start_chat(self, event: Event, _: Mapping[str, Any]) -> None:
         run = self._run(event)
-        model = self._models.get((event.run_id, "run", event.scope))
-        place = (event.run_id, "chat", event.scope)
-        if event.type == MessagesSentRow.type:
-            self._begun[place] = _nanoseconds(event)
-        self._start(place, f"chat {model}" if model else "chat", SpanKind.CLIENT, event, run, {
-            "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
-            "kernai.step": event.step, "gen_ai.input.messages": self._messages(event.row.fields()),
-        })
+        name = f"chat {run.model}" if run.model else "chat"
+        self._start((event.run_id, "chat", event.scope), name, SpanKind.CLIENT, event, run, {
+            **self._call_attributes(run.model), "kernai.step": event.step,
+            "gen_ai.input.messages": self._messages(event.row.fields()),
+        }, run.model)
 
     def _end_chat(self, event: Event, data: Mapping[str, Any]) -> None:
         place = (event.run_id, "chat", event.scope)
-        if place not in self._open:
+        is_whole = place in self._open
+        if not is_whole:
             self._start_chat(event, data)  # the request was recorded before the run was resumed
-        span = self._open.pop(place)
+        span, model, begun = self._open.pop(place)
         reason, beside = data.get("finish_reason"), data.get("metadata")
         answered = beside if isinstance(beside, Mapping) else {}
+        answered_by = _text(answered.get("model")) or data.get("model")
         _set(span, {
             **_tokens(data), "kernai.cost": data.get("cost"), "gen_ai.response.id": _text(answered.get("response_id")),
-            "gen_ai.response.model": _text(answered.get("model")) or data.get("model"),
+            "gen_ai.response.model": answered_by,
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("content")}]),
         })
         failed = (data.get("exception") or "cancelled") if event.type == ModelFailedRow.type else None
         if failed is not None:
             self._fail(span, failed, data)
-        self._measure(event, data, _text(answered.get("model")) or data.get("model"), failed)
-        span.end(_nanoseconds(event))
-
-    def _measure(self, event: Event, data: Mapping[str, Any], answered: str | None, failed: str | None) -> None:
-        """Records a model call's metrics. If its request was recorded before a resume, the duration is unknown."""
-        begun = self._begun.pop((event.run_id, "chat", event.scope), None)
-        model = self._models.get((event.run_id, "run", event.scope))
-        about = {
-            "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
-            "gen_ai.response.model": answered,
-        }
+        about = self._call_attributes(model) | {"gen_ai.response.model": answered_by}
         known = {name: value for name, value in about.items() if value is not None}
-        if begun is not None:
+        if is_whole:
             error = {} if failed is None else {"error.type": failed}
             self._duration.record((_nanoseconds(event) - begun) / 1e9, {**known, **error})
         for kind, name in (("input", "prompt_tokens"), ("output", "completion_tokens")):
             if data.get(name) is not None:
                 self._usage.record(data[name], {**known, "gen_ai.token.type": kind})
+        span.end(_nanoseconds(event))
+
+    def _call_attributes(self, model: str | None) -> dict[str, str | None]:
+        return {
+            "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
+        }
 
     def _start_call(self, event: Event, data: Mapping[str, Any]) -> None:
         is_skill = "skill" in data
@@ -247,7 +239,7 @@ class SpanSink:
     def _end_call(self, event: Event, data: Mapping[str, Any]) -> None:
         if _call(event, data) not in self._open:
             self._start_call(event, data)  # the call was refused, or started before the run was resumed
-        span = self._open.pop(_call(event, data))
+        span = self._open.pop(_call(event, data)).span
         if "error" in data:
             broken_off = next((word for word in ("interrupted", "not_run") if data.get(word)), "refused")
             self._fail(span, data.get("exception") or broken_off, data)
@@ -263,22 +255,23 @@ class SpanSink:
         })
 
     def _end_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
-        span = self._open.pop((event.run_id, "workflow", event.scope), None)
-        if span is not None:
+        opened = self._open.pop((event.run_id, "workflow", event.scope), None)
+        if opened is not None:
             if "error" in data:
-                self._fail(span, WorkflowErrorRow.type, data)
-            span.end(_nanoseconds(event))
+                self._fail(opened.span, WorkflowErrorRow.type, data)
+            opened.span.end(_nanoseconds(event))
 
     # ------------------------------------------------------------------------------------------------ spans
 
     def _start(
-        self, place: _Place, name: str, kind: SpanKind, event: Event, parent: Span | None, attributes: Mapping[str, Any]
+        self, place: _Place, name: str, kind: SpanKind, event: Event, parent: _Open | None,
+        attributes: Mapping[str, Any], model: Any = None,
     ) -> None:
-        around = None if parent is None else set_span_in_context(parent)  # None means the thread's current span
+        around = None if parent is None else set_span_in_context(parent.span)  # None means the thread's current span
         known = {key: value for key, value in attributes.items() if value is not None and value != ""}
-        self._open[place] = self._tracer.start_span(
-            name, around, kind=kind, attributes=known, start_time=_nanoseconds(event)
-        )
+        begun = _nanoseconds(event)
+        span = self._tracer.start_span(name, around, kind=kind, attributes=known, start_time=begun)
+        self._open[place] = _Open(span, _text(model), begun)
 
     def _fail(self, span: Span, kind: str, data: Mapping[str, Any]) -> None:
         """Marks the span as failed. The error's text may quote a message, so it counts as content."""
@@ -339,18 +332,13 @@ def _nanoseconds(event: Event) -> int:
 
 
 _EXPORTERS: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {
-    RunStartRow.type: SpanSink._start_run,
-    ResultRow.type: SpanSink._end_run,
-    MessagesSentRow.type: SpanSink._start_chat,
-    LlmResponseRow.type: SpanSink._end_chat,
-    ModelFailedRow.type: SpanSink._end_chat,
-    SkillExecuteRow.type: SpanSink._start_call,
-    ProtocolExecuteRow.type: SpanSink._start_call,
-    SkillResultRow.type: SpanSink._end_call,
-    SkillErrorRow.type: SpanSink._end_call,
-    ProtocolResultRow.type: SpanSink._end_call,
-    ProtocolErrorRow.type: SpanSink._end_call,
-    WorkflowStartRow.type: SpanSink._start_workflow,
-    WorkflowCompleteRow.type: SpanSink._end_workflow,
-    WorkflowErrorRow.type: SpanSink._end_workflow,
+    kind.type: export
+    for base, export in (
+        (RunStartRow, SpanSink._start_run), (ResultRow, SpanSink._end_run),
+        (MessagesSentRow, SpanSink._start_chat), ((LlmResponseRow, ModelFailedRow), SpanSink._end_chat),
+        (CallBegunRow, SpanSink._start_call), (CallEndedRow, SpanSink._end_call),
+        (WorkflowStartRow, SpanSink._start_workflow),
+        ((WorkflowCompleteRow, WorkflowErrorRow), SpanSink._end_workflow),
+    )
+    for kind in KINDS.values() if issubclass(kind, base)
 }
