@@ -319,6 +319,17 @@ def test_aligned_parts_cover_both_sequences_and_equal_parts_are_equal(
         assert (ours[each.a : each.a_end] == theirs[each.b : each.b_end]) == each.same
 
 
+@given(st.permutations("abcdefghij"))
+def test_as_many_as_possible_of_items_in_another_order_are_matched(ours: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diff_command, "MOST_MATCHED", 0)
+        stretches = list(diff_command.aligned(ours, sorted(ours)))
+    longest: dict[str, int] = {}  # of the increasing sequences that end with each item
+    for one in ours:
+        longest[one] = 1 + max((longest[before] for before in longest if before < one), default=0)
+    assert sum(each.a_end - each.a for each in stretches if each.same) == max(longest.values())
+
+
 def test_request_ids_in_errors_are_ignored(tmp_path: Path) -> None:
     def run(number: int) -> str:
         event = {"event": "result", "data": {"error": f"openai: 500 (request id req_{number}); try later"}}

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -241,6 +242,24 @@ def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest
     monkeypatch.setattr(sys, "stderr", Broken())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert main(["prase"]) == 2
+
+
+def test_a_sigterm_that_arrives_while_an_object_is_freed_ends_the_program_afterwards(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    class Stdout(io.StringIO):
+        def write(self, text: str) -> int:
+            Freed()
+            return super().write(text)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "stdout", Stdout())
+    assert main(["--version"]) == 143
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.process
