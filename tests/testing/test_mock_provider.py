@@ -34,8 +34,12 @@ def test_texts_are_answers_in_order_and_the_last_repeats() -> None:
 
 def test_a_script_names_calls_by_number() -> None:
     assert answers(MockProvider("old").respond_with_script({1: "b", 0: "a"}), 3) == ["a", "b", "b"]
-    with pytest.raises(ValueError, match=r"\[0, 2\]"):
-        MockProvider().respond_with_script({0: "a", 2: "c"})
+    mock = MockProvider("old")
+    mistakes: list[Any] = [{0: "a", 2: "c"}, {0: "a", "1": "b"}, {0: 5}]
+    for script in mistakes:
+        with pytest.raises((ValueError, TypeError), match=r"got \[0, 2\]|got \[0, '1'\]|got int"):
+            mock.respond_with_script(script)
+    assert ask(mock).content == "old"
 
 
 def test_a_function_answers_what_it_is_asked() -> None:
@@ -137,7 +141,7 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
     (lambda: ask(MAKE().on_call(lambda *_: 5)), TypeError, "must give text or an LlmResponse, got int"),
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
     (lambda: MAKE(chunk_size="1"), ValueError, "chunk_size"),
-    (lambda: MAKE().respond_with_script({0: 1}), TypeError, "int"),
+    (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must give a dict, .*, got None"),
     (lambda: MAKE().on_call("a"), TypeError, "on_call"),
     (lambda: MAKE().fail_on_step(0, "boom"), TypeError, "error"),
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 import kernai
 from kernai import Media
 from kernai.events import KINDS
+from kernai.viewer import FollowServer, records, render_page, write_page
 from kernai.viewer import page as page_module
-from kernai.viewer import records, render_page
 from kernai.viewer.feed import SHOWN, Tail
 from kernai.viewer.page import kinds
 from kernai.viewer.records import MOST_PARTS, Records, Thumbnails, outline, picture_type
@@ -135,6 +136,22 @@ def test_the_page_knows_the_same_kinds_as_the_table_of_events() -> None:
     assert {name for name, kind in kinds().items() if kind.get("of_call")} == {
         "approval_requested", "approval_given", "in_flight", "trusted_values",
         "untrusted_value"}
+
+
+ANYTHING: Any = 5
+WRONG = [
+    (lambda: render_page([], title=ANYTHING), TypeError, "title must be text, got int"),
+    (lambda: render_page([], title="x", media=[ANYTHING]), TypeError, "media must be a list of Media, got int in it"),
+    (lambda: write_page("x.html", ANYTHING), TypeError, "page must be text, as render_page returns it, got int"),
+    (lambda: FollowServer("x", title=ANYTHING), TypeError, "title must be text, got int"),
+    (lambda: FollowServer("x", port=70_000), ValueError, "port must be a number from 0 to 65535, got 70000"),
+]
+
+
+@pytest.mark.parametrize("call, error, message", WRONG)
+def test_a_wrong_argument_is_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_an_entry_that_is_not_a_mapping_is_an_error_that_names_it() -> None:

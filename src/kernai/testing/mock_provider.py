@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernai._util.api import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
@@ -73,21 +73,17 @@ class MockProvider(NotCopied, Provider):
 
     def respond_with(self, *texts: str | LlmResponse) -> Self:
         """Adds answers to those set before. The last one repeats."""
-        for text in texts:
-            if not isinstance(text, (str, LlmResponse)):
-                hint = ": write MockProvider(*texts)" if isinstance(text, (list, tuple)) else ""
-                raise TypeError(f"the answers of MockProvider are texts, got {type(text).__name__}{hint}")
         with self._lock:
-            self._texts.extend(texts)
+            self._texts += _checked(texts)
         return self
 
     def respond_with_script(self, script: Mapping[int, str | LlmResponse]) -> Self:
         """Sets the answers by call number, replacing those set before. The numbers must run from 0 without gaps."""
-        if sorted(script) != list(range(len(script))):
-            raise ValueError(f"the script's numbers must run from 0 without gaps, got {sorted(script)}")
+        if set(script) != set(range(len(script))):
+            raise ValueError(f"the script's numbers must run from 0 without gaps, got {list(script)}")
         with self._lock:
-            self._texts = []
-        return self.respond_with(*(script[at] for at in sorted(script)))
+            self._texts = _checked([script[at] for at in range(len(script))])
+        return self
 
     def on_call(self, answer: Answer) -> Self:
         """Answers with ``answer(messages, model)`` instead of texts."""
@@ -202,7 +198,9 @@ class MockProvider(NotCopied, Provider):
             show = getattr(on_chunk, "block", None)
             if show is not None:
                 self._stream(block.content, partial(show, number, block.type, block.name))
-        usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}
+        usage: object = counter(messages, content) if counter is not None else {}
+        if not isinstance(usage, Mapping):
+            raise TypeError(f"the token counter must give a dict, such as {{'prompt_tokens': 3}}, got {usage!r}")
         return replace(response, **usage)
 
     def _stream(self, text: str, on_chunk: Callable[[str], object]) -> None:
@@ -217,6 +215,14 @@ class MockProvider(NotCopied, Provider):
             )
         self._given += 1
         return self._texts[self._given - 1]
+
+
+def _checked(answers: Iterable[str | LlmResponse]) -> list[str | LlmResponse]:
+    for answer in answers:
+        if not isinstance(answer, (str, LlmResponse)):
+            hint = ": write MockProvider(*texts)" if isinstance(answer, (list, tuple)) else ""
+            raise TypeError(f"the answers of MockProvider are texts, got {type(answer).__name__}{hint}")
+    return list(answers)
 
 
 def _native(response: LlmResponse, tools: Tools) -> LlmResponse:

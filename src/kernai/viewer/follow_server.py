@@ -33,7 +33,7 @@ TIMEOUT = 30.0
 GRACE = 1.0
 #: connections without the token; any program on this machine can open them, so beyond this number the oldest is closed
 MOST_STRANGERS = 64
-_HTTP_PORT = 80
+_HTTP_PORT, _LAST_PORT = 80, 65_535
 
 
 class FollowServer:
@@ -51,7 +51,9 @@ class FollowServer:
         title: str | None = None,
         media_folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.path = os.fspath(path)
+        if not isinstance(port, int) or not 0 <= port <= _LAST_PORT:
+            raise ValueError(f"port must be a number from 0 to {_LAST_PORT}, got {port!r}")
+        self.path = os.fsdecode(path)
         shown = os.path.basename(self.path) if title is None else title  # noqa: PTH119 - `path` is a str
         self._server = _Server(port, live_page(shown, "events"), Feed(path, media_folder))
 

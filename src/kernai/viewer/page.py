@@ -77,6 +77,8 @@ def policy(*, connects: bool = False) -> str:
 
 
 def _page(title: str, data: str, *, connects: bool = False) -> str:
+    if not isinstance(title, str):
+        raise TypeError(f"title must be text, got {type(title).__name__}")
     page, style, script = _assets()
     parts = {
         "policy": policy(connects=connects),
@@ -127,7 +129,9 @@ def write_page(path: str | os.PathLike[str], page: str) -> None:
     Replaces an empty file or an earlier page. Raises `KernaiError` for any other existing file, and `OSError` if the
     file cannot be written.
     """
-    target = os.fspath(path)
+    if not isinstance(page, str):
+        raise TypeError(f"page must be text, as render_page returns it, got {type(page).__name__}")
+    target = os.fsdecode(path)
     if os.path.exists(target):  # noqa: PTH110 - `target` is a str
         file = open_regular(target, follow_links=True)
         if file is None:

@@ -171,6 +171,8 @@ class Thumbnails:
 
 
 def _held(media: Media) -> bytes | None:
+    if not isinstance(media, Media):
+        raise TypeError(f"media must be a list of Media, got {type(media).__name__} in it")
     return media.data if isinstance(media.data, bytes) else media.payload
 
 
