@@ -13,6 +13,7 @@ from kernai.errors import ReplayDivergenceError, error_text
 from kernai.recording.recorder import Recorder, Sink
 from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
+from kernai.testing.mock_provider import MockProvider
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media
 from kernai.values.message import Message
@@ -219,7 +220,7 @@ def check_sink(
 
         def record(number: int) -> None:
             for step in range(_EVENTS_EACH):
-                sink.record(_event(events.FinalRow("x" * 200), step, str(number)))
+                sink.record(events.Event("final", "x" * 200, step, run_id=str(number)))
 
         failures = at_once(record, _THREADS)
         holds(not failures, f"record raised {failures[:1]}")
@@ -233,26 +234,12 @@ def check_sink(
 
 
 def _a_run(run_id: str) -> list[events.Event]:
-    system, user = {"role": "system", "content": "Work."}, {"role": "user", "content": "Go."}
-    sent = [system, user]
-    more = [system, user, {"role": "assistant", "content": "…"}, {"role": "user", "content": "result"}]
-    rows: list[tuple[events.Row, str]] = [
-        (events.RunStartRow(run_id, "Go.", [], "m", None, {}), ""),
-        (events.MessagesSentRow(sent), ""),
-        (events.LlmResponseRow("…", 1, None, None, None, "stop", {}), ""),
-        (events.RunStartRow(run_id, "x", [], "m", "helper", {}), "0.0"),
-        (events.MessagesSentRow(sent), "0.0"),
-        (events.ResultRow("helped", "final", 1, {}, None), "0.0"),
-        (events.MessagesSentRow(more), ""),
-        (events.FinalRow("done"), ""),
-        (events.ResultRow("done", "final", 2, {}, None), ""),
-    ]
-    return [_event(row, step, run_id, scope) for step, (row, scope) in enumerate(rows)]
-
-
-def _event(row: events.Row, step: int, run_id: str, scope: str = "") -> events.Event:
-    row.place, row.at = (step, int(bool(scope)), None, scope, run_id, None), 1.0
-    return events.Event.of(row)
+    """The events of a run with a sub-agent."""
+    helper = Agent(instructions="Help.", provider=MockProvider("<final>helped</final>")).as_skill("helper", "Helps.")
+    mock = MockProvider('… <command name="helper">x</command>', "<final>done</final>")
+    recorder = Recorder()
+    execute(Agent(instructions="Work.", skills=[helper]), "Go.", provider=mock, recorder=recorder, run_id=run_id)
+    return recorder.entries
 
 
 def _odd_events() -> list[events.Event]:
@@ -263,4 +250,4 @@ def _odd_events() -> list[events.Event]:
         None, "", "é\ud800\n\u2028\x00", {"nan": float("nan"), "long": 10**30, 1: {"a", "b"}}, deep, b"bytes",
         {"text": "x" * 100_000}, object, ValueError("an exception"),
     ]
-    return [_event(events.ProgressRow("0.0", data), 0, "odd") for data in odd]
+    return [events.Event("progress", {"call_id": "0.0", "data": data}, 0, run_id="odd") for data in odd]
