@@ -60,13 +60,6 @@ def test_an_impossible_path_is_refused_at_the_start(tmp_path: Path) -> None:
         Recording(str(tmp_path / "file" / "run.json"), MediaStore())
 
 
-def test_an_empty_file_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("")
-    with Recording(str(tmp_path / "run.json"), MediaStore()):
-        pass
-    assert (tmp_path / "run.json").read_text() == "[]\n"
-
-
 def test_a_failed_run_reports_its_incomplete_recording_too(here: Here, tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()

@@ -92,16 +92,23 @@ FAULTY = {
     "a module's missing package": ("import no_such_package\n", "agent:a", "/agent.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
     "null bytes": ("x = '\0'\n", "agent.py", "agent.py"),
 }  # fmt: skip
+NO_AGENT = {
+    "none": ("x = 1", "agent.py", "agent.py holds no agent"),
+    "several": (ECHO + "\nbob = agent.replace(name='b'); eve = agent; del agent", "agent.py", "agent.py holds several agents: bob, eve"),
+    "no such name": (ECHO, "agent.py:bob", "agent.py:bob: no 'bob'"),
+    "something else": (ECHO, "agent.py:answer", "agent.py:answer: 'answer' must be an Agent, got function"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("source, target, error", FAULTY.values(), ids=FAULTY.keys())
-def test_a_faulty_agent_file_is_reported_with_its_line_and_the_reason(
-    here: Here, tmp_path: Path, source: str, target: str, error: str
-) -> None:
+@pytest.mark.parametrize("name", [*FAULTY, *NO_AGENT])
+def test_a_file_that_is_faulty_or_without_the_agent_is_reported_with_the_reason(here: Here, tmp_path: Path, name: str) -> None:
+    source, target, error = (FAULTY | NO_AGENT)[name]
     write(tmp_path, "agent.py", source)
     done = here("run", target, "x", cwd=tmp_path)
-    assert done.returncode == 1
-    assert error in error_lines(done.stderr)[0]
+    found, hint = error_lines(done.stderr)
+    assert done.returncode == (1 if name in FAULTY else 2)
+    assert error in found
+    assert hint.startswith("hint: ")
 
 
 def test_the_hint_for_a_file_with_relative_imports_is_to_give_its_module(here: Here, tmp_path: Path) -> None:
@@ -136,27 +143,6 @@ def test_a_silent_vendor_is_not_waited_for_beyond_the_timeout_of_the_run(here: H
         done = here("run", "agent.py", "x", "-q", "--model", "ollama/m", "--timeout", "0.3", cwd=tmp_path, env=env)
     assert done.returncode == 1
     assert error_lines(done.stderr) == ["kernai: error: timeout=0.3 s has passed", "hint: --timeout allows more"]
-
-
-NO_AGENT = {
-    "none": ("x = 1", "a.py", "a.py holds no agent"),
-    "several": (ECHO + "\nbob = agent.replace(name='b'); eve = agent; del agent", "a.py", "a.py holds several agents: bob, eve"),
-    "no such name": (ECHO, "a.py:bob", "a.py:bob: no 'bob'"),
-    "something else": (ECHO, "a.py:answer", "a.py:answer: 'answer' must be an Agent, got function"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("source, target, error", NO_AGENT.values(), ids=NO_AGENT.keys())
-def test_a_file_without_the_agent_is_a_usage_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str, target: str, error: str
-) -> None:
-    write(tmp_path, "a.py", source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["run", target, "x"]) == 2
-    found, hint = error_lines(capsys.readouterr().err)
-    assert found == f"kernai: error: {error}"
-    assert hint.startswith("hint: ")
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",), ("--quiet", "-"), ("-", "--max-steps", "3")])

@@ -342,9 +342,14 @@ class ChatSession:
             if isinstance(failure, BrokenPipeError):
                 raise failure
             view.end_line()
-        result = _result(events)
+        result: Result[Any] | None = None
+        with suppress(KernaiError):  # it has no result if it was interrupted before it began
+            result = events.result
         if result is not None:
-            self._remember(result)
+            new = result.messages[len(self._history):]
+            if self.kept is not None or result.ok or any(message.role == "assistant" for message in new):
+                self._history = result.messages
+                self._attached.clear()
             if self.verbose:
                 output.note(summary(result, time.monotonic() - started))
         if isinstance(failure, StoreNeededError):
@@ -371,12 +376,6 @@ class ChatSession:
                 INTERRUPTS.look()
         return failure
 
-    def _remember(self, result: Result[Any]) -> None:
-        new = result.messages[len(self._history):]
-        if self.kept is not None or result.ok or any(message.role == "assistant" for message in new):
-            self._history = result.messages
-            self._attached.clear()
-
     def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
         if result is not None and result.pending:
             self._ask("approvals", result.pending)
@@ -387,14 +386,6 @@ class ChatSession:
             raise failure_of(result) from result.error
         elif not view.said:
             output.note("(an empty answer)")
-
-
-def _result(events: RunStream) -> Result[Any] | None:
-    """The turn's result; None if it was interrupted before it began."""
-    try:
-        return events.result
-    except KernaiError:
-        return None
 
 
 COMMANDS = {"chat": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from kernai import events
 from kernai.command_line import output
-from kernai.command_line.output import NO, OK, CommandError
+from kernai.command_line.output import NO, OK, CommandError, count
 from kernai.command_line.program import Command
 from kernai.command_line.recording import FORMS, Source, sources
 from kernai.terminal_text import one_line
@@ -55,7 +55,7 @@ def run(options: Namespace) -> int:
         recorded = one.events()
         counting = without_dropped(recorded)
         if len(counting) < len(recorded):
-            left_out = _events(len(recorded) - len(counting))
+            left_out = count(len(recorded) - len(counting), "event")
             output.note(f"note: {one} was resumed; {left_out} about this are not compared")
         sides.append(scopes_of(counting))
     compared = compare(*sides)
@@ -66,7 +66,7 @@ def run(options: Namespace) -> int:
         scopes = [one._asdict() | {"differences": [each._asdict() for each in one.differences]} for one in compared]
         output.write_json({"same": same, "a": str(named[0]), "b": str(named[1]), "scopes": scopes})
     elif same:
-        output.write(f"the same: {_events(sum(one.same for one in compared))}")
+        output.write(f"the same: {count(sum(one.same for one in compared), 'event')}")
     else:
         _show(named, compared)
     return OK if same else NO
@@ -91,14 +91,10 @@ def _show(named: list[Source], compared: list[Compared]) -> None:
                 output.write(line, _STYLES.get(line[0]))
     output.write()
     for one, name in zip(compared, names, strict=True):
-        counts = f"{_events(one.same)} the same"
+        counts = f"{count(one.same, 'event')} the same"
         if one.differences:
             counts += f", {one.only_a} only in A, {one.only_b} only in B"
         output.write(f"{name:<20} {counts}", "yellow" if one.differences else "dim")
-
-
-def _events(count: int) -> str:
-    return f"{count:,} event{'' if count == 1 else 's'}"
 
 
 # --------------------------------------------------------------------------------------------------- recorded scopes
@@ -138,15 +134,15 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
     """
     numbers: dict[str, int] = {}
     begun: set[str] = set()
-    count = 0
+    runs = 0
     found: dict[Place, list[Entry]] = {}
     sent: dict[Place, list[Any]] = {}
     for event in recorded:
         run_id, scope, data = str(event.get("run_id")), str(event.get("scope") or ""), event.get("data")
         begins = event["event"] == events.RunStartRow.type and not scope
         if run_id not in numbers or (begins and run_id in begun):
-            count += 1
-            numbers[run_id] = count
+            runs += 1
+            numbers[run_id] = runs
             begun.discard(run_id)
         if begins:
             begun.add(run_id)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from kernai import events
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError
+from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError, count
 from kernai.command_line.recording import Recording
 from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
@@ -29,6 +29,15 @@ _IN_FLIGHT = {"retry": "it is called again", "skip": "its outcome stays unknown"
 _VERBOSE_WIDTH = 2000
 _WHITE_SPACE = " \t\r\n"
 
+
+def _decided(row: events.ApprovalGivenRow) -> Line:
+    if row.decision == {"woken": True}:
+        return "dim", f"call {row.call_id} is woken: nobody decided in time", ""
+    word = "refused" if row.decision is False or isinstance(row.decision, str) else "approved"
+    head = f"call {row.call_id} {word}{f' by {row.by}' if row.by else ''}"
+    return ("dim", head, "") if isinstance(row.decision, bool) else ("dim", f"{head}:", row.decision)
+
+
 _STEPS: Lines = {
     events.MessagesSentRow: lambda row: ("dim", f"step {row.place[0]}", ""),
     events.RunResumedRow: lambda row: ("dim", f"the run continues after event {row.from_seq}", ""),
@@ -42,7 +51,7 @@ _CALLS: Lines = {
     events.ProtocolErrorRow: lambda row: ("yellow", f"error of {row.protocol}:", row.error),
     events.BuiltinResultRow: lambda row: ("dim", f"the model asked for {row.command}", ""),
     events.BuiltinErrorRow: lambda row: ("yellow", row.error, ""),
-    events.WorkflowStartRow: lambda row: ("dim", f"a workflow of {_count(len(row.tasks), 'task')}", ""),
+    events.WorkflowStartRow: lambda row: ("dim", f"a workflow of {count(len(row.tasks), 'task')}", ""),
     events.WorkflowErrorRow: lambda row: ("yellow", "the workflow failed:", row.error),
     events.TaskStartRow: lambda row: ("dim", f"task {row.task_id}:", row.input),
     events.TaskCompleteRow: lambda row: ("dim", f"task {row.task_id} done{_took(row)}:", row.result),
@@ -63,7 +72,7 @@ _CALLS: Lines = {
     events.NoBlocksStallRow: lambda _: ("yellow", "the response held no block; corrected", ""),
     events.ModelWaitingRow: lambda row: ("yellow", f"asks the model again in {row.seconds:.1f} s:", row.reason),
     events.ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
-    events.ApprovalGivenRow: lambda row: ("dim", f"call {row.call_id} {_decided(row)}", _why(row.decision)),
+    events.ApprovalGivenRow: _decided,
     events.InFlightRow: lambda row: (
         "yellow", f"call {row.call_id} was interrupted; {_IN_FLIGHT.get(row.decision, row.decision)}", ""
     ),
@@ -224,14 +233,14 @@ class PipedTurn(Narrator):
 def summary(result: Result[Any], seconds: float) -> str:
     """One line about how a run ended and what it used. A run that waits has the status that `kernai runs` shows."""
     ended = WAITING if result.pending else result.stop_reason
-    return f"{ended}: {_count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
+    return f"{ended}: {count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
 
 
 def used(usage: Usage) -> str:
     """``2 model calls, 345 tokens, $0.0012``, without what is unknown."""
-    parts = [_count(usage.model_calls, "model call")]
+    parts = [count(usage.model_calls, "model call")]
     if usage.total_tokens is not None:
-        parts.append(_count(usage.total_tokens, "token"))
+        parts.append(count(usage.total_tokens, "token"))
     if usage.cost is not None:
         parts.append(f"${usage.cost:.4f}")
     return ", ".join(parts)
@@ -241,24 +250,8 @@ def _took(row: Any) -> str:
     return f" ({row.duration_ms} ms)"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _decided(row: Any) -> str:
-    """The decision in words, who made it, and a colon if the text or data of the decision follows."""
-    if row.decision == {"woken": True}:
-        return "is woken: nobody decided in time"
-    word = "refused" if row.decision is False or isinstance(row.decision, str) else "approved"
-    return f"{word}{f' by {row.by}' if row.by else ''}{'' if isinstance(row.decision, bool) else ':'}"
-
-
-def _why(decision: Any) -> object:
-    return "" if isinstance(decision, bool) or decision == {"woken": True} else decision
-
-
 def _answered(row: Any) -> str:
-    tokens = "" if row.total_tokens is None else f", {_count(row.total_tokens, 'token')}"
+    tokens = "" if row.total_tokens is None else f", {count(row.total_tokens, 'token')}"
     return f"the model answered in {row.latency_ms / 1000:.1f} s{tokens}"
 
 

@@ -77,6 +77,11 @@ def described(error: BaseException) -> str:
     return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
+def count(number: int, noun: str) -> str:
+    """``1 step``, ``2,000 steps``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 # ---------------------------------------------------------------------------------------------------------- streams
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}

@@ -107,7 +107,13 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
         output.write(f"kernai {__version__}")
     elif first in SUMMARIES:
-        return _run_command(first, rest, debug=debug)
+        command, parser = command_of(first)
+        try:
+            options = parser.parse(rest)
+        except SystemExit:  # after --help
+            return OK
+        options.debug = debug
+        return command.run(options)
     elif first.startswith("-"):
         raise CommandError(f"unknown option {first}", "options of a command come after it: kernai COMMAND --help")
     else:
@@ -115,16 +121,6 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         hint = f"did you mean `kernai {close}`?" if close else f"there are {', '.join(SUMMARIES)}"
         raise CommandError(f"unknown command {first!r}", hint)
     return OK
-
-
-def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
-    command, parser = command_of(name)
-    try:
-        options = parser.parse(arguments)
-    except SystemExit:  # after --help
-        return OK
-    options.debug = debug
-    return command.run(options)
 
 
 def command_of(name: str) -> tuple[Command, Parser]:

@@ -175,10 +175,7 @@ def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
                     for name, one in skill.inputs.items()
                 ],
                 "schema": skill.schema(),
-                "requires": list(skill.requires),
-                "produces": list(skill.produces),
-                "credentials": list(skill.credentials),
-                "settings": list(skill.settings),
+                **{name: list(getattr(skill, name)) for name in ("requires", "produces", "credentials", "settings")},
                 "async": skill.is_async,
                 "registered": registered,
                 "listed": skill in listed,
