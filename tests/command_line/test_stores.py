@@ -327,6 +327,18 @@ def test_an_error_with_a_store_is_one_line_and_a_hint(
     assert not (paused / "no.db").exists()
 
 
+@pytest.mark.parametrize("command", ["resume", "chat"])
+def test_a_run_that_another_process_works_on_is_left_to_it(here: Here, paused: Path, command: str) -> None:
+    words = ("runs.db", "r42") if command == "resume" else ("--store", "runs.db", "--run-id", "r42")
+    with SqliteStore(paused / "runs.db") as store:
+        store.claim("r42", "the night shift", 60)
+        done = here(command, "clerk.py", *words, "-q", cwd=paused)
+    assert (done.returncode, done.stdout) == (1, "")
+    error, hint = error_lines(done.stderr)
+    assert error.startswith("kernai: error: run 'r42' is being worked on by the night shift, since 20")
+    assert hint.startswith("hint: let it finish, or ask it to stop: `kernai cancel STORE RUN`")
+
+
 def test_a_decision_made_right_after_another_is_refused(here: Here, paused: Path) -> None:
     another = "\nimport kernai\nkernai.resume(agent, 'r42', store=kernai.SqliteStore('runs.db'), approvals={'1.0': True})\n"
     write(paused, "late.py", CLERK + another)  # decides after the program has read the run and before it continues

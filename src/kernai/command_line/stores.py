@@ -16,7 +16,14 @@ from kernai._util.api import closest
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
 from kernai.durable.store import Entry, RunInfo, check_run_id
-from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError, error_text
+from kernai.errors import (
+    InFlightError,
+    KernaiError,
+    ReplayDivergenceError,
+    RunBusyError,
+    RunConflictError,
+    error_text,
+)
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
 from kernai.values.result import StopReason
@@ -180,10 +187,13 @@ def continuing(
             f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})",
             f"`{replay}` shows where; {another}", NO,
         ) from error
+    except RunBusyError as error:
+        hint = "let it finish, or ask it to stop: `kernai cancel STORE RUN`; the run can be continued after that"
+        message = f"run {error.run_id!r} is being worked on by {error.holder}, since {error.since}"
+        raise CommandError(message, hint, NO) from error
     except RunConflictError as error:
-        raise CommandError(
-            "another process has continued the run, so this one has stopped", f"`{again}` continues after it", NO
-        ) from error
+        hint = "start again to continue after it" if again is None else f"`{again}` continues after it"
+        raise CommandError("another process has continued the run, so this one has stopped", hint, NO) from error
     except BaseException as error:
         if again is not None:
             in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
