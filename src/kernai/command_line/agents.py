@@ -38,7 +38,9 @@ WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --ba
 def add_agent_arguments(parser: ArgumentParser) -> None:
     """Adds AGENT, and ``--system`` and ``--skills``, which define an ad-hoc agent instead."""
     parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; the code is executed")
-    parser.add_argument("--system", metavar="TEXT", help="instructions for an ad-hoc agent, instead of AGENT")
+    parser.add_argument(
+        "--system", metavar="TEXT", type="text", help="instructions for an ad-hoc agent, instead of AGENT"
+    )
     parser.add_argument(
         "--skills", metavar="FILE", action="append", default=[],
         help="a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable",

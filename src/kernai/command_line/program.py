@@ -227,6 +227,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.register("type", "text", _text)
 
     def parse(self, arguments: list[str]) -> Namespace:
         """Parses the arguments. A misspelled option is the first error reported, with a suggestion."""
@@ -242,6 +243,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises `CommandError` instead of printing the usage and exiting."""
         raise CommandError(message, f"`{self.prog} --help` lists the arguments")
+
+
+def _text(given: str) -> str:
+    """The argparse type ``text``, for what a model or a person will read. A file's name may be any bytes."""
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError as error:  # Python decodes invalid bytes as lone surrogates
+        wrong = f"character {error.start} is not valid in the terminal's encoding"
+        raise argparse.ArgumentTypeError(wrong) from error
+    return given
 
 
 def number(kind: Callable[[str], float], least: float, most: float = math.inf) -> Callable[[str], float]:

@@ -118,11 +118,11 @@ def _add_resume_arguments(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("decisions", note)
     group.add_argument("--approve", metavar="CALL", action="append", default=[], help="approve this call; repeatable")
     group.add_argument(
-        "--refuse", metavar="CALL[=WHY]", action="append", default=[],
+        "--refuse", metavar="CALL[=WHY]", action="append", default=[], type="text",
         help="refuse this call, and give the model the reason WHY; repeatable",
     )
     stores.add_by_option(group)
-    parser.add_argument("--input", metavar="TEXT", help="the user's next message; - reads stdin")
+    parser.add_argument("--input", metavar="TEXT", type="text", help="the user's next message; - reads stdin")
     parser.add_argument(
         "--in-flight", choices=IN_FLIGHT, default="fail",
         help="what to do with calls that were interrupted (default: fail)",

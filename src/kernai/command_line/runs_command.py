@@ -119,7 +119,7 @@ def _show(runs: list[dict[str, Any]]) -> None:
 def _add_approve_arguments(parser: ArgumentParser) -> None:
     stores.add_run_arguments(parser)
     parser.add_argument("call", metavar="CALL", help="the call's id")
-    parser.add_argument("--no", metavar="REASON", help="refuse the call, and give the model this reason")
+    parser.add_argument("--no", metavar="REASON", type="text", help="refuse the call, and give the model this reason")
     stores.add_by_option(parser)
 
 
@@ -145,7 +145,9 @@ def _approve(options: Namespace) -> int:
 
 def _add_cancel_arguments(parser: ArgumentParser) -> None:
     stores.add_run_arguments(parser)
-    parser.add_argument("--reason", metavar="TEXT", default="", help="reason for the cancellation, for the recording")
+    parser.add_argument(
+        "--reason", metavar="TEXT", default="", type="text", help="reason for the cancellation, for the recording"
+    )
 
 
 def _cancel(options: Namespace) -> int:

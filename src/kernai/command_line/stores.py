@@ -226,5 +226,6 @@ def add_store_argument(parser: ArgumentParser) -> None:
 def add_by_option(parser: argparse._ActionsContainer) -> None:
     """Adds ``--by``."""
     parser.add_argument(
-        "--by", metavar="NAME", help="who made the decision, for the recording (default: your login name)"
+        "--by", metavar="NAME", type="text",
+        help="who made the decision, for the recording (default: your login name)",
     )
