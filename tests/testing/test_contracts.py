@@ -256,7 +256,16 @@ def test_too_few(mock_model):
 def test_fails_and_says_nothing_of_answers(mock_model):
     mock_model("<final>1</final>")
     assert 1 == 2
-""", passed=2, failed=2, errors=1)
+
+@pytest.mark.xfail
+def test_fails_as_expected(mock_model):
+    mock_model("<final>1</final>")
+    assert 1 == 2
+
+def test_is_skipped(mock_model):
+    mock_model("<final>1</final>")
+    pytest.skip("not today")
+""", passed=2, failed=2, errors=1, xfailed=1, skipped=1)
     assert "1 of the 2 answers of MockProvider were not asked for, the first is '<final>2</final>'" in report
     assert """The last message was: '<block type="result" name="look">seen</block>'""" in report
 

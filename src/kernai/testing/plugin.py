@@ -28,7 +28,7 @@ from kernai.values.message import INPUT_PARTS, Message, as_parts
 from kernai.values.result import Result
 
 LONGEST_SHOWN = 100
-_FAILED = pytest.StashKey[bool]()
+_PASSED = pytest.StashKey[bool]()
 #: the test that uses each recording
 _USED_BY = pytest.StashKey[dict[Path, str]]()
 
@@ -59,17 +59,17 @@ def mock_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., MockPro
         return made[-1]
 
     yield make
-    if not request.node.stash.get(_FAILED, default=False):  # a failed test has reported what is wrong already
+    if request.node.stash.get(_PASSED, default=False):  # otherwise the report says already why not
         for one in made:
             one.check()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Remembers whether a test has failed."""
+    """Remembers whether a test has passed: it has not failed, not even as expected, and was not skipped."""
     report = yield
     if call.when == "call":
-        item.stash[_FAILED] = report.failed
+        item.stash[_PASSED] = report.passed
     return report
 
 
