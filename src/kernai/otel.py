@@ -286,7 +286,7 @@ class SpanSink:
         if not self._content or isinstance(messages, str) or not isinstance(messages, Sequence):
             return None
         return dumps([
-            {"role": one.get("role"), "parts": [_part(part) for part in _parts(one.get("content"))]}
+            {"role": one.get("role"), "parts": _parts(one.get("content"))}
             for one in messages if isinstance(one, Mapping)
         ])
 
@@ -313,12 +313,9 @@ def _set(span: Span, attributes: Mapping[str, Any]) -> None:
 
 
 def _parts(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else [content]
-
-
-def _part(part: Any) -> Any:
-    """Text, or a media reference as recorded."""
-    return {"type": "text", "content": part} if isinstance(part, str) else part
+    """Texts, and media references as recorded."""
+    parts = content if isinstance(content, list) else [content]
+    return [{"type": "text", "content": one} if isinstance(one, str) else one for one in parts]
 
 
 def _nanoseconds(event: Event) -> int:

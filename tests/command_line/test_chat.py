@@ -160,20 +160,6 @@ def gate() -> Iterator[Gate]:
 
 
 @pytest.mark.process
-def test_an_answer_is_shown_while_it_is_streamed(tmp_path: Path, gate: Gate) -> None:
-    with (
-        WireServer([OLLAMA.answer("first ", "second ", "third").trickle(gate)]) as server,
-        Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal,
-    ):
-        terminal.talk("> ", "go\r", "first")
-        gate.allow()
-        terminal.until(" second")
-        gate.set()
-        terminal.talk(" third\n> ", CTRL_D)
-        assert terminal.end() == 0
-
-
-@pytest.mark.process
 def test_quiet_shows_no_greeting(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with Terminal(["chat", "agent.py", "-q"], tmp_path, environment()) as terminal:

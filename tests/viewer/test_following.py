@@ -149,15 +149,6 @@ def test_a_second_run_with_the_same_id_is_shown_as_another_run(followed: Followe
     expect(page.locator("#conversation .turn.user")).to_have_count(2)
 
 
-def test_a_file_that_starts_over_is_shown_from_its_beginning(followed: Followed, new_page: NewPage) -> None:
-    followed.write(long(50))
-    page = new_page(followed.server.url)
-    expect(page.locator("#head")).to_contain_text("51 events")
-    followed.path.write_text(lines(small().entries), encoding="ascii")
-    expect(page.locator("#head")).to_contain_text("6 events")
-    expect(page.locator("#tree .row.run .name")).to_have_text(["librarian"])
-
-
 def test_nothing_is_left_of_a_run_that_is_replaced_by_another(followed: Followed, new_page: NewPage) -> None:
     def entries_of(name: str) -> list[dict[str, Any]]:
         return Script().add("run_start", {"agent": name, "input": f"I am {name}."}).add("final", name).entries

@@ -373,13 +373,6 @@ def test_a_link_to_a_recording_is_followed(path: Path) -> None:
     assert events(Tail(path).read()) == ["a"]
 
 
-def test_a_partial_last_line_is_read_once_it_is_complete(path: Path) -> None:
-    tail = Tail(path)
-    for piece, expected in (('{"event":', []), (' "a"}', []), ("\n", ["a"])):
-        append(path, piece)
-        assert events(tail.read()) == expected
-
-
 @given(st.lists(st.integers(1, 40), max_size=12))
 def test_however_the_file_grows_each_line_is_read_once(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
     path = tmp_path_factory.mktemp("tail") / "run.jsonl"

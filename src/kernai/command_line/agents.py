@@ -18,7 +18,7 @@ from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
 from kernai.command_line.program import number
 from kernai.command_line.skills_command import add_capabilities_option, fault_of, import_from_here, skills_in
-from kernai.errors import KernaiError, error_text
+from kernai.errors import KernaiError
 from kernai.registry.configuration import config
 from kernai.values.limits import Limits
 from kernai.values.media import Media
@@ -80,10 +80,8 @@ def media_at(given: str) -> Media:
     if given.lower().startswith(("https://", "http://", "data:")):
         return Media.from_url(given)
     hint = "give a file, or a URL that begins with https://"
-    try:
+    with failing("", hint, ValueError):
         found = Media.from_file(given)
-    except ValueError as error:
-        raise CommandError(str(error), hint) from error
     with failing(f"cannot read {given}", hint), open(given, "rb"):
         return found
 
@@ -136,10 +134,8 @@ def _with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
     from kernai_providers import resolve  # not needed if the agent's file sets its own provider
 
     where = {} if options.base_url is None else {"base_url": options.base_url}
-    try:
+    with failing("--model", WHICH_MODEL, (KernaiError, ValueError, TypeError)):
         provider, model = resolve(options.model, capabilities=options.model_capabilities, cost=options.price, **where)
-    except (KernaiError, ValueError, TypeError) as error:
-        raise CommandError(f"--model: {error_text(error)}", WHICH_MODEL) from error
     with provider:
         yield agent.replace(provider=provider, model=model)
 

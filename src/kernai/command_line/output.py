@@ -63,12 +63,15 @@ class CommandError(Exception):
 
 
 @contextlib.contextmanager
-def failing(message: str, hint: str) -> Iterator[None]:
-    """Turns an `OSError` in the block into a `CommandError` with the text ``MESSAGE: REASON``."""
+def failing(
+    message: str, hint: str, kinds: type[Exception] | tuple[type[Exception], ...] = OSError
+) -> Iterator[None]:
+    """Turns an exception of these kinds in the block into a `CommandError` with the text ``MESSAGE: REASON``."""
     try:
         yield
-    except OSError as error:
-        raise CommandError(f"{message}: {error.strerror or error}", hint) from error
+    except kinds as error:
+        reason = getattr(error, "strerror", None) or error_text(error)
+        raise CommandError(f"{message}: {reason}" if message else reason, hint) from error
 
 
 def described(error: BaseException) -> str:

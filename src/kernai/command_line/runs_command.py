@@ -10,7 +10,7 @@ from typing import Any
 from kernai._util.api import closest
 from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
-from kernai.command_line.output import OK, CommandError
+from kernai.command_line.output import OK, CommandError, failing
 from kernai.command_line.program import Command, number
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
@@ -131,14 +131,13 @@ def _approve(options: Namespace) -> int:
             store.entries(options.run)  # raises the more precise error if the run does not exist
             raise stores.not_waiting(options.call, options.run, waiting)
         said = True if options.no is None else options.no or False
-        try:
-            by = stores.login_name() if options.by is None else options.by
+        by = stores.login_name() if options.by is None else options.by
+        with failing("--no", "say why, or leave it out to approve", ValueError):
             store.store.decide(options.run, options.call, Decision(said, by=by))
-        except ValueError as error:
-            raise CommandError(f"--no: {error}", "say why, or leave it out to approve") from error
         verdict = "approved" if options.no is None else "refused"
         output.write(f"{verdict}: {options.call} {stores.call_line(waiting[options.call])}")
-        if not store.has_job(options.run):
+        # a worker of a PostgreSQL store continues the run if it was submitted
+        if not (stores.is_address(options.store) and store.store.enqueue(options.run)):  # type: ignore[union-attr]
             output.note(f"to continue the run: {stores.command('resume', 'AGENT', store.path, options.run)}")
     return OK
 

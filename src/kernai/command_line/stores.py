@@ -22,7 +22,6 @@ from kernai.errors import (
     ReplayDivergenceError,
     RunBusyError,
     RunConflictError,
-    error_text,
 )
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
@@ -51,11 +50,8 @@ def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
         from kernai.postgres import PostgresStore  # needs the extra kernai[postgres]
     except ImportError as error:
         raise CommandError("PostgreSQL needs the extra kernai[postgres]", "pip install 'kernai[postgres]'") from error
-    try:
+    with failing("the store", "an address is postgresql://USER@HOST/DATABASE", (KernaiError, ValueError)):
         return PostgresStore(address, create=create)
-    except (KernaiError, ValueError) as error:
-        hint = "an address is postgresql://USER@HOST/DATABASE"
-        raise CommandError(f"the store: {error_text(error)}", hint) from error
 
 
 class RunStore:
@@ -104,10 +100,6 @@ class RunStore:
         close = closest(run_id, [run.run_id for run in self.store.runs()])
         hint = f"did you mean {close}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
-
-    def has_job(self, run_id: str) -> bool:
-        """Whether a worker will continue the run."""
-        return is_address(self.path) and self.store.enqueue(run_id)  # type: ignore[union-attr]  # a `PostgresStore`
 
     def again(self, agent: tuple[str, ...], run_id: str) -> str:
         """The command line that continues a run. `agent` is what `same_agent` returns for its agent."""

@@ -66,11 +66,8 @@ def run(options: Namespace) -> int:
     if target == "-":
         sys.stdout.write(page)
         return OK
-    try:
-        with failing(f"cannot write {target}", _ELSEWHERE):
-            write_page(target, page)
-    except KernaiError as error:
-        raise CommandError(str(error), _ELSEWHERE) from error
+    with failing("", _ELSEWHERE, KernaiError), failing(f"cannot write {target}", _ELSEWHERE):
+        write_page(target, page)
     output.write(target)
     if options.open:
         _open(Path(target).resolve().as_uri())

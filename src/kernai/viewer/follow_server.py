@@ -89,8 +89,7 @@ class _Server(ThreadingHTTPServer):
         self.page = page.encode("utf-8")
         self.feed = feed
         self.token = secrets.token_urlsafe(24)
-        self._clients: set[socket.socket] = set()
-        self._strangers: dict[socket.socket, None] = {}  # in the order of their arrival
+        self._clients: dict[socket.socket, bool] = {}  # in the order of their arrival, whether each is a stranger
         self._clients_change = threading.Condition()
         self._serving = self._ended = False
         super().__init__((HOST, port), _Handler)
@@ -132,24 +131,22 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._clients_change:
-            self._clients.add(request)
-            self._strangers[request] = None
-            if len(self._strangers) > MOST_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
+            self._clients[request] = True
+            strangers = [client for client, is_stranger in self._clients.items() if is_stranger]
+            if len(strangers) > MOST_STRANGERS:
+                self._clients[strangers[0]] = False  # it no longer counts
                 with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
+                    strangers[0].shutdown(socket.SHUT_RDWR)  # its thread ends
         super().process_request(request, client_address)
 
     def know(self, client: socket.socket) -> None:
         """Marks a client that has sent the token: it no longer counts towards `MOST_STRANGERS`."""
         with self._clients_change:
-            self._strangers.pop(client, None)
+            self._clients[client] = False
 
     def shutdown_request(self, request: Any) -> None:
         with self._clients_change:
-            self._clients.discard(request)
-            self._strangers.pop(request, None)
+            self._clients.pop(request, None)
             self._clients_change.notify_all()
         super().shutdown_request(request)
 
