@@ -345,7 +345,8 @@ def test_an_interrupt_in_a_skill_is_recorded_and_raised_by_the_run(
     assert results(recorder) == {"": "cancelled"}
 
 
-def test_ctrl_c_out_of_an_async_call_beside_others_cancels_the_run() -> None:
+@ways.WAYS
+def test_ctrl_c_out_of_a_call_beside_others_ends_them_and_reaches_the_caller(way: ways.Way) -> None:
     recorder, begun = Recorder(), asyncio.Event()
 
     async def stop() -> None:
@@ -359,7 +360,9 @@ def test_ctrl_c_out_of_an_async_call_beside_others_cancels_the_run() -> None:
     skills = [Skill("stop", execute=stop, inputs={}), Skill("wait", execute=wait, inputs={})]
     provider = MockProvider(command("stop") + command("wait"))
     agent = Agent(instructions="x", skills=skills, provider=provider, parallel_skills=True)
-    assert asyncio.run(aexecute(agent, "go", recorder=recorder)).stop_reason == "cancelled"
+    with pytest.raises(KeyboardInterrupt):
+        way(agent, recorder=recorder)
+    assert results(recorder) == {"": "cancelled"}
     assert len(recorder.for_event("skill_error")) == 2
 
 

@@ -136,9 +136,13 @@ def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
     assert (again.stop_reason, str(again.error)) == (reason, store.load("r")[-1]["data"]["error"])
 
 
-def test_a_call_that_ends_as_if_by_ctrl_c_is_no_stop_if_the_run_continues() -> None:
+class OddError(BaseException):
+    """No `Exception`, and none of ours."""
+
+
+def test_an_exception_of_an_odd_kind_is_no_stop_if_the_run_continues() -> None:
     def quit(ctx: Ctx) -> str:
-        raise KeyboardInterrupt
+        raise OddError
 
     store = MemoryStore()
     scripts = {"go": [command("quit") + command("look"), "<final>done</final>"]}
@@ -147,11 +151,6 @@ def test_a_call_that_ends_as_if_by_ctrl_c_is_no_stop_if_the_run_continues() -> N
     assert kernai.execute(it, "go", run_id="r", store=store, provider=provider(scripts)).text == "done"
     assert [one["data"].get("interrupted") for one in store.load("r") if one["event"] == "skill_error"] == [True]
     assert stops(store) == []
-
-
-
-class OddError(BaseException):
-    """No `Exception`, and none of ours."""
 
 
 class Case:

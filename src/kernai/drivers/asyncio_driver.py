@@ -129,9 +129,7 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         store_failed = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if task is None or not self._cancellations(task) or store_failed:
-            # a SystemExit in spawned work ends only that work, as in a thread; Ctrl-C may be raised in any task
-            beside = task in (self._tasks or ()) and not isinstance(raised, KeyboardInterrupt)
-            return self.outcome_error(raised, effect, beside=beside)
+            return self.outcome_error(raised, effect, beside=task in (self._tasks or ()))
         self._delivery.hurry()
         if isinstance(effect, Commit):  # the announced call has not begun, so it had no effect
             if task not in (self._tasks or ()):

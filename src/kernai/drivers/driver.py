@@ -253,7 +253,8 @@ class Driver:
     def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
         """Returns the exception to throw into the loop for the exception that an effect raised.
 
-        Ctrl-C and the like stop all work of the run, unless spawned work that runs `beside` the root raised them.
+        Ctrl-C and the like stop all work of the run. Of those that spawned work raises, `beside` the root, only Ctrl-C
+        does; the caller gets it when everything has ended.
         Exceptions raised on purpose (`Stop`, `Pause`) are left to the loop.
         """
         error = as_failure(raised)
@@ -267,6 +268,8 @@ class Driver:
                 return self.delivery_failed(error)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             self._trace(raised, effect)
+        if beside and isinstance(error, KeyboardInterrupt):
+            self.failure, beside = self.failure or error, False
         if not beside and not isinstance(error, (Exception, Control)):
             self.stop()
         is_call = isinstance(effect, (CallSkill, CallProtocol))
