@@ -78,6 +78,16 @@ def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     ]
 
 
+def test_tasks_shows_typed_results_as_data() -> None:
+    agent, store = Agent(instructions="x", skills="all"), kernai.MemoryStore()
+    options: Any = {"agents": {"a": Agent(instructions="x", output=dict[str, int], provider=MockProvider('{"n": 3}'))}, "store": store}
+    kernai.execute_plan(agent.replace(provider=MockProvider()), [task("a")], run_id="r", **options)
+    provider = MockProvider(command("/tasks"), "done")
+    text = kernai.resume(agent, "r", input="And?", provider=provider, **options).messages[-2].text
+    [one] = json.loads(parse(text).blocks[0].content)["tasks"]
+    assert (one["status"], one["result"]) == ("done", {"n": 3})
+
+
 def test_results_are_in_the_order_of_the_plan_whichever_task_ended_first() -> None:
     text = plan(task("a", depends_on=["b"]), task("b", depends_on=[]))
     provider = Script({

@@ -177,6 +177,9 @@ def test_a_mime_type_that_is_no_pair_of_tokens_is_refused(mime_type: Any) -> Non
         (lambda: Media.from_bytes("text", mime_type="a/b"), TypeError, "for a file use Media.from_file"),  # type: ignore[arg-type]
         (lambda: Media.from_bytes(b"", mime_type="a/b", metadata=[1]), TypeError, "metadata must be a mapping"),  # type: ignore[arg-type]
         (lambda: Media.from_bytes(b""), TypeError, "mime_type"),  # type: ignore[call-arg]
+        (lambda: Media("image", "image/png", "bytes", __file__), ValueError, "source must be 'bytes' for bytes, 'path' or 'url' for text"),
+        (lambda: Media("image", "image/png", "url", b""), ValueError, "source must be 'bytes' for bytes"),
+        (lambda: Media("image", "image/png", "file", __file__), ValueError, "source must be .* got 'file'"),  # type: ignore[arg-type]
         (lambda: Media.from_url(""), ValueError, "url must be a non-blank string"),
         (lambda: Media.from_url("  "), ValueError, "url must be a non-blank string"),
         (lambda: Media.from_url(None), ValueError, "url must be a non-blank string"),  # type: ignore[arg-type]
@@ -215,6 +218,8 @@ def test_a_missing_file_is_reported_when_it_is_read(tmp_path: Path) -> None:
     for read in (media.read_bytes, media.to_base64):
         with pytest.raises(KernaiError, match=r"cannot read media file .*missing\.png.*No such file"):
             read()
+    with pytest.raises(KernaiError, match=r"cannot read media file .*null byte"):
+        Media.from_file("a\0.png").read_bytes()
 
 
 def test_a_url_is_never_fetched() -> None:

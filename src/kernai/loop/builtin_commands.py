@@ -43,11 +43,12 @@ def _list_tasks(run: Run) -> str:
     return neutralize(json.dumps(shown, ensure_ascii=False))
 
 
-def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
-    result = results.get(task_id)
-    if result is None:
+def _state(results: dict[str, Any], task_id: str) -> dict[str, Any]:
+    if task_id not in results:
         return {"status": "pending", "result": None}
-    return {"status": "failed" if result.startswith("error: ") else "done", "result": result}
+    result = results[task_id]
+    is_failed = isinstance(result, str) and result.startswith("error: ")  # a typed answer is any JSON data
+    return {"status": "failed" if is_failed else "done", "result": result}
 
 
 def builtin_command(run: Run, name: str, content: str) -> str | None:

@@ -65,6 +65,8 @@ class Media(Value):
             raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
         if not isinstance(self.data, (str, bytes)):
             raise TypeError(f"data must be text or bytes, got {type(self.data).__name__}: use Media.from_bytes")
+        if self.source not in ("path", "url", "bytes") or (self.source == "bytes") is isinstance(self.data, str):
+            raise ValueError(f"source must be 'bytes' for bytes, 'path' or 'url' for text, got {self.source!r}")
         if self.payload is not None and (self.source != "path" or not isinstance(self.payload, bytes)):
             raise ValueError("payload must be the bytes of a file, beside source 'path'")
         object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
@@ -129,8 +131,9 @@ class Media(Value):
         try:
             with open(self.data, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
                 return file.read()
-        except OSError as error:
-            raise KernaiError(f"cannot read media file {self.data!r}: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # ValueError: a null character in the path
+            why = getattr(error, "strerror", None) or error
+            raise KernaiError(f"cannot read media file {self.data!r}: {why}") from error
 
     def to_base64(self) -> str:
         """The payload as base64 text. Raises what `read_bytes` raises."""
