@@ -199,13 +199,11 @@ class Connection:
         if kind != "tools":
             what = f"listing its {kind.replace('_', ' ')}"
             return await self.use(exchange, lambda client, _: every_page(client, kind), what=what, repeatable=True)
-        await self.refresh(exchange, force=True)
+        await self.refresh(exchange)
         return Listing(list(self.catalogue.tools.values()), self.catalogue.is_cut)
 
-    async def refresh(self, exchange: Exchange, *, force: bool) -> None:
-        """Lists the tools, unless the catalogue is up to date. Concurrent callers share one listing."""
-        if not force and self.is_open and self.catalogue.is_fresh:
-            return
+    async def refresh(self, exchange: Exchange) -> None:
+        """Lists the tools. Concurrent callers share one listing."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.create_task(self.use(exchange, self._list, what="tools/list", repeatable=True))
             self._listing.add_done_callback(retrieve)

@@ -21,8 +21,8 @@ from kernai.mcp import language
 from kernai.mcp.connection import Attempt, Connection, Exchange, Listing, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
-from kernai.mcp.language import METHODS, Request, Returned, one_line, read_request, request_text
-from kernai.mcp.schemas import example, faults, first_error, properties_of
+from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
+from kernai.mcp.schemas import example, faults, first_error, one_line, properties_of
 from kernai.mcp.session import Background
 from kernai.registry.skill_context import SkillContext
 
@@ -200,7 +200,7 @@ class Dispatch:
         those that failed.
         """
         old = [one for one in servers if again or not (one.is_open and one.catalogue.is_fresh)]
-        return self._each(old, lambda connection, exchange: connection.refresh(exchange, force=again))[1]
+        return self._each(old, Connection.refresh)[1]
 
     def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
         """Emits an event for each of the tools whose definition has changed since it was first listed."""

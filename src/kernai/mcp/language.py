@@ -21,7 +21,7 @@ from mcp import types
 from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpError
-from kernai.mcp.schemas import example, missing, properties_of, type_of
+from kernai.mcp.schemas import example, missing, one_line, properties_of, type_of
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -223,15 +223,9 @@ def _corrected(method: str, given: Mapping[str, Any]) -> str:
 #: what a handler or skill returns; a list only if it contains media, because other lists are data
 Returned = Part | list[Part]
 
-MAX_LINE, MAX_URI, MAX_TYPE = 160, 500, 60
+MAX_URI, MAX_TYPE = 500, 60
 #: types that a model may be able to read although they are neither images nor audio
 _DOCUMENTS = frozenset({"application/pdf"})
-
-
-def one_line(text: str | None, most: int = MAX_LINE) -> str:
-    """The text without line breaks, cut to `most` characters."""
-    line = " ".join((text or "").split())
-    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 # ---------------------------------------------------------------------------------------------------------- listings
@@ -351,7 +345,7 @@ def _joined(parts: Iterable[Part], otherwise: str) -> Returned:
     return made if len(made) > 1 else made[0] if made else otherwise
 
 
-def _content_part(content: Any) -> Part:
+def _content_part(content: types.ContentBlock) -> Part:
     if isinstance(content, types.TextContent):
         return content.text
     if isinstance(content, (types.ImageContent, types.AudioContent)):
@@ -359,11 +353,9 @@ def _content_part(content: Any) -> Part:
     if isinstance(content, types.ResourceLink):
         about = ", ".join(filter(None, (content.name, content.mime_type, content.description)))
         return f"[link to the resource {content.uri}: {about}; resources/read reads it]"
-    if isinstance(content, types.EmbeddedResource):
-        resource = content.resource
-        shown = _resource_part(resource)
-        return f"[resource {resource.uri}]\n{shown}" if isinstance(resource, types.TextResourceContents) else shown
-    return f"[content of type {getattr(content, 'type', type(content).__name__)!r}, which cannot be shown]"
+    resource = content.resource
+    shown = _resource_part(resource)
+    return f"[resource {resource.uri}]\n{shown}" if isinstance(resource, types.TextResourceContents) else shown
 
 
 def _resource_part(resource: types.TextResourceContents | types.BlobResourceContents) -> Part:

@@ -27,7 +27,7 @@ from kernai.inputs.schema import is_multiple, label_of, sample_of
 from kernai.inputs.types import dotted, shown
 
 MAX_FAULTS = 10
-MAX_TEXT = 200
+MAX_LINE, MAX_TEXT = 160, 200
 #: how many of the given arguments an example shows
 MAX_SHOWN = 50
 #: the path of a fault, and its text
@@ -95,28 +95,30 @@ def _explained(error: ValidationError) -> Iterator[Found]:
     elif error.validator in ("enum", "const"):
         allowed = rule if isinstance(rule, list) and error.validator == "enum" else [rule]
         listed = ", ".join(json.dumps(one, ensure_ascii=False, default=str) for one in allowed)
-        yield place, f"must be one of {_short(listed)}, received {shown(instance)}"
+        yield place, f"must be one of {one_line(listed, MAX_TEXT)}, received {shown(instance)}"
     else:
-        yield place, _short(error.message)
+        yield place, one_line(error.message, MAX_TEXT)
 
 
 def _unknown(place: tuple[str | int, ...], given: Mapping[str, Any], known: Collection[str]) -> Iterator[Found]:
     for name in given:
         if name not in known:
             close = " or ".join(map(repr, close_matches(name, known, 3)))
-            others = f"there are {_short(', '.join(known))}" if known else "it takes none"
+            others = f"there are {one_line(', '.join(known), MAX_TEXT)}" if known else "it takes none"
             yield (*place, name), f"there is no such argument; {f'did you mean {close}?' if close else others}"
 
 
-def _short(text: str, most: int = MAX_TEXT) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def one_line(text: str | None, most: int = MAX_LINE) -> str:
+    """The text without line breaks, cut to `most` characters."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def type_of(schema: Any) -> str:
     """An argument's type in a few words, without the bounds of its values."""
     with suppress(Exception):  # a server may send anything as a schema
         if kind := label_of({key: schema[key] for key in _KIND if key in schema}):
-            return _short(kind)
+            return one_line(kind, MAX_TEXT)
     return "any value"
 
 
@@ -173,12 +175,12 @@ def is_schema(schema: Mapping[str, Any]) -> bool:
 
 
 def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
-    """The first error on one line; None if there is none, or if the data cannot be checked."""
+    """The first error; None if there is none, or if the data cannot be checked."""
     try:
         error = next(errors_of(schema, instance), None)
     except Exception:  # noqa: BLE001 - the schema cannot be used
         return None
-    return None if error is None else " ".join(error.message.split())
+    return None if error is None else str(error.message)
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:

@@ -71,8 +71,6 @@ class MediaObject(InputType):
         }
 
     def convert(self, value: object, validation: Validation) -> Any:
-        if isinstance(value, Media):
-            return value
         data, mime = (value.get("data"), value.get("mimeType")) if isinstance(value, Mapping) else (None, None)
         if isinstance(data, str) and isinstance(mime, str):
             try:

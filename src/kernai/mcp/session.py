@@ -254,8 +254,6 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
     """The reason for a failure, without secrets. The SDK wraps errors in groups, and some errors have no text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return f"{error.filename!r} is not found"
     faults_of = getattr(error, "errors", None)  # pydantic's; its text would quote the data, perhaps half a secret
     if callable(faults_of):
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -111,19 +111,13 @@ class _Watched:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
-        return await self._watched(self._stream.__anext__())
-
-    async def receive(self) -> Any:
-        return await self._watched(self._stream.receive())
-
     def __getattr__(self, name: str) -> Any:
         """Other attributes that the SDK needs, such as `last_context`."""
         return getattr(self._stream, name)
 
-    async def _watched(self, coming: Awaitable[Any]) -> Any:
+    async def __anext__(self) -> Any:
         try:
-            item = await coming
+            item = await anext(self._stream)
         except BaseException:
             self._health.end()
             raise
@@ -176,8 +170,6 @@ class StderrTail:
                 data = os.read(self._read_end, 65536)
             except BlockingIOError:
                 return
-            except OSError:
-                data = b""
             if not data:
                 self.close()
             self._kept += data
