@@ -11,15 +11,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 
 import kernai
 from kernai import Agent, Media, MockProvider, Models, Provider, Recorder, Skill, aexecute, execute
-from kernai.mcp import Adapter, load, setup
+from kernai.mcp import Adapter, setup
 from tests.mcp.conftest import NPM_PACKAGES, ROOT, NodeServers, Served, serve_everything
 from tests.mcp.support import ask, call, raw, raw_adapter
 
@@ -33,70 +34,26 @@ def injected(result: kernai.Result) -> list[str]:
     return [message.text for message in result.messages[1:] if message.role == "user"]
 
 
-@pytest.fixture
-def files(node_servers: NodeServers, tmp_path: Path) -> Iterator[Adapter]:
-    Path(tmp_path, "notes.txt").write_text("Buy tea.")
-    config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"files": node_servers.command("filesystem", "${FILES_FOLDER}")}}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FILES_FOLDER", str(tmp_path))
-        adapter = load(config)
-    with adapter:
-        yield adapter
-
-
-def test_an_agent_discovers_a_tool_corrects_its_mistake_and_answers(files: Adapter, tmp_path: Path) -> None:
-    path = str(tmp_path / "notes.txt")
-    provider = MockProvider(
-        '<block type="command" name="/protocols"></block>',
-        block("tools/list"),
-        block("tools/describe", name="read_text_file"),
-        block("read_text_file", path=path),
-        block("tools/call", server="files", name="read_text_file", arguments={"path": path}),
-        '<block type="final">You wanted to buy tea.</block>',
-    )
-    recorder = Recorder()
-    agent = Agent(instructions="You read files.", provider=provider, protocols=["mcp"])
-    result = execute(agent, "What did I want to buy?", recorder=recorder)
-    assert result.text == "You wanted to buy tea."
-    protocols, listing, described, wrong, right = injected(result)
-    assert "There are two vocabularies" in protocols
-    assert "- read_text_file(path: string, tail?: number, head?: number): Read the complete contents" in listing
-    assert described.startswith('<block type="result" name="mcp">tool read_text_file of server files\n')
-    assert wrong.startswith('<block type="error" name="mcp">\'read_text_file\' is a tool, not a method. Write: {')
-    assert right == '<block type="result" name="mcp">Buy tea.</block>'
-    # the error shows the corrected request, which the model sent
-    shown = json.loads(wrong.partition("Write: ")[2].removesuffix("</block>"))
-    assert shown == {
-        "method": "tools/call", "params": {"server": "files", "name": "read_text_file", "arguments": {"path": path}}
-    }
-    outcomes = [event.type for event in recorder.entries if event.type in ("protocol_result", "protocol_error")]
-    assert outcomes == ["protocol_result", "protocol_result", "protocol_error", "protocol_result"]
-
-
-def test_skills_and_mcp_in_one_response_run_in_source_order(files: Adapter, tmp_path: Path) -> None:
+def test_skills_and_mcp_in_one_response_run_in_source_order() -> None:
     order: list[str] = []
+    server = MCPServer("notes")
 
-    def note(text: str) -> str:
+    def keep(text: str) -> None:
         order.append(text)
-        return f"noted {text}"
 
-    note_skill = Skill("note", execute=note, description="Note.", inputs={"text": str})
-    path = str(tmp_path / "new.txt")
+    def tell(text: str) -> str:
+        return block("tools/call", name="keep", arguments={"text": text})
+
+    server.add_tool(keep)
+    note = Skill("note", execute=keep, inputs={"text": str})
     provider = MockProvider(
-        '<command name="note">before</command>'
-        + block("tools/call", name="write_file", arguments={"path": path, "content": "written"})
-        + '<command name="note">between</command>'
-        + block("tools/call", name="read_text_file", arguments={"path": path})
-        + '<command name="note">after</command>',
+        f'<command name="note">1</command>{tell("2")}<command name="note">3</command>{tell("4")}<command name="note">5</command>',
         "<final>Done.</final>",
     )
-    result = execute(Agent(instructions="", provider=provider, skills=[note_skill], protocols=[files.protocol]), "go")
-    assert order == ["before", "between", "after"]
-    texts = injected(result)
-    assert [text.split('name="')[1].split('"')[0] for text in texts] == ["note", "mcp", "note", "mcp", "note"]
-    assert "Successfully wrote" in texts[1]
-    assert texts[3] == '<block type="result" name="mcp">written</block>'
+    with setup({}, {"it": server}, register=False) as adapter:
+        result = execute(Agent(instructions="", provider=provider, skills=[note], protocols=[adapter.protocol]), "go")
+    assert order == ["1", "2", "3", "4", "5"]
+    assert [text.split('name="')[1].split('"')[0] for text in injected(result)] == ["note", "mcp", "note", "mcp", "note"]
 
 
 class Seeing(Provider):

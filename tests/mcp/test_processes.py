@@ -101,17 +101,14 @@ def test_no_server_that_ignores_sigterm_and_closed_input_outlives_its_host(pytho
         ending.assert_nothing_is_left()
 
 
-def test_processes_that_a_server_started_end_with_it() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_processes_that_a_server_started_end_with_it(dies: bool) -> None:
     with raw_adapter() as adapter:
         child = int(call(adapter, "spawn").text)
+        if dies:
+            assert call(adapter, "die").error is not None
+            assert wait_until_ended([child]) == []
     assert wait_until_ended([child]) == []
-
-
-def test_processes_left_behind_by_a_server_that_died_are_ended() -> None:
-    with raw_adapter() as adapter:
-        child = int(call(adapter, "spawn").text)
-        assert call(adapter, "die").error is not None
-        assert wait_until_ended([child]) == []
 
 
 def test_a_guard_that_gets_sigterm_ends_its_server_first(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - kept as the reason why the session ended
             self.failure = error
         finally:
-            self.health.end()
+            self._closing.set()
             if not self.opened.done():
                 self.opened.set_exception(self.failure or ConnectionError("the connection was closed"))
 
@@ -197,7 +197,7 @@ class Session:
 
     def is_lost(self, error: Exception) -> bool:
         """Whether an error means that this session cannot be used any more."""
-        return self.health.ended or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
+        return not self.is_alive or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
 
     def is_forgotten(self, error: Exception, statuses: list[int]) -> bool:
         """Whether the error means that a restarted server does not know this session any more.

@@ -50,25 +50,17 @@ hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=N
 
 
 class Health:
-    """What is known about a server's state. For the event loop only.
-
-    `on_end` is called when nothing more will be received from the server.
-    """
+    """What is known about a server's state. For the event loop only."""
 
     def __init__(self, on_end: Callable[[], object], redactor: Redactor) -> None:
-        self._on_end = on_end
+        #: called when nothing more will be received from the server
+        self.on_end = on_end
         self.redactor = redactor
-        #: whether nothing more will be received; requests sent from now on are not executed
-        self.ended = False
         #: the first output that was not a message
         self.noise: str | None = None
         #: HTTP error statuses received while the connection was opened
         self.statuses: list[int] = []
         self.stderr = StderrTail(redactor.text)
-
-    def end(self) -> None:
-        self.ended = True
-        self._on_end()
 
     def noise_lines(self) -> list[str]:
         """A line about the first unreadable output, if any: it may have been the answer that is missing."""
@@ -119,7 +111,7 @@ class _Watched:
         try:
             item = await anext(self._stream)
         except BaseException:
-            self._health.end()
+            self._health.on_end()
             raise
         if not isinstance(item, Exception):
             return item
