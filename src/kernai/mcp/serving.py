@@ -10,7 +10,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -119,7 +118,6 @@ class Server:
         self._url: str | None = None
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] = lambda: None
-        self._ready: Future[None] = Future()  # done once the thread serves; has the exception if it cannot
 
     @property
     def url(self) -> str:
@@ -129,19 +127,17 @@ class Server:
         return self._url
 
     def start(self) -> Self:
-        """Starts the thread, and returns once the server is ready. Raises `OSError` if the address cannot be used."""
+        """Listens, and starts the thread that serves. Raises `OSError` if the address cannot be used."""
         self._listen()
-        self._thread = threading.Thread(target=self._run_here, name="kernai-mcp-server", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, args=(lambda _: None,), name="kernai-mcp-server", daemon=True
+        )
         self._thread.start()
-        try:
-            self._ready.result()
-        except BaseException:
-            self.stop()
-            raise
         return self
 
     def stop(self) -> None:
         """Stops the server and waits for the thread to end. May be called again."""
+        self._stopped = True
         self._stop()
         if self._thread is not None and self._thread is not threading.current_thread():  # an async skill may call it
             self._thread.join(4 * GRACE)
@@ -160,6 +156,7 @@ class Server:
     def _listen(self) -> None:
         if self._url is not None:
             raise RuntimeError("a Server can be started only once; create another one")
+        self._stopped = False
         self._listener = self._address.listen()
         self._url = self._address.url(self._listener)
 
@@ -170,19 +167,13 @@ class Server:
         async def main(stop: asyncio.Event) -> None:
             loop = asyncio.get_running_loop()
             self._stop = lambda: loop.is_closed() or loop.call_soon_threadsafe(stop.set)
+            if self._stopped:  # before this thread came here
+                stop.set()
             ready = partial(on_ready, url)
             await tools.until_end(serve_http(tools.app, self._address, listener, stop, ready, tools.calls.cancel))
 
         with listener:
             run_to_end(main)
-
-    def _run_here(self) -> None:
-        try:
-            self._serve(lambda _: self._ready.set_result(None))
-        except BaseException as error:
-            if self._ready.done():
-                raise  # `threading.excepthook` reports it
-            self._ready.set_exception(error)
 
     def __repr__(self) -> str:
         return f"Server({self._url or 'not started'})"
