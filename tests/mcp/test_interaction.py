@@ -301,11 +301,13 @@ def test_several_requests_are_answered_by_key_and_others_by_their_callbacks() ->
 @pytest.mark.parametrize("request_", [
     requests("prompts/get", name="greet"), requests("resources/read", uri="x://y"),
 ])
-def test_prompts_and_resources_may_need_input_too(request_: str) -> None:
+@pytest.mark.parametrize("elicitation", ["pause", None])
+def test_prompts_and_resources_may_need_input_too(request_: str, elicitation: Any) -> None:
     store = MemoryStore()
     with desk() as adapter:
         result = execute(agent(adapter, request_), "go", store=store, run_id="r")
         assert result.pending[0].reason == "server 'desk' asks: Who?"
+    with desk(elicitation=elicitation) as adapter:  # the answer counts, however the adapter is set up by then
         assert "Ada" in decided(adapter, store, {"answer": {"name": "Ada"}}).messages[-2].text
 
 

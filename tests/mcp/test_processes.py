@@ -228,6 +228,27 @@ print(call(adapter, "echo", text="the parent's still serves").text, flush=True)
     assert "Traceback" not in errors
 
 
+def test_a_callback_that_never_returns_does_not_keep_its_host_from_ending(python: WarmPython, tmp_path: Path) -> None:
+    code = """
+from kernai.mcp import setup
+from tests.mcp.support import ask, raw
+asked = threading.Event()
+
+def elicitation(context, params):
+    asked.set()
+    threading.Event().wait()
+
+with setup(raw(), register=False, elicitation=elicitation) as other:
+    try:
+        ask(other, {"method": "tools/call", "params": {"name": "elicit"}}, cancelled=asked.is_set)
+    except Exception as error:
+        print(error)
+"""
+    with host(python, tmp_path, code) as process:
+        printed, errors = process.communicate("go on\n")
+    assert (printed.splitlines()[1:], errors) == (["the run was cancelled"], "")
+
+
 def test_nonsense_from_a_server_prints_no_warnings_in_its_host(python: WarmPython, tmp_path: Path) -> None:
     with host(python, tmp_path, "", "--garbage") as process:
         printed, errors = process.communicate("go on\n")

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -21,6 +22,7 @@ from mcp.server.mcpserver import MCPServer
 
 import kernai
 from kernai._util.api import is_async
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import outcome_of
 from kernai.errors import Control
@@ -70,7 +72,8 @@ class Adapter:
         self._pauses = elicitation == "pause"
         asks = _decline if isinstance(elicitation, str) else elicitation
         asked = {"sampling": sampling, "elicitation": asks}
-        callbacks = {f"{kind}_callback": _as_async(kind, one) for kind, one in asked.items() if one is not None}
+        pool = WorkerPool()
+        callbacks = {f"{kind}_callback": _as_async(kind, one, pool) for kind, one in asked.items() if one is not None}
         self._background = Background()
         self._connections = {
             one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
@@ -314,14 +317,14 @@ def _client_maker(
     return make
 
 
-def _as_async(kind: str, callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
+def _as_async(kind: str, callback: Callback, pool: WorkerPool) -> Callable[[Any, Any], Awaitable[Any]]:
     """Makes a callback the async function that the SDK needs. A sync callback runs in a thread, so it may block.
 
     If it fails, the server reads the exception's class, and the log has the exception.
     """
     async def answer(context: Any, params: Any) -> Any:
-        made = callback(context, params) if is_async(callback) else asyncio.to_thread(callback, context, params)
-        value = await made
+        made = partial(callback, context, params)
+        value = await (made() if is_async(callback) else in_worker(pool, made))
         return ClientResponse.validate_python(await value if hasattr(value, "__await__") else value)
 
     async def call(context: Any, params: Any) -> Any:

@@ -37,7 +37,8 @@ CANCEL_SECONDS = 2.0
 class Interaction:
     """One request, up to its final result. With `pauses`, raises `Pause` if a person must answer first.
 
-    `approval` is the decision on the call if the call has paused before. It has the metadata of that pause.
+    `approval` is the decision on the call if the call has paused before. It has the metadata of that pause. Its answer
+    is used even without `pauses`.
     """
 
     def __init__(self, connection: Connection, what: str, *, pauses: bool, approval: Any) -> None:
@@ -92,7 +93,7 @@ class Interaction:
         """Collects the responses to a server's requests for input. The timeout is suspended meanwhile."""
         if not requests:
             return None
-        responses = self._answers(requests, place, answer) if self._pauses else {}
+        responses = self._answers(requests, place, answer) if self._pauses or answer is not None else {}
         attempt.suspend()
         for key, request in requests.items():
             if key not in responses:
