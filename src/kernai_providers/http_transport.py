@@ -56,7 +56,7 @@ class HttpTransport:
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
         call = outgoing(request)
-        route = Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
+        route = route_of(call)
         connection = self._pool.take(route)
         if connection is not None:
             connection.deadline = deadline = Deadline(request, call.peer)
@@ -83,7 +83,7 @@ class HttpTransport:
         secure = {"context": _Tls(self.context())} if route.scheme == "https" else {}
         plain = kind(host, port, timeout=seconds, **secure)
         connection = Connection(plain, route, Deadline(request, route.peer))
-        connection.deadline.seconds = seconds
+        connection.deadline.connects()
         plain._create_connection = partial(_open, connection)  # noqa: SLF001 - no public way to say how a socket is made
         try:
             if proxy is not None and route.scheme == "https":
@@ -94,10 +94,10 @@ class HttpTransport:
             connection.close()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
                 # without its cause: a proxy's response may repeat what was sent to it
-                raise _not_connected(error, route, seconds) from (error if proxy is None else None)
+                raise not_connected(error, route, seconds) from (error if proxy is None else None)
             raise
         connection.sock = plain.sock
-        connection.deadline.seconds = request.timeouts.read
+        connection.deadline.connects(still=False)
         return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
@@ -115,7 +115,7 @@ class HttpTransport:
                 raw.close()
             connection.close()
             if isinstance(error, (OSError, http.client.HTTPException)):
-                raise _broken(error, call.peer, connection.deadline) from _cause(error)
+                raise broken(error, call.peer, connection.deadline) from cause_of(error)
             raise
 
     def context(self) -> ssl.SSLContext:
@@ -150,7 +150,7 @@ class HttpResponse(StreamedResponse):
         try:
             data = self._raw.read1(BLOCK)
         except (OSError, http.client.HTTPException) as error:
-            raise _broken(error, self._peer, self._deadline) from _cause(error)
+            raise broken(error, self._peer, self._deadline) from cause_of(error)
         # http.client takes an early end of the body for its end; in a cassette's response, this is no number
         missing = self._raw.length
         if not data and isinstance(missing, int) and missing > 0:
@@ -189,6 +189,11 @@ class Route(NamedTuple):
     def peer(self) -> str:
         """Host and port, for errors."""
         return authority(self.host, self.port)
+
+
+def route_of(call: Outgoing) -> Route:
+    """Returns where a request goes, and through which proxy of the environment."""
+    return Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
 
 
 def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
@@ -327,15 +332,15 @@ def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
 # ------------------------------------------------------------------------------------------------------ errors
 
 
-def _cause(error: Exception) -> OSError | None:
+def cause_of(error: Exception) -> OSError | None:
     """Returns the error if it may be shown as the cause, else None.
 
-    Errors of `http.client` quote the response, which may repeat a header of the request.
+    Errors of HTTP libraries quote the response, which may repeat a header of the request.
     """
     return error if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException) else None
 
 
-def _broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
+def broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
     """Returns the error for a failure while a request was sent or a response was read."""
     if isinstance(error, TimeoutError):
         return deadline.timed_out()
@@ -352,16 +357,11 @@ def _broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
     return TransportError(f"{peer} sent something that is not HTTP ({type(error).__name__})", "protocol")
 
 
-def _not_connected(error: Exception, route: Route, seconds: float) -> TransportError:
+def not_connected(error: Exception, route: Route, seconds: float) -> TransportError:
     """Returns the error for a failure while connecting."""
     peer = route.peer if route.proxy is None else f"{route.peer} through the proxy {route.proxy.peer}"
     if isinstance(error, TimeoutError):
         return TransportError(f"no connection to {peer} within {seconds:g} seconds", "connect")
-    return not_connected(error, peer)
-
-
-def not_connected(error: BaseException, peer: str) -> TransportError:
-    """Returns the error for a failure while connecting that is not a timeout."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TransportError(f"{peer} has no trusted certificate: {error.verify_message}", "tls")
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -373,11 +373,13 @@ def not_connected(error: BaseException, peer: str) -> TransportError:
     return TransportError(f"no connection to {peer}: {reason or _refusal(error)}", "connect")
 
 
-def _refusal(error: BaseException) -> str:
+def _refusal(error: Exception) -> str:
     """Returns why there is no tunnel. Only the status is taken from the proxy's text, which may repeat the password."""
+    if isinstance(error, UnicodeError):
+        return "this is not the name of a host"
     status = [word for word in str(error).split() if word.isdecimal() and len(word) == 3][:1]  # noqa: PLR2004 - RFC 9110
     if status:
         return f"it was refused with status {status[0]}"
     if isinstance(error, ssl.SSLError):  # the handshake broke off; all other errors of TLS have their own texts
         return "the connection was closed while TLS was negotiated"
-    return "the connection was closed" if isinstance(error, OSError) else "the answer was not HTTP"
+    return "the connection was closed" if isinstance(error, OSError) else "the proxy refused, or is of another kind"

@@ -16,17 +16,18 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, TypeAlias
+from http.client import IncompleteRead
+from typing import Any, Final, TypeAlias
 
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.loop.effects import Cancelled
-from kernai_providers.http_transport import HttpTransport, not_connected
-from kernai_providers.network import Deadline
-from kernai_providers.request_checks import Outgoing, Proxy, outgoing, proxy_for
+from kernai_providers.http_transport import HttpTransport, Route, broken, cause_of, not_connected, route_of
+from kernai_providers.network import CutHeadError, Deadline
+from kernai_providers.request_checks import Proxy, outgoing
 from kernai_providers.transport import (
     DRAIN_BYTES,
     DRAIN_SECONDS,
@@ -47,8 +48,6 @@ except ImportError as missing:
 
 #: the deadline of the request that this task performs; httpcore passes only numbers down
 DEADLINE: Final[ContextVar[Deadline]] = ContextVar("kernai_deadline")
-#: how a request for a proxy's tunnel begins
-TUNNEL: Final = b"CONNECT "
 
 
 class HttpxTransport:
@@ -75,24 +74,24 @@ class HttpxTransport:
 
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
-        proxy = _route(outgoing(request)).proxy
+        proxy = route_of(outgoing(request)).proxy
         if proxy is None or proxy.scheme == "http":
             return self._threads.send(request)
         with self._lock:
             if self._bridge is None or self._bridge.process != os.getpid():  # threads do not survive a fork
                 self._bridge = _Bridge(self.aclose)
             bridge = self._bridge
-            bridge.enter()
+            bridge.count(1)
         try:
             return BridgedResponse(bridge.run(self.asend(request), request.unwanted), bridge, request)
         except BaseException:
-            bridge.leave()
+            bridge.count(-1)
             raise
 
     async def asend(self, request: Request) -> HttpxResponse:
         """Does the same as `send` on the running event loop. If the task is cancelled, the connection is closed."""
         call = outgoing(request)
-        route = _route(call)
+        route = route_of(call)
         transport = await self._transport(route)
         connect, read = request.timeouts.connect, request.timeouts.read
         sent = httpx.Request(
@@ -100,7 +99,6 @@ class HttpxTransport:
             content=request.body,
             extensions={"timeout": {"connect": connect, "read": read, "write": read, "pool": None}},
         )
-        may_repeat = True
         while True:
             deadline = Deadline(request, call.peer)
             try:
@@ -109,15 +107,14 @@ class HttpxTransport:
             except BaseException as error:
                 if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
                     await deadline.dialed.aclose()
-                if not isinstance(error, httpx.HTTPError):
+                if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
+                    raise not_connected(error, route, connect) from (cause_of(error) if route.proxy is None else None)
+                if not isinstance(error, (OSError, httpx.HTTPError)):
                     raise
-                # an idle connection turned out to be closed and is gone, so the request is sent once more
-                unanswered = deadline.awaits_head and not (deadline.dialed or deadline.has_received)
-                closed = isinstance(error, (httpx.RemoteProtocolError, httpx.NetworkError))
-                if not (may_repeat and unanswered and closed):
-                    raise _head_error(error, call, route, request, deadline) from _cause(error)
-                may_repeat = False
-                continue
+                failed = broken(error, call.peer, deadline)
+                if failed.kind == "closed" and deadline.awaits_head and not (deadline.dialed or deadline.has_received):
+                    continue  # an idle connection turned out to be closed and is gone
+                raise failed from cause_of(error)
             deadline.answered()
             try:
                 return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
@@ -131,7 +128,7 @@ class HttpxTransport:
         with self._lock:
             bridge, self._bridge = self._bridge, None
         if bridge is not None:
-            bridge.leave()
+            bridge.count(-1)
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop, including those in use."""
@@ -139,22 +136,22 @@ class HttpxTransport:
         if connections is not None:
             await connections.aclose()
 
-    async def _transport(self, route: _Route) -> httpx.AsyncHTTPTransport:
+    async def _transport(self, route: Route) -> httpx.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()
         for ended in [each for each in list(self._loops) if each.is_closed()]:
             self._loops.pop(ended, None)
         if loop not in self._loops:
             self._loops[loop] = self._connections(loop)
-        transports = await anext(self._loops[loop])
-        if route not in transports:
+        transports, key = await anext(self._loops[loop]), (route.scheme, route.proxy)
+        if key not in transports:
             # http needs no certificate authorities, and reading them takes longer than a local request
             context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             proxy = None if route.proxy is None else _httpx_proxy(route.proxy)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
             # httpx has no parameter for httpcore's network backend
             made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
-            transports[route] = made
-        return transports[route]
+            transports[key] = made
+        return transports[key]
 
     async def _connections(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_Transports, None]:
         """Keeps the transports of one event loop, and closes them when the loop ends.
@@ -171,18 +168,8 @@ class HttpxTransport:
                 await transport.aclose()
 
 
-class _Route(NamedTuple):
-    """Requests with equal routes share a pool of connections."""
-
-    scheme: str
-    proxy: Proxy | None
-
-
-_Transports: TypeAlias = dict[_Route, httpx.AsyncHTTPTransport]
-
-
-def _route(call: Outgoing) -> _Route:
-    return _Route(call.scheme, proxy_for(call.scheme, call.host, call.port))
+#: by scheme and proxy: requests for which these are equal share a pool of connections
+_Transports: TypeAlias = dict[tuple[str, Proxy | None], httpx.AsyncHTTPTransport]
 
 
 class HttpxResponse:
@@ -237,11 +224,13 @@ class HttpxResponse:
         try:
             with _serving(self.deadline):
                 data = await anext(self._pieces, b"")
-        except httpx.HTTPError as error:
+        except (OSError, httpx.HTTPError) as error:
             if self._closed:
                 raise self._closed_error() from None
             await self.aclose()
-            raise _body_error(error, self.peer, self.deadline) from _cause(error)
+            # for the parser, an early end is one of many errors
+            seen = error if isinstance(error, OSError) else IncompleteRead(b"")
+            raise broken(seen, self.peer, self.deadline) from cause_of(error)
         if self._closed:
             raise self._closed_error()
         self._ended = not data
@@ -272,13 +261,10 @@ class _Bridge:
         except Cancelled:
             raise TransportError("the answer is not wanted any more", "unwanted") from None
 
-    def enter(self) -> None:
+    def count(self, users: int) -> None:
+        """Adds this number of users, or -1 for one that leaves."""
         with self._lock:
-            self._users += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
+            self._users += users
             is_last = not self._users
         if is_last:
             self._loop.close(last=self._close)
@@ -307,7 +293,7 @@ class BridgedResponse(StreamedResponse):
         try:
             self._bridge.run(self._response.aclose(), None)
         finally:
-            self._bridge.leave()
+            self._bridge.count(-1)
 
 
 # ------------------------------------------------------------------------------------ the network below httpx
@@ -323,6 +309,23 @@ def _serving(deadline: Deadline) -> Iterator[None]:
         DEADLINE.reset(token)
 
 
+@contextmanager
+def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
+    """Turns errors of httpcore's network into the original ones, which `http.client` raises too.
+
+    A failed write remains httpcore's, which then looks for a response that says why.
+    """
+    try:
+        yield
+    except httpcore.TimeoutException:
+        raise TimeoutError from None
+    except (httpcore.ConnectError, httpcore.ReadError) as error:
+        origin: BaseException = error
+        while deeper := origin.__cause__ or next(iter(getattr(origin, "exceptions", ())), None):
+            origin = deeper
+        raise (origin if isinstance(origin, OSError) else unknown()) from None
+
+
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
     """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it."""
 
@@ -331,17 +334,11 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
     def __init__(self) -> None:
         self._inner = httpcore.AnyIOBackend()
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        stream = _WatchedStream(
-            await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
-        DEADLINE.get().dialed = stream
+    async def connect_tcp(self, host: str, port: int, *options: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+        deadline = DEADLINE.get()
+        deadline.connects()
+        with _plain_errors():
+            stream = deadline.dialed = _WatchedStream(await self._inner.connect_tcp(host, port, *options, **named))
         return stream
 
 
@@ -355,31 +352,27 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         del timeout
         deadline = DEADLINE.get()
         deadline.check()
-        data = await self._inner.read(max_bytes, max(0.0, deadline.until() - time.monotonic()))
+        with _plain_errors():
+            data = await self._inner.read(max_bytes, max(0.0, deadline.until() - time.monotonic()))
+        if not data and deadline.awaits_head:
+            raise CutHeadError("in the middle of the headers" if deadline.has_received else "without an answer")
         deadline.received(len(data))
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if buffer.startswith(TUNNEL):
-            DEADLINE.get().connects()
-        await self._inner.write(buffer, timeout)
-        DEADLINE.get().sent()
+        deadline = DEADLINE.get()
+        if deadline.connecting and buffer.startswith(deadline.method):  # and not what a proxy is told before
+            deadline.connects(still=False)
+        with _plain_errors():
+            await self._inner.write(buffer, timeout)
+        deadline.sent()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.AsyncNetworkStream:
-        try:
-            secure = _WatchedStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
-        except httpcore.ConnectError as error:
-            if isinstance(error.__cause__, ssl.SSLError):
-                raise
-            end = ssl.SSLEOFError()  # as this error is called everywhere else
-            raise httpcore.ConnectError(end) from end
-        DEADLINE.get().connects(still=False)
-        return secure
+    async def start_tls(self, *options: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+        with _plain_errors(ssl.SSLEOFError):
+            return _WatchedStream(await self._inner.start_tls(*options, **named))
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
@@ -401,48 +394,3 @@ def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) ->
     for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
         inside = getattr(inside, name, None)
     return inside is not None and not inside.trailing_data[0] and ends_for_certain(status, headers)
-
-
-# ------------------------------------------------------------------------------------------------------ errors
-
-
-def _origin(error: BaseException) -> BaseException:
-    """Returns the original error. httpx wraps it twice; the inner wrapper has it in place of a message."""
-    while True:
-        deeper = error.__cause__ or next(iter(error.args), None)
-        if not isinstance(deeper, BaseException):
-            return error
-        error = deeper
-
-
-def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
-    """Returns the error if it may be shown as the cause, else None.
-
-    Errors of the parser quote the response, which may repeat a header of the request.
-    """
-    return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
-
-
-def _head_error(
-    error: httpx.HTTPError, call: Outgoing, route: _Route, request: Request, deadline: Deadline
-) -> TransportError:
-    origin = _origin(error)
-    reached = call.peer if route.proxy is None else f"{call.peer} through the proxy {route.proxy.peer}"
-    if isinstance(error, httpx.ConnectTimeout) or (isinstance(error, httpx.TimeoutException) and deadline.connecting):
-        return TransportError(f"no connection to {reached} within {request.timeouts.connect:g} seconds", "connect")
-    if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
-        return not_connected(origin if isinstance(origin, OSError) else OSError(str(error)), reached)
-    # the HTTP parser has rejected the response; an early end is noticed before that
-    no_http = isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11"
-    if deadline.connecting:
-        what = "the answer was not HTTP" if no_http else "the connection was closed"
-        return TransportError(f"no connection to {reached}: {what}", "connect")
-    if no_http:
-        return TransportError(f"{call.peer} sent something that is not HTTP", "protocol")
-    return _body_error(error, call.peer, deadline)
-
-
-def _body_error(error: httpx.HTTPError, peer: str, deadline: Deadline) -> TransportError:
-    if isinstance(error, httpx.TimeoutException):
-        return deadline.timed_out()
-    return TransportError(f"{peer} closed the connection before the end of its answer", "closed")

@@ -45,6 +45,8 @@ class Deadline:
         self.connecting = False
         #: the connection that `HttpxTransport` opened for this request, if it did
         self.dialed: Any = None
+        #: how the request begins on the wire
+        self.method = request.method.encode()
         self._timeouts = request.timeouts
         self._peer = peer
         self._unwanted = request.unwanted
@@ -53,9 +55,10 @@ class Deadline:
         self._overhead_left: float = OVERHEAD_PER_RESPONSE
 
     def connects(self, *, still: bool = True) -> None:
-        """Applies the time limit for connecting, which includes a proxy's tunnel; with ``still=False`` no longer."""
+        """Applies the time limit for connecting, which includes a proxy's handshake; with ``still=False`` no longer."""
         self.connecting = still
         self.seconds = self._timeouts.connect if still else self._timeouts.read
+        self._head_until, self._overhead_left = math.inf, OVERHEAD_PER_RESPONSE
 
     def sent(self) -> None:
         """Starts the time limit for the head, because part of the request was sent. It is as long as for a silence."""

@@ -17,7 +17,7 @@ import pytest
 
 from adapter_calls import shown_by
 from kernai_providers.httpx_transport import BridgedResponse, HttpxTransport
-from kernai_providers.transport import Request, TransportError
+from kernai_providers.transport import Request, Timeouts, TransportError
 from transport_clients import PATIENCE, LoopClient, read, real_client
 from wire_server import Authority, Close, Gate, Reply, WireServer, plain
 
@@ -73,7 +73,7 @@ def test_an_idle_connection_that_is_closed_at_the_next_request_is_no_failure(res
         assert [read(client, request) for _ in range(2)] == [(200, b"one"), (200, b"two")]
         assert (len(server.requests), server.accepts) == (3, 2)
         # on a new connection it is one
-        with pytest.raises(TransportError, match="closed the connection") as caught:
+        with pytest.raises(TransportError, match="broke: Connection reset" if reset else "closed the connection") as caught:
             read(client, request)
         assert (caught.value.kind, len(server.requests), server.accepts) == ("closed", 5, 3)
 
@@ -167,10 +167,13 @@ def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside(
 
 
 class Socks:
-    """A SOCKS5 proxy that wants a password and connects everything to one port (RFC 1928, RFC 1929)."""
+    """A SOCKS5 proxy that wants a password and connects everything to one port (RFC 1928, RFC 1929).
 
-    def __init__(self, port: int, password: str) -> None:
-        self._to, self._password = port, password.encode()
+    With another greeting, it says that and then nothing.
+    """
+
+    def __init__(self, port: int, password: str, greeting: bytes = b"\x05\x02") -> None:
+        self._to, self._password, self._greeting = port, password.encode(), greeting
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._serve)  # type: ignore[arg-type]  # is called as one
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
@@ -187,7 +190,10 @@ class Socks:
     def _serve(self, sock: socket.socket, *_: object) -> None:
         with sock, sock.makefile("rb") as file:
             file.read(file.read(2)[1])
-            sock.sendall(b"\x05\x02")
+            sock.sendall(self._greeting)
+            if self._greeting != b"\x05\x02":
+                file.read()
+                return
             file.read(file.read(2)[1])
             right = file.read(file.read(1)[0]) == self._password
             sock.sendall(b"\x01" + (b"\x00" if right else b"\x01"))
@@ -231,6 +237,25 @@ def test_a_socks_proxy_serves_threads_and_event_loops(kind: str, monkeypatch: py
             read(transport, request)
         assert (caught.value.kind, "wr0ng" in shown_by(caught.value)) == ("connect", False)
         transport.close()
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("kind", ["httpx", "httpx-async"])
+@pytest.mark.parametrize("greeting, says", [
+    (b"", "within 0.2 seconds"), (b"\x05\xff", "the proxy refused"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is of another kind"),
+])  # fmt: skip
+def test_a_socks_proxy_that_does_not_serve_is_a_failed_connection(
+    kind: str, greeting: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("socksio", reason="SOCKS needs pip install httpx[socks]")
+    with Socks(9, "s3cret", greeting) as proxy:
+        monkeypatch.setenv("http_proxy", f"socks5://me:s3cret@127.0.0.1:{proxy.port}")
+        transport = HttpxTransport()
+        client = LoopClient(transport) if kind == "httpx-async" else transport
+        with pytest.raises(TransportError, match=rf"no connection to vendor\.test:80 through the proxy .*{says}") as caught:
+            read(client, Request("GET", "http://vendor.test/v1", timeouts=Timeouts(0.2, 15.0)))
+        assert (caught.value.kind, "s3cret" in shown_by(caught.value)) == ("connect", False)
+        client.close()
 
 
 @pytest.mark.usefixtures("no_proxies")
