@@ -64,15 +64,12 @@ class AnthropicProvider(HttpProvider):
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
     def auth(self, key: str) -> dict[str, str]:
-        """Returns the key in the vendor's own header."""
         return {"x-api-key": key}
 
     def extra_headers(self) -> dict[str, str]:
-        """Returns the API's version."""
         return {"anthropic-version": "2023-06-01"}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Returns the request's body for the Messages API."""
         system, turns = self.turns(messages, model)
         thinking = _thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
@@ -97,7 +94,6 @@ class AnthropicProvider(HttpProvider):
         } | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Adds tools, and the output's format."""
         if box.tools:
             body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
         if box.answer is not None:
@@ -110,7 +106,6 @@ class AnthropicProvider(HttpProvider):
         return strict(schema, nullable=False) is not None
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yields the turn as one message, or nothing if the turn is empty."""
         if isinstance(turn, AssistantTurn):
             content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
             content += [
@@ -139,7 +134,6 @@ class AnthropicProvider(HttpProvider):
         return sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encodes text, images and documents; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -160,7 +154,6 @@ class AnthropicProvider(HttpProvider):
         return [BLANK_LINE]
 
     def reader(self) -> AnthropicReader:
-        """Creates a reader for one response."""
         return AnthropicReader(self.vendor, self.secrets)
 
 

@@ -54,7 +54,6 @@ class GeminiProvider(HttpProvider):
     calls_natively = True
 
     def path(self, model: Model) -> str:
-        """Returns the request's path, which contains the model."""
         name = model.id.removeprefix("models/")
         folder = "tunedModels" if name.startswith("tunedModels/") else "models"
         return f"/{folder}/{quote(name.removeprefix('tunedModels/'), safe='')}:streamGenerateContent?alt=sse"
@@ -64,7 +63,6 @@ class GeminiProvider(HttpProvider):
         return {"x-goog-api-key": key}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Returns the request's body for `streamGenerateContent`."""
         system, turns = self.turns(messages, model)
         contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
         body: dict[str, Any] = {"contents": contents}
@@ -82,7 +80,6 @@ class GeminiProvider(HttpProvider):
         return body | ({"generationConfig": known(config)} if known(config) else {})
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Adds function declarations, and the response's schema."""
         if box.tools:
             body["tools"] = [{"functionDeclarations": [
                 {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
@@ -98,7 +95,6 @@ class GeminiProvider(HttpProvider):
         return not has_tools
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yields the turn as one content, or nothing if the turn is empty."""
         if isinstance(turn, AssistantTurn):
             signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
             parts: list[Any] = self.encode([*([turn.text] if turn.text else []), *turn.media], model)
@@ -116,7 +112,6 @@ class GeminiProvider(HttpProvider):
             yield {"role": "user", "parts": parts}
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encodes text and every kind of media that the model declares; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"text": part}
         if not model.supports(CAPABILITIES[part.kind]):
@@ -131,7 +126,6 @@ class GeminiProvider(HttpProvider):
         return {"fileData": {**known, "fileUri": url}}
 
     def reader(self) -> GeminiReader:
-        """Creates a reader for one response."""
         return GeminiReader(self.vendor, self.secrets)
 
 
@@ -147,11 +141,9 @@ class GeminiReader(SseReader):
 
     @property
     def may_end(self) -> bool:
-        """Whether there is a finish reason."""
         return self.finish_reason is not None
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handles one chunk."""
         del event
         if data == "[DONE]":  # from gateways, as with other vendors
             self.complete = self.may_end

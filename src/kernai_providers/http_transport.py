@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai_providers.network import CutHeadError, Deadline, WatchedSocket, connected, is_readable
-from kernai_providers.request_checks import Outgoing, Proxy, authority, outgoing, proxy_for
+from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, outgoing, proxy_for
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
 
 #: bytes of one read, and of one send
@@ -69,7 +69,6 @@ class HttpTransport:
         return self._ask(self._connect(route, request), request, call)
 
     def close(self) -> None:
-        """Closes idle connections."""
         self._pool.close()
 
     def _connect(self, route: Route, request: Request) -> Connection:
@@ -177,18 +176,11 @@ class HttpResponse(StreamedResponse):
 # --------------------------------------------------------------------------------------------- kept connections
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class Route(Endpoint):
     """Requests with equal routes may share a connection."""
 
-    scheme: str
-    host: str
-    port: int
     proxy: Proxy | None
-
-    @property
-    def peer(self) -> str:
-        """Host and port, for errors."""
-        return authority(self.host, self.port)
 
 
 def route_of(call: Outgoing) -> Route:
@@ -274,7 +266,6 @@ class ConnectionPool:
             old.close()
 
     def close(self) -> None:
-        """Closes idle connections."""
         with self._lock:
             connections, self._idle = self._idle, []
         for connection in connections:

@@ -80,9 +80,9 @@ class Deadline:
         if self.awaits_head and self.has_received and time.monotonic() >= self._head_until:
             raise self.timed_out()
 
-    def until(self, seconds: float | None = None, waited: float = 0.0) -> float:
+    def until(self, waited: float = 0.0) -> float:
         """Returns when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
-        return min(time.monotonic() - waited + (self.seconds if seconds is None else seconds), self._head_until)
+        return min(time.monotonic() - waited + self.seconds, self._head_until)
 
     def received(self, size: int) -> None:
         """Counts bytes that were read, of any kind. Raises `TransportError` if the overhead is too large."""

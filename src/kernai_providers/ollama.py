@@ -42,7 +42,6 @@ class OllamaProvider(HttpProvider):
     calls_natively = True
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Returns the request's body for `/api/chat`."""
         system, turns = self.turns(messages, model)
         body: dict[str, Any] = {
             "model": model.id,
@@ -88,7 +87,6 @@ class OllamaProvider(HttpProvider):
         return not has_tools
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yields one message with text and calls, or one message for each result and one for the rest."""
         if isinstance(turn, AssistantTurn):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text}
             if turn.calls:
@@ -112,7 +110,6 @@ class OllamaProvider(HttpProvider):
         return None
 
     def reader(self) -> OllamaReader:
-        """Creates a reader for one response."""
         return OllamaReader(self.vendor, self.secrets)
 
     def _default_base_url(self) -> str:
@@ -132,7 +129,6 @@ class OllamaReader(LineReader):
         self._json: list[str] = []
 
     def on_line(self, data: dict[str, Any]) -> None:
-        """Handles one line."""
         self.check_error(data)
         self.note(data, model="model")
         message = data.get("message")

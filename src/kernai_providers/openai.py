@@ -81,7 +81,6 @@ class OpenAIProvider(HttpProvider):
         self._done_marker = done_marker
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Returns the request's body for Chat Completions."""
         system, turns = self.turns(messages, model)
         body: dict[str, Any] = {
             "model": model.id,
@@ -105,7 +104,6 @@ class OpenAIProvider(HttpProvider):
         return body | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Adds functions, and a response format."""
         if box.tools:
             functions = [self.tool(name, tool) for name, tool in box.tools.items()]
             body["tools"] = [{"type": "function", "function": function} for function in functions]
@@ -125,7 +123,6 @@ class OpenAIProvider(HttpProvider):
         return self.strict_tools and strict(schema, nullable=False) is not None
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yields one message with text and calls, or one message for each result and one for the rest."""
         if isinstance(turn, AssistantTurn):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
             if turn.calls:
@@ -156,7 +153,6 @@ class OpenAIProvider(HttpProvider):
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def max_tokens_name(self, model: Model) -> str:
-        """Returns the name of this model's token limit."""
         return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
     def between(self, model: Model) -> list[Any]:
@@ -164,7 +160,6 @@ class OpenAIProvider(HttpProvider):
         return self.encode(["\n\n"], model)
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encodes text, images, wav and mp3, PDF; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -180,7 +175,6 @@ class OpenAIProvider(HttpProvider):
         return None
 
     def reader(self) -> OpenAIReader:
-        """Creates a reader for one response."""
         return OpenAIReader(self.vendor, self.secrets, done_marker=self._done_marker)
 
 
@@ -200,7 +194,6 @@ class OpenAIReader(SseReader):
         self._thought: list[str] = []
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handles one chunk."""
         if data == "[DONE]":
             self._done()
             return
@@ -350,7 +343,6 @@ class ResponsesProvider(OpenAIProvider):
         HttpProvider.__init__(self, api_key, **options)  # this API has no `done_marker`
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Returns the request's body for the Responses API."""
         spoken = [message for message in messages if message.role != "system"]
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
@@ -371,7 +363,6 @@ class ResponsesProvider(OpenAIProvider):
         return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        """Adds the same as `OpenAIProvider.offer`, under other names."""
         if _has_reasoning(body["input"]):
             body["include"] = [ENCRYPTED]
         if box.tools:
@@ -384,7 +375,6 @@ class ResponsesProvider(OpenAIProvider):
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
-        """Yields one item for the text and one for each call, or one for each result and one for the rest."""
         if isinstance(turn, AssistantTurn):
             thoughts = [item for item in turn.reasoning if item.get("type") == "reasoning"]
             yield from _reasoning([item for item in thoughts if not item.get("at")])
@@ -406,7 +396,6 @@ class ResponsesProvider(OpenAIProvider):
         return [*super().refused_options(model, generation), *(["stop"] if generation.stop else [])]
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
-        """Encodes text, images, PDF; anything else becomes its placeholder."""
         if isinstance(part, str):
             return {"type": "input_text", "text": part}
         if part.kind == "image" and model.supports("vision"):
@@ -420,7 +409,6 @@ class ResponsesProvider(OpenAIProvider):
         return None
 
     def reader(self) -> ResponsesReader:  # type: ignore[override]  # another format, the same vendor
-        """Creates a reader for one response."""
         return ResponsesReader(self.vendor, self.secrets)
 
 

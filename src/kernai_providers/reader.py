@@ -453,7 +453,6 @@ class SseReader(Reader):
         self._begun = False
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """Begins with the response's headers."""
         super().begin(headers)
         if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             self._object = bytearray()
@@ -463,7 +462,6 @@ class SseReader(Reader):
         """Handles one event of the stream."""
 
     def take(self, data: bytes) -> None:
-        """Decodes more of the stream."""
         if not self._begun and self._object is None and _OBJECT.match(data):
             self._object = bytearray()
         self._begun = True
@@ -505,7 +503,6 @@ class LineReader(Reader):
         """Handles one object of the stream."""
 
     def take(self, data: bytes) -> None:
-        """Decodes more of the stream."""
         self._take_lines(self._lines.feed(data))
 
     def take_rest(self) -> None:

@@ -139,19 +139,25 @@ def merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Outgoing:
-    """Where a request goes, and the headers that are sent."""
+class Endpoint:
+    """What may be connected to."""
 
     scheme: str
     host: str
     port: int
-    target: str
-    headers: dict[str, str]
 
     @property
     def peer(self) -> str:
         """Host and port, for errors."""
         return authority(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Outgoing(Endpoint):
+    """Where a request goes, and the headers that are sent."""
+
+    target: str
+    headers: dict[str, str]
 
 
 def authority(host: str, port: int) -> str:
@@ -195,19 +201,11 @@ PROXY_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Proxy:
+class Proxy(Endpoint):
     """A proxy. `url` and `authorization` may contain its password, so error messages must not show them."""
 
-    scheme: str
-    host: str
-    port: int
     authorization: str | None
     url: str
-
-    @property
-    def peer(self) -> str:
-        """Host and port, for errors."""
-        return authority(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"Proxy({self.scheme}://{self.peer})"

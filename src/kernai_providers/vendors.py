@@ -96,7 +96,6 @@ class CompatibleProvider(OpenAIProvider):
         return _base_url(self._vendor, {}) or ""
 
     def auth(self, key: str) -> dict[str, str]:
-        """Returns a bearer token, or the header that the vendor reads."""
         header = self._vendor.key_header
         return super().auth(key) if header is None else {header: key}
 
@@ -301,7 +300,11 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
             return url if url.endswith(suffix) else url + suffix
     if vendor.places:
-        return vendor.base_url.format_map(_values(vendor, given))
+        values = {place.name: _value(vendor, place, given[place.name]) for place in vendor.places}
+        # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
+        region = values.get("region", "")
+        host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
+        return vendor.base_url.format(host=host, **values)
     if vendor.base_url or vendor.adapter is not OpenAIProvider or vendor.name == "openai":
         return vendor.base_url or None
     variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]
@@ -309,14 +312,6 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
         f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1'{''.join(variables)}",
         "missing_base_url",
     )
-
-
-def _values(vendor: Vendor, given: dict[str, Any]) -> dict[str, str]:
-    values = {place.name: _value(vendor, place, given[place.name]) for place in vendor.places}
-    # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
-    region = values.get("region", "")
-    values["host"] = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
-    return values
 
 
 def _value(vendor: Vendor, place: Place, given: object) -> str:
