@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import cycle
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +24,17 @@ from kernai import (
 from kernai.durable.history import History
 from kernai.durable.journal import Journal
 from kernai.durable.lease import Held
-from kernai.durable.recorded_run import Recorded, RecordedRun
+from kernai.durable.recorded_run import Facts, Recorded
 from kernai.durable.store import Entry
-from kernai.events import RECORDING_FORMAT, InFlightRow, MessagesSentRow, ResultRow, SkillResultRow
+from kernai.events import (
+    RECORDING_FORMAT,
+    ApprovalGivenRow,
+    InFlightRow,
+    MessagesSentRow,
+    ResultRow,
+    RunResumedRow,
+    SkillResultRow,
+)
 from kernai.values.media import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, payer, provider
 
@@ -246,9 +253,12 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_continues_as_
 
 @pytest.mark.parametrize("scope, found", [("0.a", ["0.a/1.0"]), ("0.b", []), ("1.0", ["1.0/0.0"])])
 def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_resumed(scope: str, found: list[str]) -> None:
-    calls = {"0.a/0.0": 3, "0.a/1.0": 6, "0.b/0.0": 5, "1.0/0.0": 9, "1.0": 9}
-    at: Any = SimpleNamespace(seams=[SimpleNamespace(seq=5)], _approved_at=calls)
-    assert RecordedRun.approved_below(at, scope) == found
+    facts = Facts()
+    for seq, call in enumerate(["0.a/0.0", "0.b/0.0", "", "0.a/1.0", "1.0/0.0", "1.0"]):
+        row = ApprovalGivenRow(call, True, None) if call else RunResumedRow(seq, [])
+        row.place = (0, 0, None, "", "r", None)
+        facts.note(Recorded(seq, row))
+    assert list(facts.approved_below(scope)) == found
 
 
 @pytest.mark.parametrize("rows, undone, resumed", [

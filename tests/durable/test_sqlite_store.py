@@ -250,6 +250,31 @@ def test_large_entries_and_media_are_loaded_completely(store: SqliteStore) -> No
     assert store.load_media("r")[0].read_bytes() == payload
 
 
+@pytest.mark.parametrize("wrong", [ValueError("wrong key"), LookupError("wrong key")])
+def test_a_codec_that_cannot_decode_a_run_is_reported_and_not_a_damage(path: Path, wrong: Exception) -> None:
+    class Reversed:
+        fails = False
+
+        def encode(self, data: bytes) -> bytes:
+            return data[::-1]
+
+        def decode(self, data: bytes) -> bytes:
+            if self.fails:
+                raise wrong
+            return data[::-1]
+
+    with SqliteStore(path, codec=Reversed()) as store:
+        picture = Media.from_bytes(b"a secret", mime_type="image/png")
+        store.append("r", 0, [entry(data="a secret")], [picture])
+        assert (store.load("r"), store.load_media("r")) == ([entry(data="a secret")], [picture])
+        assert b"a secret" not in path.read_bytes() + Path(f"{path}-wal").read_bytes()
+        Reversed.fails = True
+        for read in (store.load, store.load_media):
+            with pytest.raises(KernaiError, match=r"the codec cannot decode the run: .*wrong key") as caught:
+                read("r")
+            assert (type(caught.value), caught.value.__cause__) == (KernaiError, wrong)
+
+
 def test_an_entry_too_large_for_the_file_is_an_error_and_nothing_is_stored(store: SqliteStore) -> None:
     assert store._file._connection is not None
     store._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)  # of 1 GB

@@ -347,7 +347,7 @@ FAULTS: list[tuple[str, str, type[Any]]] = [
         MemoryStore, append=lambda right, *given, writer=None, **terms: right(*given, **terms))),
     ("pages_have_every_run_once_and_in_order", "the runs in pages of 1", SkipsInPages),
     ("what_is_handed_in_or_out_may_be_changed", "the decision", SharesDecisions),
-    ("what_is_handed_in_or_out_may_be_changed", "what is listed of the run", KeepsTheDecisionItself),
+    ("what_is_handed_in_or_out_may_be_changed", "the decision", KeepsTheDecisionItself),
     ("tenants_see_their_own_runs", "entry 0", broken(MemoryStore, tenant=lambda right, name: right(name) and right.args[0])),
     ("the_lease_of_a_process_that_died_is_over", "is being worked on by somebody", broken(
         SqliteStore, claim=lambda right, run_id, worker, seconds: right(run_id, "somebody", seconds))),

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Outside
 
-#: version of what `neutralize` neutralises, which decides what counts as a quoted call. Since 2 it is only tags that
-#: act: `block`, `command`, `final`, `plan`
-NEUTRALIZE = 2
 #: version of what counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can call
 #: nothing; an empty response with which the model has not ended its turn. Since 3 an answer that contains its own
 #: closing tag does not. Since 4 the result of a typed task is its value
@@ -67,7 +64,6 @@ class Rules(NamedTuple):
     #: decides which step is the last one, in which prose is no longer corrected
     max_steps: int
     max_tasks: int
-    neutralize: int = NEUTRALIZE
     answers: int = ANSWERS
     quotes: int = QUOTES
 
@@ -84,7 +80,7 @@ class Rules(NamedTuple):
         Raises `ValueError` for a recorded value of a wrong type.
         """
         # the values for recordings that were made before these rules existed
-        known: dict[str, Any] = {"answers": 1, "neutralize": 1, "quotes": 1, "max_tasks": MAX_TASKS}
+        known: dict[str, Any] = {"answers": 1, "quotes": 1, "max_tasks": MAX_TASKS}
         if self.on_prose == "correct_once":  # the default now, which did not exist then
             known["on_prose"] = "accept"
         known |= {name: given[name] for name in self._fields if given is not None and name in given}

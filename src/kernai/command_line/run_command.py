@@ -175,9 +175,8 @@ def _continue(agent: Agent, limits: Limits, options: Namespace, store: stores.Ru
 
 
 def _waiting(options: Namespace, store: stores.RunStore) -> dict[str, PendingCall]:
-    """The run's calls that wait for a decision, by call id. In a closed run none does."""
-    recorded = RecordedRun(options.run, store.entries(options.run))
-    return {} if recorded.is_closed else recorded.waiting
+    """The run's calls that wait for a decision, by call id."""
+    return RecordedRun(options.run, store.entries(options.run)).waiting
 
 
 def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str, Decision]:

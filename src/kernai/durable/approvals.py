@@ -89,7 +89,6 @@ class Decision(Value):
 
     @classmethod
     def recorded(cls, row: ApprovalGivenRow) -> Decision:
-        """The inverse of `row`."""
         return cls(row.decision, row.by)
 
     @property
@@ -122,7 +121,6 @@ class Decision(Value):
             raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
 
     def row(self, call_id: str) -> ApprovalGivenRow:
-        """The row that records this decision."""
         return ApprovalGivenRow(call_id, self.value, self.by)
 
 

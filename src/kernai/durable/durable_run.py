@@ -111,7 +111,7 @@ class DurableRun:
         self._is_input_left = False
         self._failing: list[PendingCall] = []
 
-    # ------------------------------------------------------------------------------------------ what drivers ask
+    # --------------------------------------------------------------------- what drivers ask; see `loop.root.Durable`
 
     def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
         """Wraps the work of a scope or of a spawned call, for a driver."""
@@ -126,12 +126,10 @@ class DurableRun:
 
     @property
     def key(self) -> str | None:
-        """The prefix of the run's idempotency keys; None for its id."""
         return None if self.journal is None else self.journal.held.key
 
     @property
     def holds(self) -> bool:
-        """Whether this process may still hold the run's lease."""
         return self.journal is not None and self.journal.held.may_hold
 
     @property
@@ -140,17 +138,14 @@ class DurableRun:
         return self.journal is not None and self.journal.held.is_unwanted
 
     def commit(self) -> None:
-        """Appends the new rows."""
         assert self.journal is not None
         self.journal.commit()
 
     def look(self) -> None:
-        """Raises `RunConflictError` if another worker may have claimed the run."""
         if self.journal is not None:
             self.journal.held.look()
 
     def close(self) -> None:
-        """Releases the run, so that another worker may claim it."""
         if self.journal is not None:
             self.journal.held.give_back()
 
@@ -184,10 +179,10 @@ class DurableRun:
         self.history = history
         self._definition = recorded.definition
         self._in_flight, self._verdicts = in_flight, verdicts
-        self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
-        self.decisions.update(approvals)
-        self.decisions = {call: replace(one, asked=history.asked.get(call)) for call, one in self.decisions.items()}
-        self._state = HostState(history.contexts)
+        facts = history.facts
+        made = {call: Decision.recorded(row) for call, row in facts.approvals.items()} | dict(approvals)
+        self.decisions = {call: replace(decision, asked=facts.asked.get(call)) for call, decision in made.items()}
+        self._state = HostState(facts.contexts)
         self._restore(run)
         root = DurableScope(self, run, self._conversation(run, content, inputs), history.of(""))
         self.scopes[""] = root
@@ -204,7 +199,7 @@ class DurableRun:
         for call_id, decision in approvals.items():
             try:
                 if decision.params is not None:
-                    waiting = history.waiting[call_id]
+                    waiting = facts.waiting[call_id]
                     edited(runs[call_id], waiting.skill or "", waiting.params, decision)
             except (SkillInputError, ValueError) as error:
                 raise DecisionError(call_id, str(error)) from error
@@ -214,7 +209,7 @@ class DurableRun:
                 trust.restore([row])
             self.write_unrecorded(runs[call_id], row)
         if not recorded.is_closed:
-            self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
+            self.pending = [call for call_id, call in facts.waiting.items() if call_id not in approvals]
         return root
 
     def continued(self) -> Work:
@@ -260,9 +255,9 @@ class DurableRun:
         given = sub_run.input
         if sub_run.skill is None and rows and isinstance(rows[0].row, RunStartRow):  # the runtime writes a task's input
             given = parts_of(rows[0], rows[0].row.input, run.context.media_store)
-        decision = self.history.decided.get(sub_run.scope)
+        decision = self.history.facts.agreed(sub_run.scope)
         if sub_run.skill is not None and decision is not None:
-            agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
+            agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, decision)
             given = agreed.input if isinstance(agreed, SubRun) else given
         scope = DurableScope(self, run, run_loop(run, given), rows)
         self.scopes[run.scope] = scope
@@ -274,31 +269,25 @@ class DurableRun:
         if not has_ended:  # otherwise nobody uses the state
             self._state.restore(run)
         if run.trust is not None:
-            run.trust.restore(self.history.trusted.get(run.scope, ()))
+            run.trust.restore(self.history.facts.trusted.get(run.scope, ()))
 
     def waits(self, call_id: str) -> bool:
         """Whether a call still waits for a decision."""
-        return call_id in self.history.waiting and call_id not in self.decisions
-
-    def agreed(self, call_id: str) -> Decision | None:
-        """The last recorded decision on a call; None if there is none."""
-        row = self.history.decided.get(call_id)
-        return None if row is None else Decision.recorded(row)
+        return call_id in self.history.facts.waiting and call_id not in self.decisions
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
         """Returns the outcome of a call that was announced but has no recorded outcome; None if it is to be made again,
         or waits.
         """
-        history, decision = self.history, self.decisions.get(call.call_id)
+        facts, decision = self.history.facts, self.decisions.get(call.call_id)
         refused = decision is not None and decision.refusal is not None
-        asked = call.call_id in history.waiting
-        if refused or asked or call.call_id in history.never_ran:
+        if refused or call.call_id in facts.waiting or call.call_id in self.history.never_ran:
             return None
         made: Call | Completion = call
-        if (agreed := history.decided.get(call.call_id)) is not None:
-            made = decided(run, call, Decision.recorded(agreed))
+        if (agreed := facts.agreed(call.call_id)) is not None:
+            made = decided(run, call, agreed)
         found = PendingCall(call.call_id, *called(call if isinstance(made, Completion) else made))
-        verdict, known = self._verdict(run, call, found), history.in_flight.get(call.call_id)
+        verdict, known = self._verdict(run, call, found), facts.in_flight.get(call.call_id)
         if verdict.decision == "fail":
             self._failing.append(found)
         elif known is None or known.decision != verdict.decision:  # else a run that crashes at each append never ends
@@ -309,7 +298,7 @@ class DurableRun:
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> InFlightRow:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
             return InFlightRow(call.call_id, "retry")
-        known, decision = self.history.in_flight.get(call.call_id), self._verdicts.get(call.call_id)
+        known, decision = self.history.facts.in_flight.get(call.call_id), self._verdicts.get(call.call_id)
         if known is not None and known.decision == "skip":
             return known  # decided earlier, but the run broke off before the model could read it
         if decision is not None:
@@ -324,7 +313,7 @@ class DurableRun:
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""
-        began = self.history.was_announced(call_id) and call_id not in self.history.waiting
+        began = self.history.was_announced(call_id) and call_id not in self.history.facts.waiting
         return Cancelled() if began or self.has_begun(call_id) else NotBegun()
 
     def write_unrecorded(self, run: Run, row: Row) -> None:

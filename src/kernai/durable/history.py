@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.recorded_run import Recorded, RecordedRun, model_call, reading
+from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, model_call, reading
 from kernai.durable.store import check_store
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError
 from kernai.events import (
@@ -31,14 +30,11 @@ from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.durable.store import Entry, Store
-    from kernai.events import ApprovalGivenRow, ContextSavedRow, InFlightRow, Row
-    from kernai.values.pending_calls import PendingCall
 
 #: rows that a run no longer writes once it is to stop
 _BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
 #: stop reasons that the loop does not decide on
 _NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class History:
@@ -46,22 +42,12 @@ class History:
 
     length = 0
     seams: Sequence[Recorded] = ()
-    #: by call id, as in `RecordedRun`: waiting calls, unused decisions, last decisions, decisions on calls in flight
-    waiting: Mapping[str, PendingCall] = _NOTHING
-    approvals: Mapping[str, ApprovalGivenRow] = _NOTHING
-    decided: Mapping[str, ApprovalGivenRow] = _NOTHING
-    in_flight: Mapping[str, InFlightRow] = _NOTHING
-    #: by scope, the rows that name trusted values beyond those in the conversation
-    trusted: Mapping[str, Sequence[Row]] = _NOTHING
-    #: the metadata of each call's last pause
-    asked: Mapping[str, Mapping[str, Any]] = _NOTHING
-    #: by scope, the context's last state
-    contexts: Mapping[str, ContextSavedRow] = _NOTHING
 
     def __init__(
         self, recorded: RecordedRun | None = None, scopes: Mapping[str, Sequence[Recorded]] | None = None,
         left_out: Sequence[Recorded] = (),
     ) -> None:
+        self.facts = Facts() if recorded is None else recorded.facts
         self.scopes = scopes or {}
         self.dropped = sorted(one.seq for one in left_out)
         #: calls that were announced but certainly did not begin
@@ -72,20 +58,17 @@ class History:
         self.wasted: dict[str, Usage] = {}
         self._undone: dict[str, list[int]] = {}
         if recorded is not None:
-            self.length, self.seams, self.contexts = recorded.length, recorded.seams, recorded.contexts
-            self.waiting, self.approvals = recorded.waiting, recorded.approvals
-            self.decided, self.in_flight, self.asked = recorded.decided, recorded.in_flight, recorded.asked
-            self.trusted = recorded.trusted
+            self.length, self.seams = recorded.length, recorded.seams
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
         for one in left_out:
             row = one.row
             if isinstance(row, TaskErrorRow) and row.not_run:
-                self.never_ran.update(recorded.approved_below(task_scope(one.scope, one.step, row.task_id)))
+                self.never_ran.update(self.facts.approved_below(task_scope(one.scope, one.step, row.task_id)))
             elif isinstance(row, CallEndedRow):
                 if getattr(row, "not_run", None):
-                    self.never_ran.update({row.call_id}, recorded.approved_below(row.call_id))
+                    self.never_ran.update({row.call_id}, self.facts.approved_below(row.call_id))
                 elif not row.is_broken_off and row.call_id not in recorded.scopes:  # an agent's scope has its own end
                     self._outcomes[row.call_id] = one
         for seq in sorted(recorded.dropped.union(self.dropped)):
@@ -141,11 +124,9 @@ class History:
         return before if before.dropped and differs.seq >= before.dropped[0] and not was_over else None
 
     def of(self, scope: str) -> Sequence[Recorded]:
-        """The rows of a scope."""
         return self.scopes.get(scope, ())
 
     def outcome_of(self, call_id: str) -> Recorded | None:
-        """The row with a call's outcome."""
         return self._outcomes.get(call_id)
 
     def was_announced(self, call_id: str) -> bool:
@@ -189,7 +170,6 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
 
 
 def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
-    """Copies the entry for the new run."""
     copy = {**entry, "run_id": run_id}
     if entry["event"] == RunStartRow.type:
         copy["data"] = {**entry["data"], "run_id": run_id}

@@ -15,7 +15,7 @@ from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kernai.durable.host_state import HostState
     from kernai.durable.lease import Held
@@ -81,20 +81,19 @@ class Journal:
             try:
                 self.held.look()
                 if self._waiting:
-                    self._append(len(self._waiting))
+                    self._append(self._waiting[:])
             except BaseException as failure:
                 self._failure = failure
                 raise
 
-    def _append(self, count: int) -> None:
-        """Appends the first `count` waiting events."""
-        entries = [self._delta.entry(row) for row in self._waiting[:count]]
+    def _append(self, rows: Sequence[Row]) -> None:
+        entries = list(map(self._delta.entry, rows))
         media, info = self._named(entries), self._info.after(entries)
         self.held.append(self.seq, entries, media, info)
         self._info = info
         self.insists = False
-        del self._waiting[:count]
-        self.seq += count
+        del self._waiting[:len(rows)]
+        self.seq += len(rows)
         self._stored.update(one.id for one in media)
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:

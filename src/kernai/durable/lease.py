@@ -64,7 +64,6 @@ class Lease(Value):
 
     @property
     def holder(self) -> str:
-        """The worker's name in readable form."""
         return shown_worker(self.worker)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES, WOKEN
+from kernai.durable.approvals import REPLACES, WOKEN, Decision
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.events import (
@@ -80,6 +80,67 @@ def _damage(seq: int, kind: str, error: Exception) -> KernaiError:
     return KernaiError(f"the recording is damaged: its event {seq} ({kind}) cannot be read: {error_text(error)}")
 
 
+class Facts:
+    """What a recording says beside the decisions of its loops. A new run has none."""
+
+    def __init__(self) -> None:
+        #: by call id: calls that wait for a decision, decisions that were not used yet, the last decision on each call,
+        #: and decisions on calls in flight
+        self.waiting: dict[str, PendingCall] = {}
+        self.approvals: dict[str, ApprovalGivenRow] = {}
+        self._decided: dict[str, ApprovalGivenRow] = {}
+        self.in_flight: dict[str, InFlightRow] = {}
+        #: the metadata of each call's last pause
+        self.asked: dict[str, Mapping[str, Any]] = {}
+        #: the calls that were approved since the last resume
+        self._approved: set[str] = set()
+        #: by scope, the last saved state of the host's context
+        self.contexts: dict[str, ContextSavedRow] = {}
+        #: by scope, the rows that name trusted values beyond those in the conversation
+        self.trusted: dict[str, list[Row]] = {}
+
+    def note(self, one: Recorded) -> None:
+        row = one.row
+        if isinstance(row, (TrustAddedRow, ApprovalGivenRow)) or (isinstance(row, RunStartRow) and row.trusted):
+            self.trusted.setdefault(one.scope, []).append(row)
+        if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
+            if not isinstance(row, LlmResponseRow) and row.is_broken_off:
+                return  # the call may be made again under its decision, or still waits for one
+            call = row.call_id if isinstance(row, CallEndedRow) else model_call(one)
+            for known in (self.waiting, self.approvals, self.in_flight):
+                known.pop(call, None)
+        elif isinstance(row, ApprovalRequestedRow):
+            waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
+            self.asked[row.call_id] = waiting.metadata
+            self.approvals.pop(row.call_id, None)
+        elif isinstance(row, ApprovalGivenRow):
+            self.waiting.pop(row.call_id, None)
+            self.approvals[row.call_id] = row
+            if row.decision != WOKEN:
+                self._decided[row.call_id] = row
+            self._approved.add(row.call_id)
+        elif isinstance(row, RunResumedRow):
+            self._approved.clear()
+        elif isinstance(row, InputAddedRow):
+            for earlier in (self.waiting, self.approvals, self.in_flight):
+                earlier.clear()
+        elif isinstance(row, InFlightRow):
+            self.in_flight[row.call_id] = row
+        elif isinstance(row, ContextSavedRow):
+            self.contexts[one.scope] = row
+
+    def agreed(self, call_id: str) -> Decision | None:
+        """The last decision on a call; None if there is none."""
+        row = self._decided.get(call_id)
+        return None if row is None else Decision.recorded(row)
+
+    def approved_below(self, scope: str) -> Iterable[str]:
+        """The calls within a sub-run that were approved since the last resume. If the sub-run never began, neither did
+        they.
+        """
+        return [call for call in self._approved if call.startswith(f"{scope}/")]
+
+
 class RecordedRun:
     """The entries of a root run. `KernaiError` if they are not a run, or in a format newer than this kernai knows."""
 
@@ -89,32 +150,25 @@ class RecordedRun:
         for seq, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")
-        self._format_2 = self._check_formats(entries)
+        format_2 = self._check_formats(entries)
         self.all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
         seams = [one for one in self.all if isinstance(one.row, RunResumedRow)]
         self.dropped = dropped = {seq for one in seams for seq in _dropped_by(one)}
-        if self._format_2 == len(entries):
+        for _, row in self.all[:format_2]:
+            if isinstance(row, ApprovalGivenRow) and isinstance(row.decision, dict):
+                row.decision = {**row.decision, REPLACES: True}
+        if format_2 == len(entries):
             for seq, reason in format_1.stops(entries, dropped, KINDS).items():
                 row = self.all[seq].row
                 row.place = (*row.place[:5], reason)
         self.seams = seams
         self.entries = [one for one in self.all if one.seq not in dropped]
+        self.facts = Facts()
         self.scopes: dict[str, list[Recorded]] = {}
-        #: by call id: calls that wait for a decision, decisions that were not used yet, the last decision on each call,
-        #: and decisions on calls in flight
-        self.waiting: dict[str, PendingCall] = {}
-        self.approvals: dict[str, ApprovalGivenRow] = {}
-        self.decided: dict[str, ApprovalGivenRow] = {}
-        self.in_flight: dict[str, InFlightRow] = {}
-        #: the metadata of each call's last pause
-        self.asked: dict[str, Mapping[str, Any]] = {}
-        self._approved_at: dict[str, int] = {}
-        #: by scope, the last saved state of the host's context
-        self.contexts: dict[str, ContextSavedRow] = {}
-        #: by scope, the rows that name trusted values beyond those in the conversation
-        self.trusted: dict[str, list[Row]] = {}
         for one in self.entries:
-            self._note(one)
+            self.facts.note(one)
+            if one.row.role != "aside":
+                self.scopes.setdefault(one.scope, []).append(one)
         root = self.scopes.get("")
         start = root[0].row if root else None
         if not isinstance(start, RunStartRow):
@@ -143,41 +197,6 @@ class RecordedRun:
             fault = f"its event {seq} ({entry['event']}) cannot be read: {error_text(error)}"
             raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {fault}") from error
 
-    def _note(self, one: Recorded) -> None:
-        row = one.row
-        if row.role != "aside":
-            self.scopes.setdefault(one.scope, []).append(one)
-        if isinstance(row, (TrustAddedRow, ApprovalGivenRow)) or (isinstance(row, RunStartRow) and row.trusted):
-            self.trusted.setdefault(one.scope, []).append(row)
-        if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
-            if not isinstance(row, LlmResponseRow) and row.is_broken_off:
-                return  # the call may be made again under its decision, or still waits for one
-            call = row.call_id if isinstance(row, CallEndedRow) else model_call(one)
-            for known in (self.waiting, self.approvals, self.in_flight):
-                known.pop(call, None)
-        elif isinstance(row, ApprovalRequestedRow):
-            waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
-            self.asked[row.call_id] = waiting.metadata
-            self.approvals.pop(row.call_id, None)
-        elif isinstance(row, ApprovalGivenRow):
-            self._note_decision(one.seq, row)
-        elif isinstance(row, InputAddedRow):
-            for earlier in (self.waiting, self.approvals, self.in_flight):
-                earlier.clear()
-        elif isinstance(row, InFlightRow):
-            self.in_flight[row.call_id] = row
-        elif isinstance(row, ContextSavedRow):
-            self.contexts[one.scope] = row
-
-    def _note_decision(self, seq: int, row: ApprovalGivenRow) -> None:
-        self.waiting.pop(row.call_id, None)
-        if seq < self._format_2 and isinstance(row.decision, dict):
-            row.decision = {**row.decision, REPLACES: True}
-        self.approvals[row.call_id] = row
-        if row.decision != WOKEN:
-            self.decided[row.call_id] = row
-        self._approved_at[row.call_id] = seq
-
     @property
     def definition(self) -> Mapping[str, Any] | None:
         """The definition of the agent that wrote the end of the recording; None if not recorded, as in format 1."""
@@ -194,13 +213,17 @@ class RecordedRun:
 
     @property
     def result(self) -> ResultRow | None:
-        """The root's `result`, if it has ended."""
         last = self.scopes[""][-1].row
         return last if isinstance(last, ResultRow) else None
 
     @property
     def is_closed(self) -> bool:
         return self.result is not None and self.result.stop_reason == StopReason.CLOSED
+
+    @property
+    def waiting(self) -> dict[str, PendingCall]:
+        """The calls that wait for a decision, by call id. In a closed run none does."""
+        return {} if self.is_closed else self.facts.waiting
 
     @property
     def is_over(self) -> bool:
@@ -301,25 +324,15 @@ class RecordedRun:
         return total + ((last - first).total_seconds() if first is not None and last is not None else 0.0)
 
     def history(self, media: MediaStore) -> list[Message]:
-        """The messages from before the run."""
         return reading(self.scopes[""][0], lambda: [message(one, media) for one in self.start.history])
 
     def input(self, media: MediaStore) -> tuple[InputPart, ...]:
-        """The run's input."""
         return parts_of(self.scopes[""][0], self.start.input, media)
 
     def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
-        """The inputs that were added later."""
         return [
             parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
         ]
-
-    def approved_below(self, scope: str) -> Iterable[str]:
-        """The calls within a sub-run that were approved since the last resume. If the sub-run never began, neither did
-        they.
-        """
-        since = self.seams[-1].seq if self.seams else -1
-        return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > since]
 
 
 def _in_order(

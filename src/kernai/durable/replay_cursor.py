@@ -182,7 +182,6 @@ class Comparison:
         self._sent = 0
 
     def check(self, row: Row, recorded: Recorded) -> None:
-        """Raises `ReplayDivergenceError` if the rows differ."""
         there = recorded.row
         if type(row) is not type(there) or row.place[:3] != there.place[:3]:
             expected, got = (f"{one.type} {shown(one.fields())}" for one in (there, row))

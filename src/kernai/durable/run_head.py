@@ -45,9 +45,9 @@ from kernai.durable.store import (
     newest_first,
     utc,
 )
-from kernai.errors import KernaiError, RunBusyError, RunConflictError
+from kernai.errors import KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import ApprovalGivenRow, InFlightRow, ResultRow, stamp
-from kernai.jsonio.json_data import copied, dumps_data
+from kernai.jsonio.json_data import copied, dumps_data, jsonable
 from kernai.values.media import Media
 from kernai.values.result import StopReason
 
@@ -84,12 +84,10 @@ class Head:
     now: float = 0.0
 
     def to_data(self) -> list[Any]:
-        """The head as JSON data."""
         return [self.info.to_dict(), *_KEPT(self)]
 
     @classmethod
     def from_data(cls, data: Sequence[Any]) -> Head:
-        """The inverse of `to_data`."""
         return cls(RunInfo.from_dict(data[0]), *data[1:])
 
     def shown(self) -> RunInfo:
@@ -112,11 +110,9 @@ class Head:
         return Lease(self.info.run_id, self.holder or "", self.token, self.seconds, *times, self.number, self.cancel)
 
     def is_busy(self) -> bool:
-        """Whether somebody works on the run."""
         return self.holder is not None and self.now < self.until and not is_dead(self.holder)
 
     def check_free(self) -> None:
-        """Raises `RunBusyError` if somebody works on the run."""
         if self.holder is not None and self.is_busy():
             raise RunBusyError(self.info.run_id, shown_worker(self.holder), stamp(self.since), stamp(self.until))
 
@@ -197,7 +193,7 @@ class Head:
                 "False or a text to leave it"
             )
         decision.check_for(waiting[call_id].params)
-        self.decisions[call_id] = {"decision": decision.value, "by": decision.by}
+        self.decisions[call_id] = {"decision": jsonable(decision.value), "by": decision.by}
 
     def drop_decision(self, call_id: str, why: str) -> None:
         self.decisions.pop(call_id, None)
@@ -246,13 +242,17 @@ class LeasedStore(NotCopied, RunStore):
     def _opened(self, text: str) -> Any:
         """The inverse of `_sealed`, parsed. `ValueError` if the text is not JSON."""
         if text.startswith("="):
-            text = self._needed_codec().decode(b64decode(text[1:])).decode("ascii")
+            text = self._decoded(b64decode(text[1:])).decode("ascii")
         return json.loads(text)
 
-    def _needed_codec(self) -> Codec:
+    def _decoded(self, data: bytes) -> bytes:
+        same = "open the store with the codec with which the run was stored, codec=..."
         if self._codec is None:
-            raise KernaiError("the run was stored with a codec: open the store with the same codec, codec=...")
-        return self._codec
+            raise KernaiError(f"the run was stored with a codec: {same}")
+        try:
+            return self._codec.decode(data)
+        except Exception as error:
+            raise KernaiError(f"the codec cannot decode the run: {error_text(error)}; {same}") from error
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
         """What is stored for media: a text, which includes the path or URL, and the payload."""
@@ -268,7 +268,7 @@ class LeasedStore(NotCopied, RunStore):
     def _opened_media(self, about: str, payload: bytes | None) -> Media:
         found = self._opened(about)
         if payload is not None and about.startswith("="):
-            payload = self._needed_codec().decode(payload)
+            payload = self._decoded(payload)
         data = found.pop("data")
         return Media(data=payload or b"", **found) if data is None else Media(data=data, payload=payload, **found)
 

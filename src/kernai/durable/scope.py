@@ -494,7 +494,7 @@ class DurableScope:
         decision = self._durable.decisions.pop(effect.call_id, None)
         if decision is not None and decision.is_woken:  # not a consent, unless somebody agreed before the call paused
             self._durable.woken.add(effect.call_id)
-            decision = self._durable.agreed(effect.call_id)
+            decision = self._durable.history.facts.agreed(effect.call_id)
         if decision is None and not isinstance(effect, CallModel):
             try:
                 decision = self._durable.ask(self.run, effect)

@@ -268,7 +268,6 @@ class RunFilter:
         object.__setattr__(self, "tags", _as_texts(self.tags))
 
     def matches(self, info: RunInfo) -> bool:
-        """Whether the run passes all filters."""
         return (
             self.status in (None, info.status)
             and self.agent in (None, info.agent)

@@ -86,12 +86,14 @@ class Server:
         """The connection of this thread's transaction, if it is in one."""
         return getattr(self._own, "connection", None)
 
-    def take(self, until: float) -> Connection:
-        """Returns the connection of this thread's transaction, or one from the pool. Return it with `give`.
-        `PoolTimeout` if none becomes free by `until`.
+    @contextmanager
+    def connection(self, until: float) -> Iterator[Connection]:
+        """Yields the connection of this thread's transaction, or one from the pool. `PoolTimeout` if none becomes free
+        by `until`.
         """
         if (own := self.own) is not None:
-            return own
+            yield own
+            return
         with self._lock:
             if self._closed:
                 raise KernaiError("the store is closed")
@@ -102,34 +104,28 @@ class Server:
                     reconnect_timeout=RECONNECT,
                 )
             pool = self._pool
-        while True:
+        connection: Connection | None = None
+        while connection is None:
             try:
-                return pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
+                connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
             except PoolTimeout:
                 INTERRUPTS.look()
                 if time.monotonic() >= until:
                     raise
-
-    def give(self, connection: Connection) -> None:
-        """Returns a connection from `take` to the pool."""
-        if connection is self.own:
-            return
-        pool = self._pool
-        if pool is None:  # the store has been closed
-            connection.close()
-        else:
-            pool.putconn(connection)
+        try:
+            yield connection
+        finally:
+            pool.putconn(connection)  # a pool that was closed meanwhile closes it
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        connection = self.take(time.monotonic() + PATIENCE)
-        before, self._own.connection = self.own, connection
-        try:
-            with connection.transaction():
+        before = self.own
+        with self.connection(time.monotonic() + PATIENCE) as connection, connection.transaction():
+            self._own.connection = connection
+            try:
                 yield connection
-        finally:
-            self._own.connection = before
-            self.give(connection)
+            finally:
+                self._own.connection = before
 
     @contextmanager
     def separate_connection(self) -> Iterator[None]:
@@ -146,7 +142,6 @@ class Server:
                 self._own.connection = None
 
     def explain_timeout(self) -> str:
-        """Explains why the pool has no connection."""
         try:
             self.connect().close()
         except psycopg.Error as error:
@@ -172,7 +167,6 @@ class Server:
                     del self._watchers[note]
 
     def listen(self) -> None:
-        """Starts the listener if it is not running."""
         with self._lock:
             if self._listener is None:
                 self._listener = threading.Thread(target=self._listen, name="kernai-listen", daemon=True)

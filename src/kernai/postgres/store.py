@@ -367,11 +367,8 @@ class PostgresStore(OpenedStore):
         server, until = self._server, time.monotonic() + (PATIENCE if patience is None else patience)
         while True:
             try:
-                connection = server.take(until)
-                try:
+                with server.connection(until) as connection:
                     return work(connection)
-                finally:
-                    server.give(connection)
             except psycopg.Error as error:
                 may_pass = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
                 if not may_pass or server.own is not None or time.monotonic() >= until:
@@ -380,7 +377,6 @@ class PostgresStore(OpenedStore):
             INTERRUPTS.look()
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
-        """Converts a database error to the error for the caller."""
         hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
         why = self._server.explain_timeout() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")

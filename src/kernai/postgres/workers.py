@@ -31,7 +31,7 @@ from psycopg import sql
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
-from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, WAITING, RunInfo
+from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, RunInfo
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from kernai.values.message import Message
 
 _LOG = logging.getLogger("kernai.workers")
-#: statuses of runs that have not ended
-_OPEN = frozenset({ABANDONED, QUEUED, RUNNING, WAITING, BLOCKED})
 #: seconds between two rounds of the reaper, and between two checks for changes without a notification, such as a job
 #: whose lock has become free
 ROUND, POLL = 2.0, 1.0
@@ -221,7 +219,7 @@ class Workers:
     def _continue(self, tenant: str, run_id: str) -> None:
         """Works on a run until it ends or waits."""
         store = self._view(tenant)
-        while (info := store.info(run_id)) is not None and info.status in _OPEN:
+        while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
             agent = self.agents.get(info.agent or "")
             if agent is None:
                 _block(store, run_id, self._unknown(info.agent))
@@ -358,6 +356,6 @@ def _is_for_workers(info: RunInfo) -> bool:
 
 def _block(store: PostgresStore, run_id: str, why: str, calls: InFlightError | None = None) -> None:
     info = store.info(run_id)
-    if info is not None and info.status in _OPEN:
+    if info is not None and info.status in UNFINISHED:
         with suppress(RunBusyError):
             store.block(run_id, why, () if calls is None else calls.calls)

@@ -250,7 +250,6 @@ class Recorder:
         return self._usages(lambda event: event.task_id or ROOT)
 
     def _usages(self, part_of: Callable[[Event], Any]) -> dict[Any, Usage]:
-        """Sums the usage of model calls by `part_of`."""
         sums: dict[Any, Usage] = {}
         for event in self.entries:
             usage = event.row.usage()
@@ -297,7 +296,6 @@ class MessageDelta:
         self._sent = dict(sent or {})
 
     def entry(self, row: Row) -> dict[str, Any]:
-        """Returns the entry to write."""
         if not isinstance(row, MessagesSentRow):
             if isinstance(row, (RunStartRow, ResultRow)):
                 # a new run with the same id starts with an empty conversation; an ended run sends nothing more

@@ -119,7 +119,7 @@ class ResumeRequest(_RecordedRequest):
         may_call = not recorded.is_over or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
         self._input = None if input is None else as_parts(input, "input", INPUT_PARTS)
-        self._waiting = {} if recorded.is_closed else recorded.waiting
+        self._waiting = recorded.waiting
         self._approvals = self._checked_approvals(approvals)
         self._in_flight = in_flight
         if not callable(in_flight) and in_flight not in IN_FLIGHT:
@@ -296,8 +296,8 @@ class _SkillChecks:
         """Raises `ReplayDivergenceError` if a skill does not return the same as before."""
         row = recorded.row
         assert isinstance(row, (SkillResultRow, SkillErrorRow))
-        decision = self._history.decided.get(call.call_id)
-        made = call if decision is None else decided(run, call, Decision.recorded(decision))
+        decision = self._history.facts.agreed(call.call_id)
+        made = call if decision is None else decided(run, call, decision)
         if row.is_broken_off or not isinstance(made, CallSkill):
             return
         then = row.result if isinstance(row, SkillResultRow) else f"{row.exception}: {row.error}"
@@ -419,7 +419,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
 
 def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
     """Ends a finished run with its recorded result, and restores the context's last saved state."""
-    HostState(recorded.contexts).restore(run)
+    HostState(recorded.facts.contexts).restore(run)
     run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type, end = run.result.text, run.answer_type, recorded.scopes[""][-1]

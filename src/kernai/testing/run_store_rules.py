@@ -353,14 +353,14 @@ class RunStoreRules:
     def test_what_is_handed_in_or_out_may_be_changed(self) -> None:
         store = self.make()
         store.append("r", 0, [started(tags={"team": "a"}), asked(), ended("interrupt")], [])
-        changes: dict[str, Any] = {"amount": 2}
+        changes: dict[str, Any] = {"amount": {2}}  # a set becomes a list, as in the recording
         store.decide("r", "0.0", {"params": changes})
         before = _info(self.reopen(store))
         changes["amount"] = "more"
         info: Any = _info(store)
         for found in (info.tags, info.pending[0].params, info.pending[0].metadata, info.decisions["0.0"]["decision"]):
             found.clear()
-        _same(before.decisions["0.0"]["decision"], {"params": {"amount": 2}}, "the decision")
+        _same(before.decisions["0.0"]["decision"], {"params": {"amount": [2]}}, "the decision")
         _same(_info(store), before, "what is listed of the run")
 
     def test_a_decision_that_cannot_be_made_is_refused(self) -> None:
