@@ -14,7 +14,6 @@ from kernai.durable.approvals import REPLACES, WOKEN, Decision
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.events import (
-    KINDS,
     RECORDING_FORMAT,
     ApprovalGivenRow,
     ApprovalRequestedRow,
@@ -157,10 +156,6 @@ class RecordedRun:
         for _, row in self.all[:format_2]:
             if isinstance(row, ApprovalGivenRow) and isinstance(row.decision, dict):
                 row.decision = {**row.decision, REPLACES: True}
-        if format_2 == len(entries):
-            for seq, reason in format_1.stops(entries, dropped, KINDS).items():
-                row = self.all[seq].row
-                row.place = (*row.place[:5], reason)
         self.seams = seams
         self.entries = [one for one in self.all if one.seq not in dropped]
         self.facts = Facts()
@@ -169,6 +164,10 @@ class RecordedRun:
             self.facts.note(one)
             if one.row.role != "aside":
                 self.scopes.setdefault(one.scope, []).append(one)
+        if format_2 == len(entries):
+            for seq, reason in format_1.stops(self.scopes).items():
+                row = self.all[seq].row
+                row.place = (*row.place[:5], reason)
         root = self.scopes.get("")
         start = root[0].row if root else None
         if not isinstance(start, RunStartRow):
