@@ -232,7 +232,7 @@ def test_a_run_that_fails_can_be_resumed_at_once(way: Way, gives_back: bool, hea
     assert way.resume(acting(lambda: None), "r", store=store).text == "done"
 
 
-def test_the_lease_of_a_closed_stream_is_given_back() -> None:
+def test_the_lease_of_a_closed_stream_is_given_back_and_a_refused_run_has_none() -> None:
     store = MemoryStore()
     events = kernai.stream(acting(lambda: None), "go", store=store, run_id="r")
     for event in events:
@@ -240,6 +240,10 @@ def test_the_lease_of_a_closed_stream_is_given_back() -> None:
             break
     events.close()
     assert info_of(store).lease is None
+    known = set(leases._GONE)
+    with pytest.raises(RunConflictError, match="choose another run_id"):
+        kernai.execute(acting(lambda: None), "go", store=store, run_id="r")
+    assert known == leases._GONE, "a refused run was never held"
 
 
 # ------------------------------------------------------------------------------------------------------ who is dead

@@ -196,7 +196,11 @@ class Held:
         terms: dict[str, Any] = {"lease": self.lease} if self.lease else {"claim": (self._worker, self.seconds)}
         self.may_hold, sent = True, boottime()
         terms |= {"info": info, "release": ends, "writer": f"{self._worker}/{first_seq}"}
-        lease = self.store.append(self.run_id, first_seq, entries, media, **terms)
+        try:
+            lease = self.store.append(self.run_id, first_seq, entries, media, **terms)
+        except RunConflictError:
+            self.may_hold = self.lease is not None  # a refused append claims nothing
+            raise
         if ends:
             self._drop()
         else:
