@@ -97,9 +97,14 @@ def test_a_path_that_cannot_be_a_store_is_refused(
     assert sorted(os.listdir()) == ["pipe"]
 
 
-def test_an_unknown_durability_is_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match="durability must be 'power' or 'process', got 'none'"):
-        SqliteStore(path, durability="none")  # type: ignore[arg-type]
+@pytest.mark.parametrize("options, error, message", [
+    ({"durability": "none"}, ValueError, "durability must be 'power' or 'process', got 'none'"),
+    ({"codec": "utf-8"}, TypeError, r"codec must be an object with encode\(data\) and decode\(data\), got str"),
+    ({"codec": str}, TypeError, "got the class str"),
+])
+def test_an_unknown_durability_or_codec_is_refused(path: Path, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SqliteStore(path, **options)
     assert not path.exists()
 
 

@@ -156,6 +156,7 @@ CHECKS = {
     "a_run_that_is_deleted_is_gone": 5,
     "a_run_that_somebody_has_claimed_cannot_be_claimed": 4,
     "an_append_under_an_older_lease_writes_nothing": 6,
+    "a_lease_that_is_over_can_be_claimed": 2,
     "the_first_append_claims_and_the_last_gives_back": 3,
     "a_claim_with_an_append_to_a_busy_run_writes_nothing": 2,
     "an_append_that_is_repeated_is_no_conflict": 4,
@@ -331,7 +332,7 @@ FAULTS: list[tuple[str, str, type[Any]]] = [
     ("workers_with_runs_of_their_own_do_not_disturb_each_other", "the disk is gone", RaisesInAWorker),
     ("a_run_that_somebody_has_claimed_cannot_be_claimed", "the error", broken(MemoryStore, claim=busy_without_a_holder)),
     ("a_wrong_clock_of_the_client_ends_no_lease", "claim of a run that somebody works on", broken(MemoryStore, _now=lambda right: time.time())),
-    ("who_gives_back_an_older_lease_leaves_the_new_one_alone", "claim of a run that somebody works on", broken(
+    ("a_lease_that_is_over_can_be_claimed", "claim of a run that somebody works on", broken(
         MemoryStore, release=lambda right, lease: right(latest(right.args[0], lease)))),
     ("a_lease_that_is_renewed_outlasts_its_first_end", "claim of a run that somebody works on", broken(
         MemoryStore, renew=lambda right, lease: lease)),

@@ -67,11 +67,6 @@ if TYPE_CHECKING:
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
-MAY_HAVE_TAKEN_EFFECT = "the run was interrupted during these calls, and they may have taken effect"
-WHAT_TO_DO = (
-    'pass in_flight="skip", "retry" or a function of the call, or mark a skill that may be called twice with '
-    "@skill(idempotent=True)"
-)
 UNKNOWN_OUTCOME = (
     "the outcome of this call is unknown: the run was interrupted while it was under way, and it was not called again"
 )
@@ -191,7 +186,11 @@ class DurableRun:
         run.root.repair = repair
         if self._failing:
             named = ", ".join(f"{call.call_id} ({call.skill})" for call in self._failing)
-            raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)
+            raise InFlightError(
+                f"the run was interrupted during these calls, and they may have taken effect: {named}; pass "
+                'in_flight="skip", "retry" or a function of the call, or mark a skill that may be called twice with '
+                "@skill(idempotent=True)", self._failing,
+            )
         unreached = next((rows[0] for scope, rows in history.scopes.items() if rows and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.row.type, "the run never gets to this event")

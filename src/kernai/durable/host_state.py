@@ -37,7 +37,6 @@ class Saved(NamedTuple):
     """A state to be recorded. Of two states of one scope, the later has the greater `number`."""
 
     row: ContextSavedRow
-    scope: str
     number: int
 
 
@@ -106,7 +105,7 @@ class HostState:
                 row = ContextSavedRow(data)
                 row.shared = None if sharing is None else sharing.names
                 run.sealed(row)
-                found.append(Saved(row, run.scope, number))
+                found.append(Saved(row, number))
             if sharing is not None and not sharing.names:
                 break
         return found
@@ -153,13 +152,13 @@ class HostState:
         """Returns the states to record with this row. Called by one thread at a time."""
         found = []
         states = self._with.pop(id(row), ())
-        for saved in states:
-            scope, number = saved.scope, saved.number
+        for saved, number in states:
+            scope = saved.place[3]
             if number < self._numbers.get(scope, 0):
-                saved.row.state = self._known[scope]  # a later state of another call was recorded first
+                saved.state = self._known[scope]  # a later state of another call was recorded first
             else:
-                self._known[scope], self._numbers[scope] = saved.row.state, number
-            found.append(saved.row)
+                self._known[scope], self._numbers[scope] = saved.state, number
+            found.append(saved)
         if isinstance(row, (CallEndedRow, ApprovalRequestedRow)):
             self.end_turn(row.call_id)
         elif states:

@@ -40,6 +40,7 @@ from kernai.durable.store import (
     RunInfo,
     Terms,
     check_append,
+    check_codec,
     check_load,
     check_run_id,
 )
@@ -131,6 +132,7 @@ class SqliteStore(OpenedStore):
     ) -> None:
         if durability not in _PRAGMAS:
             raise ValueError(f"durability must be 'power' or 'process', got {durability!r}")
+        check_codec(codec)
         self.path = _absolute(path)
         self.durability = durability
         self._codec = codec

@@ -456,6 +456,13 @@ def check_append(run_id: str, entries: Sequence[Entry]) -> None:
         raise ValueError("append needs at least one entry: media come with the entries that name them")
 
 
+def check_codec(codec: object) -> None:
+    """Raises `TypeError` for an object that is no `Codec`, such as a cipher with other methods."""
+    methods = (getattr(codec, name, None) for name in ("encode", "decode"))
+    if codec is not None and (isinstance(codec, type) or not all(map(callable, methods))):
+        raise TypeError(f"codec must be an object with encode(data) and decode(data), got {_shown(codec)}")
+
+
 def check_load(run_id: str, from_seq: int) -> None:
     """Raises `ValueError` unless these can be the id of a run and the number of an entry."""
     check_run_id(run_id)

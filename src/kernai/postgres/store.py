@@ -35,6 +35,7 @@ from kernai.durable.store import (
     RunInfo,
     Terms,
     check_append,
+    check_codec,
     check_load,
     check_run_id,
 )
@@ -136,6 +137,7 @@ class PostgresStore(OpenedStore):
             raise ValueError(f"pool_size must be a whole number of at least 1, got {pool_size!r}")
         if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
             raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
+        check_codec(codec)
         if not isinstance(conninfo, str):
             raise TypeError(f"conninfo must be the address of a database, got {type(conninfo).__name__}")
         try:
