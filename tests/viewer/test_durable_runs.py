@@ -214,6 +214,21 @@ def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) 
     assert last.index("The run continues here") < last.index("Thanks? Gladly.")
 
 
+def test_who_decided_on_a_call_in_flight_and_why_is_shown(show: Show) -> None:
+    store = paused()
+    kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, context=Counted())
+    broken, events = MemoryStore(), [entry["event"] for entry in store.load("r")]
+    broken.append("r", 0, store.load("r")[:events.index("skill_result")], [])
+    with pytest.raises(kernai.InFlightError) as caught:
+        kernai.resume(clerk(), "r", store=broken, context=Counted())
+    broken.block("r", "nobody knows", caught.value.calls)
+    broken.decide("r", "0.0", kernai.Decision("it was paid", by="ann"))
+    kernai.resume(clerk(), "r", store=broken, context=Counted())
+    decision = step_card(show(entries(broken)), 0).locator(".decision").last
+    expect(decision).to_contain_text("It is not called again; the model reads why: it was paid")
+    expect(decision).to_contain_text("Decided by ann.")
+
+
 def test_a_resume_that_refers_to_events_missing_from_the_file_leaves_nothing_out(show: Show) -> None:
     store = paused()
     recorded: list[dict[str, Any]] = []

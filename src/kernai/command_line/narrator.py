@@ -74,7 +74,7 @@ _CALLS: Lines = {
     events.ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
     events.ApprovalGivenRow: _decided,
     events.InFlightRow: lambda row: (
-        "yellow", f"call {row.call_id} was interrupted; {_IN_FLIGHT.get(row.decision, row.decision)}", ""
+        "yellow", f"call {row.call_id} was interrupted; {row.reason or _IN_FLIGHT.get(row.decision, row.decision)}", ""
     ),
 }
 _MORE: Lines = {

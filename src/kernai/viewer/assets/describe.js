@@ -95,6 +95,12 @@ function decided(data) {
   return `${isRefusal(data.decision) ? "refused" : "approved"}${by}${changed}`;
 }
 
+function afterLoss(data) {
+  if (data.decision === "retry") return "It is called again.";
+  const read = isNotNull(data.reason) ? `why: ${asText(data.reason)}` : "that its outcome is unknown.";
+  return data.decision === "skip" ? `It is not called again; the model reads ${read}` : "";
+}
+
 const why = (decision) => (typeof decision === "boolean" || isWoken(decision) ? "" : asText(isObject(decision) ? decision.params : decision));
 
 /** The time since the previous event of the run. */
@@ -172,7 +178,7 @@ const DESCRIBE = {
   approval_given: (data) => ({ title: `Call ${asText(data.call_id)} ${decided(data)}`, text: why(data.decision) }),
   in_flight: (data) => ({
     title: `Call ${asText(data.call_id)} was running when the run was interrupted`, facts: [asText(data.decision)],
-    text: data.decision === "retry" ? "It is called again." : data.decision === "skip" ? "It is not called again; the model reads that its outcome is unknown." : "",
+    text: [afterLoss(data), isNotNull(data.by) && `Decided by ${asText(data.by)}.`].filter(Boolean).join("\n"),
   }),
   run_resumed: (data, event) => ({
     title: "The run continues here", facts: [gapBefore(event), leftOut(data)].filter(Boolean),
