@@ -349,7 +349,7 @@ def test_a_constraint_that_cannot_be_checked_is_an_error_at_definition(output: A
 # ------------------------------------------------------------------------------------------------------ generated
 
 _BOUND = st.integers(-3, 6)
-_SCALARS = st.sampled_from([int, bool, str, None, Literal["a", 1], Literal[True, "b"], Colour])
+_ATOMS = st.sampled_from([int, bool, str, None, Literal["a", 1], Literal[True, "b"], Colour, Any])
 _CONSTRAINED = st.one_of(
     st.builds(lambda low: Annotated[int, at.Ge(low)], _BOUND),
     st.builds(lambda low, high: Annotated[int, at.Gt(low), at.Le(high)], _BOUND, _BOUND),
@@ -384,10 +384,10 @@ def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-GENERATED = st.recursive(_SCALARS | _CONSTRAINED, _larger, max_leaves=6)
+GENERATED = st.recursive(_ATOMS | _CONSTRAINED, _larger, max_leaves=6)
 VALUES = json_data(
-    st.sampled_from([None, True, False, -1, 0, 1, 2, 3, 6, 2.5, "", "a", "ab", "abc", "b", "c", "red", "x"]),
-    st.sampled_from(["f0", "f1", "f2", "items", "more", "k"]),
+    st.sampled_from([None, True, False, -1, 0, 1, 2, 3, 6, 2.5, "", "a", "ab", "abc", "b", "c", "red", "x", "19.99"]),
+    st.sampled_from(["f0", "f1", "f2", "items", "more", "k", "name", "size", "x", "children", "value", "next"]),
 )
 
 
@@ -398,7 +398,8 @@ def _with_names(value: Any) -> bool:
 
 def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
     """Values near to a schema's, so that the property sees many that fit."""
-    schema = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if "$ref" in schema:
+        return st.deferred(lambda: fitting(definitions[schema["$ref"].rpartition("/")[2]], definitions))
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     if "anyOf" in schema:
@@ -409,18 +410,25 @@ def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
             return st.tuples(*[fitting(one, definitions) for one in schema["prefixItems"]]).map(list)
         return st.lists(fitting(schema.get("items", {}), definitions), min_size=schema.get("minItems", 0), max_size=3)
     if kind == "object" and "properties" in schema:
-        return st.fixed_dictionaries({key: fitting(one, definitions) for key, one in schema["properties"].items()})
+        parts = {key: fitting(one, definitions) for key, one in schema["properties"].items()}
+        required = {key: parts[key] for key in schema.get("required", ())}
+        others = {key: one for key, one in parts.items() if key not in required}
+        return st.fixed_dictionaries(required, optional=others) | st.fixed_dictionaries({}, optional=parts)
     if kind == "object":
-        return st.dictionaries(st.sampled_from("kl"), fitting(schema["additionalProperties"], definitions), max_size=2)
-    return {"integer": st.integers(-4, 8), "number": st.integers(-4, 8) | st.just(2.5), "boolean": st.booleans(),
-            "null": st.none(), "string": st.sampled_from(["", "a", "ab", "b", "abcd"])}.get(str(kind), VALUES)
+        return st.dictionaries(st.sampled_from("kl"), fitting(schema.get("additionalProperties", {}), definitions), max_size=2)
+    near = {"integer": st.integers(-4, 8), "number": st.integers(-4, 8) | st.just(2.5), "boolean": st.booleans(),
+            "null": st.none(), "string": st.sampled_from(["", "a", "ab", "b", "abcd", "1.5"])}.get(str(kind), VALUES)
+    return near | near | near | st.sampled_from([1, "a", 1.5, None, []])
 
 
 @pytest.mark.slow
-@given(st.data())
+@pytest.mark.parametrize("kinds", [GENERATED, *map(st.just, (Decimal, Options, Point, Tree, Node[int] | Tag))], ids=range(6))
+@given(data=st.data())
 @settings(max_examples=int(os.environ.get("KERNAI_TYPES", "100")), deadline=None)
-def test_exactly_the_answers_that_the_schema_accepts_are_read(data: st.DataObject) -> None:
-    answer = AnswerType(list[data.draw(GENERATED)])  # type: ignore[misc]  # in a list, so that no bare text counts
+def test_exactly_the_answers_that_the_schema_accepts_are_read(
+    kinds: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    answer = AnswerType(list[data.draw(kinds)])  # type: ignore[misc]  # in a list, so that no bare text counts
     schema = answer.schema()
     judge = jsonschema.Draft202012Validator(schema)
     near = fitting(schema, schema.get("$defs", {}))

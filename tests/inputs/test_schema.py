@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -21,7 +20,6 @@ from kernai import Input, Media, Skill, SkillContext, SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.schema import sample_of
 from kernai.inputs.table import InputTable
-from tests.properties import json_data
 
 
 class Colour(enum.Enum):
@@ -160,57 +158,12 @@ def change(schema: Any) -> None:
     schema.clear()
 
 
-# what comes near to the types above, so that both outcomes are frequent
-LEAVES = st.one_of(
-    st.sampled_from(["red", "RED", "a", "1", "x", "", "2024-01-31", "12:00:00", "19.99"]), st.integers(-2, 3),
-    st.sampled_from([0.5, 1.5, -2.25]), st.booleans(), st.none(),
-)
-KEYS = st.sampled_from(["mail", "phone", "name", "theName", "price", "label", "children", "contact", "wishes", "colour",
-                        "items", "inner", "other"])
-VALUES = json_data(LEAVES, KEYS)
-#: types of which JSON Schema says all there is; formats are notes, and ids of media are looked up in a store
-EQUIVALENT = [row[0] for row in TYPES if row[0] not in (date, datetime, time, UUID, Media, list[Media])]
-
-
 def accepts(table: InputTable, arguments: dict[str, Any]) -> bool:
     try:
         table.bind(arguments, repair=False)
     except SkillInputError:
         return False
     return True
-
-
-JUDGED: dict[int, tuple[InputTable, Callable[[Any], bool]]] = {}
-
-
-def judged(annotation: Any) -> tuple[InputTable, Callable[[Any], bool]]:
-    """A table, and what its schema says of arguments; made once for all values."""
-    if id(annotation) not in JUDGED:
-        table = table_of(annotation)
-        JUDGED[id(annotation)] = table, jsonschema.Draft202012Validator(schema_of(table)).is_valid
-    return JUDGED[id(annotation)]
-
-
-def lenient(value: Any) -> bool:
-    """Whether it holds an enum's name, which a call may give though the schema offers the value alone."""
-    return '"RED"' in json.dumps(value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("annotation", EQUIVALENT, ids=str)
-@given(value=VALUES)
-def test_a_call_is_accepted_if_and_only_if_the_schema_validates(annotation: Any, value: Any) -> None:
-    table, judge = judged(annotation)
-    valid = judge({"it": value})
-    if not lenient(value) and not holds_a_model(annotation):
-        assert accepts(table, {"it": value}) == valid
-    elif valid:
-        assert accepts(table, {"it": value})
-
-
-def holds_a_model(annotation: Any) -> bool:
-    """A pydantic model converts what its own schema does not offer: text to a number, say."""
-    return "Item" in str(annotation) or annotation in (Basket, Numbers)
 
 
 @given(number=st.from_regex(r"\s?[+-]?[0-9]{0,3}(\.[0-9]{0,3})?([eE][+-]?[0-9]{1,2})?", fullmatch=True) | st.integers())
