@@ -20,14 +20,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import (
-    Opening,
-    advance,
-    cut_off_outside,
-    find_change,
-    find_close,
-    find_opening,
-)
+from kernai.blocks.grammar import Opening, advance, cut_off_outside, find_change, find_close, find_opening
 from kernai.jsonio.json_pieces import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")

@@ -139,21 +139,19 @@ class ConstrainedType(WrapperType):
         for edge in edges:
             yield from _beside(edge)
         if len(edges) > 1 and hasattr(edges[0], "as_tuple"):
-            yield str(sum(edges) / 2)
+            yield plain(sum(edges) / 2)
         yield from _SAMPLES
 
 
 def _beside(edge: Any) -> Iterator[Any]:
-    """The values next to a bound that is a decimal, a date or a time. Does not import the modules of these types."""
-    if hasattr(edge, "as_tuple"):
-        yield from (str(edge - 1), str(edge + 1))
-    elif hasattr(edge, "toordinal"):
-        day = type(edge - edge)(1)
-        for step in (-day, day):
-            with suppress(OverflowError):
-                yield plain(edge + step)
-    elif hasattr(edge, "hour"):
+    """The values next to a bound. Does not import the modules of dates and times."""
+    if hasattr(edge, "hour") and not hasattr(edge, "year"):  # times cannot be added to
         yield from (plain(edge.min), plain(edge.max.replace(microsecond=0)))
+        return
+    step = type(edge - edge)(1)  # a day, for dates
+    for other in (-step, step):
+        with suppress(OverflowError):
+            yield plain(edge + other)
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:

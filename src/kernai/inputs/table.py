@@ -34,15 +34,7 @@ from kernai.inputs.schema import (
     takes_whole,
 )
 from kernai.inputs.types import Fault, InputType, Validation, dotted, input_error
-from kernai.jsonio.json_data import (
-    JSON_SPACE,
-    JsonRefusedError,
-    JsonSyntaxError,
-    copy_of,
-    loads,
-    loads_flat,
-    quoted,
-)
+from kernai.jsonio.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, copy_of, loads, loads_flat, quoted
 from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
@@ -109,7 +101,7 @@ class InputTable:
     def __init__(self, skill_name: str, inputs: Mapping[str, Input], builder: TypeBuilder) -> None:
         self.skill_name = skill_name
         self.inputs: dict[str, Input] = {}
-        self._fields: list[Field] = []
+        fields = []
         for name, one in inputs.items():
             try:
                 kind, description = builder.build(one.type)
@@ -117,7 +109,9 @@ class InputTable:
                 raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
             self.inputs[name] = made = replace(one, description=one.description or description)
             default = NO_VALUE if made.required else made.default
-            self._fields.append(Field(name, kind, made.required, made.description, default))
+            fields.append(Field(name, kind, made.required, made.description, default))
+        self._record = RecordType(skill_name, dict)
+        self._fields = self._record.fields = tuple(fields)
         # what `bind` needs for each input, looked up once: name, class that needs no conversion, type, default
         self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
         self.has_media = builder.has_media
@@ -224,8 +218,7 @@ class InputTable:
         """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
         notes = list(self._notes(params))
         usage = ""
-        is_text = isinstance(params, ReadParams) and params.is_text
-        for meant, note in self._named_list(params) if is_text else self._corrections(params, faults):
+        for meant, note in self._corrections(params, faults):
             usage = self._call_of(meant)
             if len(usage) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
                 notes.append(f"Note: {note}")
@@ -233,29 +226,27 @@ class InputTable:
             usage = ""
         return input_error(faults, "parameters", notes, usage or self.usage())
 
-    def _named_list(self, params: Mapping[str, object]) -> Iterator[tuple[dict[str, object], str]]:
-        """The call that was probably meant by a list: the same list under the name of the only input."""
-        text = params.get(self._fields[0].name) if len(self._fields) == 1 else None
-        if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
-            with suppress(ValueError):
-                name = self._fields[0].name
-                yield {name: read_json(text, repair=True)[0]}, (
-                    f"the list names no input; this call gives it as {quoted(name)}"
-                )
-
     def _corrections(
         self, params: Mapping[str, object], faults: Sequence[Fault]
     ) -> Iterator[tuple[dict[str, object], str]]:
         """Calls that may have been meant, each with a note on what was changed."""
+        only = self._fields[0].name if len(self._fields) == 1 else ""
+        unnamed = f"names no input; this call gives it as {quoted(only)}"
+        if isinstance(params, ReadParams) and params.is_text:
+            text = params.get(only)
+            if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
+                with suppress(ValueError):
+                    yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
+            return
         meant = self.meant(params)
         if meant and len(set(meant.values())) == len(meant):
             renamed = {meant.get(name, name): value for name, value in params.items()}
             known = {name: value for name, value in renamed.items() if name in self.inputs}
             yield known, "this call has the names of the inputs that seem to be meant"
-        name, whole = self._fields[0].name if self._fields else "", dict(params)
-        if len(self._fields) == 1 and params and name not in params:
+        if only and params and only not in params:
+            whole = dict(params)
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
-                yield {name: value}, f"the JSON object names no input; this call gives it as {quoted(name)}"
+                yield {only: value}, f"the JSON object {unnamed}"
         with suppress(LookupError, TypeError, ValueError, RecursionError):  # the faults are of another kind
             given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
             for fault in faults:
@@ -296,9 +287,7 @@ class InputTable:
 
     def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[Sequence[str | int], list[str]]]:
         if not (isinstance(params, ReadParams) and params.is_text):
-            whole = RecordType("", dict)
-            whole.fields = tuple(self._fields)
-            yield from unknown_fields(whole, dict(params))
+            yield from unknown_fields(self._record, dict(params))
 
     def usage(self) -> str:
         """A correct call as a block: required inputs with a sample, others with their default if JSON can express it.

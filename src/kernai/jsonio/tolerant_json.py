@@ -11,14 +11,7 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the standard decoder's own reader of strings
 from typing import Any, NamedTuple
 
-from kernai.jsonio.json_data import (
-    MAX_DEPTH,
-    JsonRefusedError,
-    JsonSyntaxError,
-    duplicate_key,
-    end_of_string,
-    loads,
-)
+from kernai.jsonio.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, duplicate_key, end_of_string, loads
 
 FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
