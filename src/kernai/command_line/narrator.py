@@ -99,7 +99,6 @@ class Narrator:
 
     #: the model's last text, if it was shown
     said = ""
-    _block = ""
 
     def __init__(
         self, out: TextIO | None = None, *, steps: bool = False, verbose: bool = False, quiet: bool = False
@@ -136,6 +135,7 @@ class Narrator:
 class TurnView(Narrator):
     """For a person at a terminal: shows text as it arrives, without block markup and surrounding white space."""
 
+    _block = ""
     _space = ""  # trailing white space, not written unless more text follows
     _in_line = False
 
@@ -188,35 +188,31 @@ class PipedTurn(Narrator):
 
     def __init__(self, out: TextIO | None = None, *, verbose: bool = False, quiet: bool = False) -> None:
         super().__init__(out, verbose=verbose, quiet=quiet)
-        #: paragraphs of the current response, and whether each is a final block
-        self._paragraphs: list[tuple[bool, str]] = []
+        #: the pieces of the current response: the type of a block, or "" for prose; the text of prose and finals
+        self._pieces = [["", ""]]
 
     def _show(self, row: events.Row) -> None:
         match row:
             case events.TextChunkRow():
-                self._collect(row.text, final=False)
+                if self._pieces[-1][0]:
+                    self._pieces.append(["", ""])
+                self._pieces[-1][1] += row.text
             case events.BlockStartRow():
-                self._block = row.type_
-                self._paragraphs.append((self._block == "final", ""))
+                self._pieces.append([row.type_, ""])
             case events.BlockContentRow():
-                if self._block == "final":
-                    self._collect(row.text, final=True)
+                if self._pieces[-1][0] == "final":
+                    self._pieces[-1][1] += row.text
             case events.ModelRestartedRow():
-                self._paragraphs.clear()
+                self._pieces = [["", ""]]
             case events.ResultRow(stop_reason=StopReason.FINAL):
                 self._answer(str(row.text).strip(_WHITE_SPACE))
             case _ if not isinstance(row, _BEFORE_VERDICT):
                 self._note_prose()
 
-    def _collect(self, text: str, *, final: bool) -> None:
-        if not self._paragraphs or self._paragraphs[-1][0] != final:
-            self._paragraphs.append((final, ""))
-        self._paragraphs[-1] = (final, self._paragraphs[-1][1] + text)
-
     def _answer(self, answer: str) -> None:
-        """Writes the answer to stdout. If it was a final block, the other paragraphs go to stderr."""
-        first = next((at for at, (final, _) in enumerate(self._paragraphs) if final), None)
-        del self._paragraphs[slice(None) if first is None else slice(first, first + 1)]
+        """Writes the answer to stdout. If it was a final block, prose and other such blocks go to stderr."""
+        finals = [piece for piece in self._pieces if piece[0] == "final"]
+        self._pieces = [piece for piece in self._pieces if finals and piece is not finals[0]]
         self._note_prose()
         self.said = answer
         if answer:
@@ -224,10 +220,10 @@ class PipedTurn(Narrator):
             self._out.flush()
 
     def _note_prose(self) -> None:
-        for _, paragraph in self._paragraphs:
-            if (text := paragraph.strip(_WHITE_SPACE)) and not self._quiet:
-                output.note(text)
-        self._paragraphs.clear()
+        for _, text in self._pieces:
+            if (shown := text.strip(_WHITE_SPACE)) and not self._quiet:
+                output.note(shown)
+        self._pieces = [["", ""]]
 
 
 def summary(result: Result[Any], seconds: float) -> str:

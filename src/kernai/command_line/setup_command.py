@@ -9,8 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http import HTTPStatus
@@ -264,14 +264,8 @@ def models_of(server: Server) -> list[str] | None:
 # Generated from the parsers of all commands. Everything that a script does not know is completed as a file name.
 
 
-class _Argument(NamedTuple):
-    """A command's option (with `flags`) or positional argument (without), and its possible values, if known."""
-
-    command: str
-    flags: tuple[str, ...]
-    help: str
-    has_value: bool
-    values: tuple[str, ...]
+#: the arguments of each command
+_Arguments = Mapping[str, list[Action]]
 
 
 def _add_completion_arguments(parser: ArgumentParser) -> None:
@@ -279,33 +273,34 @@ def _add_completion_arguments(parser: ArgumentParser) -> None:
 
 
 def _complete(options: Namespace) -> int:
-    arguments = list(_arguments())
+    # argparse has no public list of a parser's arguments
+    known = {command: command_of(command)[1]._actions for command in SUMMARIES}  # noqa: SLF001
+    arguments = {command: [one for one in own if one.help != SUPPRESS] for command, own in known.items()}
     output.write("\n".join(_SHELLS[options.shell](arguments)))
     return OK
 
 
-def _arguments() -> Iterator[_Argument]:
-    vendors = tuple(f"{vendor.name}/" for vendor in VENDORS)
-    for command in SUMMARIES:
-        for action in command_of(command)[1]._actions:  # noqa: SLF001 - argparse has no public list of them
-            if action.help != SUPPRESS:
-                values = vendors if action.metavar == "VENDOR/NAME" else tuple(action.choices or ())
-                flags = tuple(action.option_strings)
-                yield _Argument(command, flags, action.help or "", action.nargs != 0, values)
+def _values(one: Action) -> str:
+    """The possible values of an argument, if known."""
+    return " ".join([f"{vendor.name}/" for vendor in VENDORS] if one.metavar == "VENDOR/NAME" else one.choices or ())
 
 
-def _bash(arguments: list[_Argument]) -> Iterator[str]:
+def _positional(arguments: list[Action]) -> str:
+    """The possible values of a command's positional arguments, if known."""
+    return " ".join(values for one in arguments if not one.option_strings and (values := _values(one)))
+
+
+def _bash(arguments: _Arguments) -> Iterator[str]:
     yield "_kernai() {"
     yield "  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words="
     yield "  case $COMP_CWORD:${COMP_WORDS[1]}:$before in"
     yield f'    1:*) words="{" ".join(SUMMARIES)} help --help --version" ;;'
-    for command in SUMMARIES:
-        own = [one for one in arguments if one.command == command]
+    for command, own in arguments.items():
         for one in own:
-            if one.flags and one.has_value:
-                patterns = "|".join(f"*:{command}:{flag}" for flag in one.flags)
-                yield f'    {patterns}) words="{" ".join(one.values)}" ;;'
-        flags = [flag for one in own for flag in one.flags]
+            if one.option_strings and one.nargs != 0:
+                patterns = "|".join(f"*:{command}:{flag}" for flag in one.option_strings)
+                yield f'    {patterns}) words="{_values(one)}" ;;'
+        flags = [flag for one in own for flag in one.option_strings]
         yield f'    *:{command}:*) words="{_positional(own)}"; [[ $current == -* ]] && words="{" ".join(flags)}" ;;'
     yield "  esac"
     yield '  COMPREPLY=($(compgen -W "$words" -- "$current"))'
@@ -314,7 +309,7 @@ def _bash(arguments: list[_Argument]) -> Iterator[str]:
     yield "complete -o default -F _kernai kernai"
 
 
-def _zsh(arguments: list[_Argument]) -> Iterator[str]:
+def _zsh(arguments: _Arguments) -> Iterator[str]:
     yield "#compdef kernai"
     yield "_kernai() {"
     yield "  local -a commands=("
@@ -324,13 +319,12 @@ def _zsh(arguments: list[_Argument]) -> Iterator[str]:
     yield "  local command=$words[2]"
     yield "  shift words; (( CURRENT-- ))"
     yield "  case $command in"
-    for command in SUMMARIES:
-        own = [one for one in arguments if one.command == command]
+    for command, own in arguments.items():
         yield f"    {command}) _arguments '*:argument:{_zsh_values(_positional(own))}' \\"
         for one in own:
-            help = one.help.replace("[", "(").replace("]", ")").replace(":", "\\:")
-            value = f":value:{_zsh_values(' '.join(one.values))}" if one.has_value else ""
-            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.flags)
+            help = (one.help or "").replace("[", "(").replace("]", ")").replace(":", "\\:")
+            value = f":value:{_zsh_values(_values(one))}" if one.nargs != 0 else ""
+            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.option_strings)
         yield "      ;;"
     yield "  esac"
     yield "}"
@@ -343,21 +337,17 @@ def _zsh_values(values: str) -> str:
     return f"({values})" if values else "_files"
 
 
-def _fish(arguments: list[_Argument]) -> Iterator[str]:
+def _fish(arguments: _Arguments) -> Iterator[str]:
     for name, what in SUMMARIES.items():
         yield f"complete -c kernai -n __fish_use_subcommand -f -a {name} -d {_quoted(what)}"
-    for one in arguments:
-        flags = "".join(f" -{'l' if flag.startswith('--') else 's'} {flag.lstrip('-')}" for flag in one.flags)
-        value = " -r" if one.has_value and one.flags else ""
-        values = f" -f -a {_quoted(' '.join(one.values))}" if one.values else ""
-        if flags or values:
-            condition = _quoted(f"__fish_seen_subcommand_from {one.command}")
-            yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(one.help)}"
-
-
-def _positional(arguments: list[_Argument]) -> str:
-    """The possible values of a command's positional arguments, if known."""
-    return " ".join(value for one in arguments if not one.flags for value in one.values)
+    for command, own in arguments.items():
+        condition = _quoted(f"__fish_seen_subcommand_from {command}")
+        for one in own:
+            flags = "".join(f" -{'l' if flag[:2] == '--' else 's'} {flag.lstrip('-')}" for flag in one.option_strings)
+            value = " -r" if one.nargs != 0 and flags else ""
+            values = f" -f -a {_quoted(_values(one))}" if _values(one) else ""
+            if flags or values:
+                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(one.help or '')}"
 
 
 def _quoted(text: str) -> str:

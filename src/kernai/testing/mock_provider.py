@@ -151,18 +151,19 @@ class MockProvider(NotCopied, Provider):
     @property
     def last_call(self) -> MockCall | None:
         """The latest call; None before the first."""
-        with self._lock:
-            return self.calls[-1] if self.calls else None
+        return self._call_at(-1)
 
     def messages_at(self, index: int) -> Sequence[Message] | None:
         """The messages of call `index`; None if it was not made."""
-        with self._lock:
-            return self.calls[index].messages if -len(self.calls) <= index < len(self.calls) else None
+        return None if (call := self._call_at(index)) is None else call.messages
 
     def generation_at(self, index: int) -> GenerationOptions | None:
         """The generation options of call `index`; None if it was not made."""
+        return None if (call := self._call_at(index)) is None else call.generation
+
+    def _call_at(self, index: int) -> MockCall | None:
         with self._lock:
-            return self.calls[index].generation if -len(self.calls) <= index < len(self.calls) else None
+            return self.calls[index] if -len(self.calls) <= index < len(self.calls) else None
 
     def call(
         self,
