@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kernai.command_line import main
 from tests.command_line.conftest import Here
 from tests.command_line.support import as_json, environment, error_lines, write
 from vendor_wires import WIRES
@@ -179,16 +178,13 @@ def test_a_faulty_file_is_reported_and_the_others_are_listed(here: Here, tmp_pat
     assert "Traceback" in here("skills", "bad.py", "--debug", cwd=tmp_path).stderr
 
 
-def test_json_has_each_skill_and_each_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_each_skill_and_each_error(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", SKILLS)
     write(tmp_path, "b.py", "1 / 0")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
-    assert main(["skills", "*.py", "a.py", "--json", "--model-capabilities", "text"]) == 1
-    shown = as_json(capsys.readouterr().out)
+    done = here("skills", "*.py", "a.py", "--json", "--model-capabilities", "text", cwd=tmp_path)
+    assert done.returncode == 1
+    shown = as_json(done.stdout)
     count, look, price = sorted(shown["skills"], key=lambda one: one["name"])
     assert (count["registered"], count["listed"], look["registered"], look["listed"]) == (True, True, False, False)
     assert count["inputs"][1] == {"name": "at_least", "type": "integer", "required": False, "description": ""}

@@ -11,6 +11,7 @@ import time
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -35,6 +36,23 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr(setup_command, "USUAL", ())  # so that servers running on this machine are not found
+
+
+class Doctor(Protocol):
+    def __call__(self, *options: str, status: int = 1, **variables: str) -> str: ...
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Run `kernai doctor` with these environment variables, and return its whole output."""
+
+    def run(*options: str, status: int = 1, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert main(["doctor", *options]) == status
+        return "".join(capsys.readouterr())
+
+    return run
 
 
 @pytest.mark.process
@@ -64,28 +82,20 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("variable", ["OLLAMA_HOST", "LOCAL_BASE_URL"])
 @pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES.keys())
-def test_a_password_in_a_url_is_never_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, address: str
-) -> None:
-    monkeypatch.setenv(variable, address)
-    assert main(["doctor"]) == 1
-    shown = capsys.readouterr()
-    assert f"to fix: {variable} " in shown.out
-    assert SECRET not in shown.out + shown.err
+def test_a_password_in_a_url_is_never_shown(doctor: Doctor, variable: str, address: str) -> None:
+    given: Any = {variable: address}
+    shown = doctor(**given)
+    assert f"to fix: {variable} " in shown
+    assert SECRET not in shown
 
 
-def test_servers_that_answer_are_listed_with_their_models(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_servers_that_answer_are_listed_with_their_models(doctor: Doctor) -> None:
     models = {"models": [{"name": f"m{number}"} for number in range(7)]}
     with WireServer(json_reply(models)) as ollama, WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
-        monkeypatch.setenv("OLLAMA_HOST", ollama.url)
-        monkeypatch.setenv("LOCAL_BASE_URL", f"{local.url}/v1/chat/completions")  # adapters accept this form too
-        monkeypatch.setenv("LOCAL_API_KEY", SECRET)
-        assert main(["doctor"]) == 0
+        address = f"{local.url}/v1/chat/completions"  # adapters accept this form too
+        shown = doctor(status=0, OLLAMA_HOST=ollama.url, LOCAL_BASE_URL=address, LOCAL_API_KEY=SECRET)
         [asked] = ollama.requests
         [other] = local.requests
-    shown = capsys.readouterr().out
     assert f"ok  ollama         {ollama.url} answers: m0, m1, m2, m3, m4 and 2 more\n" in shown
     assert f"ok  local          {local.url}/v1 answers: qwen\n" in shown
     assert "nothing to fix\n" in shown
@@ -93,13 +103,10 @@ def test_servers_that_answer_are_listed_with_their_models(
     assert SECRET not in str(other.headers)
 
 
-def test_servers_on_usual_ports_are_shown_only_if_they_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_servers_on_usual_ports_are_shown_only_if_they_answer(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     with WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
         monkeypatch.setattr(setup_command, "USUAL", (("vllm", f"{local.url}/v1"), ("lmstudio", "http://127.0.0.1:9/v1")))
-        assert main(["doctor"]) == 1  # OLLAMA_HOST does not answer
-    shown = capsys.readouterr().out
+        shown = doctor()  # OLLAMA_HOST does not answer
     assert f"ok  vllm           {local.url}/v1 answers: qwen\n" in shown
     assert "lmstudio" not in shown
 
@@ -115,29 +122,20 @@ ODD = {
 
 
 @pytest.mark.parametrize("reply, expected", ODD.values(), ids=ODD.keys())
-def test_a_server_with_an_unexpected_answer_is_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reply: Reply, expected: str
-) -> None:
+def test_a_server_with_an_unexpected_answer_is_reported(doctor: Doctor, reply: Reply, expected: str) -> None:
     with WireServer(reply) as server:
-        monkeypatch.setenv("OLLAMA_HOST", server.url)
-        main(["doctor"])
-    assert expected in capsys.readouterr().out
+        assert expected in doctor(status="not as" in expected, OLLAMA_HOST=server.url)
 
 
 @pytest.mark.slow
-def test_a_silent_server_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_silent_server_is_not_waited_for(doctor: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("OLLAMA_HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert main(["doctor"]) == 1
-    assert "to fix: OLLAMA_HOST names a server that does not answer\n" in capsys.readouterr().out
+        shown = doctor(OLLAMA_HOST=f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert "to fix: OLLAMA_HOST names a server that does not answer\n" in shown
 
 
 @pytest.mark.slow
-def test_a_server_that_answers_byte_by_byte_is_waited_for_only_a_second(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_answers_byte_by_byte_is_waited_for_only_a_second(doctor: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drip() -> None:
@@ -150,19 +148,15 @@ def test_a_server_that_answers_byte_by_byte_is_waited_for_only_a_second(
 
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
-        monkeypatch.setenv("OLLAMA_HOST", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        assert main(["doctor"]) == 1
+        shown = doctor(OLLAMA_HOST=f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join(30)
-    assert "to fix: OLLAMA_HOST names a server that does not answer\n" in capsys.readouterr().out
+    assert "to fix: OLLAMA_HOST names a server that does not answer\n" in shown
     assert not thread.is_alive()
 
 
-def test_without_a_key_or_a_server_doctor_suggests_how_to_reach_a_model(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_key_or_a_server_doctor_suggests_how_to_reach_a_model(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OLLAMA_HOST")
-    assert main(["doctor", "--json"]) == 1
-    shown = as_json(capsys.readouterr().out)
+    shown = as_json(doctor("--json"))
     names = {one["name"]: one for one in shown["findings"]}
     assert names["kernai"]["text"] == package.__version__
     assert names["Python"]["good"]
@@ -179,17 +173,14 @@ def test_the_extras_are_those_of_the_project() -> None:
     assert given == EXTRAS
 
 
-def test_a_partly_installed_extra_is_reported_as_to_fix(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_partly_installed_extra_is_reported_as_to_fix(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name in ("PyYAML", "httpx"):
             raise PackageNotFoundError(name)
         return "1.0"
 
     monkeypatch.setattr(setup_command, "version", version)
-    assert main(["doctor"]) == 1
-    shown = capsys.readouterr().out
+    shown = doctor()
     assert '--  httpx          not installed; pip install "kernai[httpx]"\n' in shown
     assert 'to fix: the extra mcp lacks PyYAML: pip install "kernai[mcp]"\n' in shown
 
@@ -210,14 +201,10 @@ def test_versions_of_programs_are_shown(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("proxy", ["http://user:hidden@[bad", "http://user:hidden@h\u2100x"])
-def test_an_invalid_proxy_url_is_reported_as_to_fix_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], proxy: str
-) -> None:
-    monkeypatch.setenv("https_proxy", proxy)
-    assert main(["doctor"]) == 1
-    shown = capsys.readouterr()
-    assert "to fix: https_proxy must be an address such as http://proxy:8080\n" in shown.out
-    assert "hidden" not in shown.out + shown.err
+def test_an_invalid_proxy_url_is_reported_as_to_fix_without_its_password(doctor: Doctor, proxy: str) -> None:
+    shown = doctor(https_proxy=proxy)
+    assert "to fix: https_proxy must be an address such as http://proxy:8080\n" in shown
+    assert "hidden" not in shown
 
 
 @pytest.mark.parametrize(

@@ -462,15 +462,12 @@ MORE = {"  plan: first thoughts", "  json: {}", '  progress: {"done": 1}', "  th
 
 
 @pytest.mark.parametrize("loudness", ["default", "verbose"])
-def test_every_event_of_a_workflow_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loudness: str
-) -> None:
+def test_every_event_of_a_workflow_is_shown(here: Here, tmp_path: Path, loudness: str) -> None:
     write(tmp_path, "agent.py", WORKFLOW)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["run", "agent.py", "x", *(["--verbose"] if loudness == "verbose" else [])]) == 0
-    shown = re.sub(r"[\d.]+ (m?s)\b", r"N \1", capsys.readouterr().err)
+    verbose = ["--verbose"] if loudness == "verbose" else []
+    done = here("run", "agent.py", "x", *verbose, cwd=tmp_path, env=environment(COLUMNS="100"))
+    assert done.returncode == 0
+    shown = re.sub(r"[\d.]+ (m?s)\b", r"N \1", done.stderr)
     lines = shown.splitlines()
     if loudness == "verbose":
         assert set(lines) >= MORE
