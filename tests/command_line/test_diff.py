@@ -99,26 +99,21 @@ def test_calls_are_compared_in_the_order_of_their_numbers() -> None:
     assert [entry["data"]["call_id"] for entry in ordered] == [f"0.{at}" for at in range(12)]
 
 
-def test_an_event_in_only_one_run_is_shown_as_such(
-    tmp_path: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_event_in_only_one_run_is_shown_as_such(here: Here, tmp_path: Path, events: list[dict[str, Any]]) -> None:
     shorter = [event for event in events if event["event"] != "final" or event["scope"]]
     a, b = save(tmp_path / "a.json", events), save(tmp_path / "b.json", {"events": shorter})
-    assert main(["diff", a, b]) == 1
-    forth = capsys.readouterr().out
-    assert "-step 1: final\n-  | done\n-  | and dusted\n" in forth
-    assert ", 1 only in A, 0 only in B" in forth
-    assert main(["diff", b, a]) == 1
-    assert "+step 1: final\n+  | done\n+  | and dusted\n" in capsys.readouterr().out
+    forth, back = here("diff", a, b, cwd=tmp_path), here("diff", b, a, cwd=tmp_path)
+    assert "-step 1: final\n-  | done\n-  | and dusted\n" in forth.stdout
+    assert ", 1 only in A, 0 only in B" in forth.stdout
+    assert "+step 1: final\n+  | done\n+  | and dusted\n" in back.stdout
+    assert (forth.returncode, back.returncode) == (1, 1)
 
 
-def test_a_scope_in_only_one_run_is_shown(
-    tmp_path: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scope_in_only_one_run_is_shown(here: Here, tmp_path: Path, events: list[dict[str, Any]]) -> None:
     without = [event for event in events if event["scope"] != "0.b"]
-    assert main(["diff", save(tmp_path / "a.json", without), save(tmp_path / "b.json", events)]) == 1
-    shown = capsys.readouterr().out
-    assert "@@ 0.b, step 0: run_start @@\n  (all of it only in B)\n+step 0: run_start\n" in shown
+    done = here("diff", save(tmp_path / "a.json", without), save(tmp_path / "b.json", events), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "@@ 0.b, step 0: run_start @@\n  (all of it only in B)\n+step 0: run_start\n" in done.stdout
 
 
 def test_an_event_type_with_a_line_break_cannot_forge_a_line() -> None:

@@ -110,37 +110,24 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.mark.parametrize("arguments, error, hint", WRONG.values(), ids=WRONG.keys())
+def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: str, hint: str
+) -> None:
     write(tmp_path, "a.py", AGENT)
     write(tmp_path, "silent.py", "import kernai\nagent = kernai.Agent(instructions='x')\n")
     write(tmp_path, "other.json", '{"name": "precious"}')
     write(tmp_path, "empty.json", "[]")
     (tmp_path / "folder.json").mkdir()
-    monkeypatch.chdir(tmp_path)
     for name in [one for one in os.environ if one.endswith(("_API_KEY", "_TOKEN"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
-
-
-@pytest.mark.parametrize("arguments, error, hint", WRONG.values(), ids=WRONG.keys())
-def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str], error: str, hint: str,
-) -> None:  # fmt: skip
-    with open(os.devnull, encoding="utf-8") as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        status = main(arguments)
-    shown = capsys.readouterr()
-    lines = error_lines(shown.err)
-    assert status == 2
-    assert shown.out == ""
+    done = here(*arguments, cwd=tmp_path)
+    lines = error_lines(done.stderr)
+    assert (done.returncode, done.stdout, len(lines)) == (2, "", 2)
     assert lines[0].startswith(error)
-    assert len(lines) == 2
     assert lines[1].startswith(hint)
-    assert (folder / "other.json").read_text() == '{"name": "precious"}'
-    assert not list(folder.glob("*.part"))
+    assert (tmp_path / "other.json").read_text() == '{"name": "precious"}'
+    assert not list(tmp_path.glob("*.part"))
 
 
 @pytest.mark.parametrize("arguments", [["run", "foo:agent", "x"], ["run", "a.py", "x"], ["skills", "a.py"]])
