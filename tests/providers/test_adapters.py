@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 import pytest
 
-from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
+from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, replying, shown_by, shows_key, ways_in_turn
 from adapter_cases import PAGE, PIECES, TEXT, Case, cases_of
 from kernai import Agent, GenerationOptions, Message, Model, ProviderError, Recorder, aexecute, execute
+from kernai.testing import check_provider
 from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES
 from wire_format import Turn, Wire, sse
@@ -378,6 +379,11 @@ def test_a_proxy_that_repeats_its_credentials_in_a_refusal_shows_none(echoed: st
     assert "[hidden]" in str(caught.value)
     assert not shows_key(shown_by(caught.value))
     assert header[:12] not in shown_by(caught.value)
+
+
+@pytest.mark.parametrize("vendor", WIRES)
+def test_the_adapters_keep_the_contract_of_providers(vendor: str) -> None:
+    check_provider(lambda: replying(vendor, WIRES[vendor].stream(["Hel", "lo."])))
 
 
 def logged(records: Iterable[logging.LogRecord]) -> str:
