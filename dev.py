@@ -240,18 +240,19 @@ def installed(arguments: list[str]) -> int:
 
 def scenario(arguments: list[str]) -> int:
     """Run a scenario, by name or file: `scenario fraud_investigation --offline`; with no name, list them."""
-    _install("scenarios")
     if not arguments or arguments[0].startswith("-"):
+        _install("scenarios")
         return _python(["scenarios/run_matrix.py", "--list"])
     path = Path(arguments[0]).absolute()
     if path.suffix == ".py" and path.is_file() and path.parent != ROOT / "scenarios":  # a scenario of the user's own
+        _install("scenarios")
         paths = [os.environ.get("PYTHONPATH"), str(ROOT / "scenarios")]
         os.environ["PYTHONPATH"] = os.pathsep.join(one for one in paths if one)
         return _python([str(path), *arguments[1:]])
-    name = path.stem
-    if not (ROOT / "scenarios" / "tapes" / f"{name}.json").is_file():
-        raise CommandError(f"there is no scenario {name!r}; `dev.py scenario` lists them", status=2)
-    return _python([f"scenarios/{name}.py", *arguments[1:]])
+    names = [one.stem for one in (ROOT / "scenarios" / "tapes").glob("*.json")]
+    _known("scenario", path.stem, names, "dev.py scenario")
+    _install("scenarios")
+    return _python([f"scenarios/{path.stem}.py", *arguments[1:]])
 
 
 def matrix(arguments: list[str]) -> int:
@@ -531,6 +532,14 @@ def _why(*results: subprocess.CompletedProcess[str]) -> str:
     return "".join(f"; {output.splitlines()[-1].strip()}" for output in outputs if output)
 
 
+def _known(what: str, name: str, known: Sequence[str], listing: str) -> None:
+    """Refuse a name that is not known, with a suggestion if one is like it."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"`{listing}` lists them"
+        raise CommandError(f"there is no {what} {name!r}; {hint}", status=2)
+
+
 def _no_arguments(command: str, arguments: list[str]) -> None:
     if arguments:
         raise CommandError(f"{command} takes no arguments, got: {' '.join(arguments)}", status=2)
@@ -553,10 +562,7 @@ def main() -> int:
     parser.add_argument("command", help=f"one of: {', '.join(COMMANDS)}")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the underlying tool")
     chosen = parser.parse_args()
-    if chosen.command not in COMMANDS:
-        close = difflib.get_close_matches(chosen.command, COMMANDS, 1)
-        hint = f"did you mean {close[0]}?" if close else "`dev.py --help` lists them"
-        raise CommandError(f"there is no command {chosen.command!r}; {hint}", status=2)
+    _known("command", chosen.command, list(COMMANDS), "dev.py --help")
     return COMMANDS[chosen.command](chosen.arguments)
 
 

@@ -66,6 +66,7 @@ def test_every_package_is_marked_as_typed(package: str) -> None:
         ((), "the following arguments are required: command"),
         (("tests",), "dev.py: error: there is no command 'tests'; did you mean test?"),
         (("xyz",), "there is no command 'xyz'; `dev.py --help` lists them"),
+        (("scenario", "fraud_investigaton"), "there is no scenario 'fraud_investigaton'; did you mean fraud_investigation?"),
         (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
         (("all", "x"), "dev.py: error: all takes no arguments, got: x"),
         (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
