@@ -292,6 +292,14 @@ def test_a_pipe_or_stdin_may_be_given_as_a_file(tmp_path: Path, file: str) -> No
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("command", ["diff <(cat r.json) r.json", "view <(cat r.json) -o -", "view /dev/stdin -o - < <(cat r.json)"])
+def test_a_recording_may_come_through_a_pipe(tmp_path: Path, command: str) -> None:
+    write(tmp_path, "r.json", '[{"event": "final", "data": "x"}]')
+    done = in_bash(command, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.process
 def test_closing_the_output_early_is_no_error(tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>x</final>\n" * 20_000)
     with subprocess.Popen(

@@ -17,6 +17,7 @@ import pytest
 import kernai
 from kernai import Media, SqliteStore
 from kernai.command_line.diff_command import without_dropped
+from kernai.command_line.recording import Source
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, as_json, environment, error_lines, write
 
@@ -305,6 +306,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     ),
     "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db RUN"),
     "a view of a run that is not there": (("view", "runs.db", "r43"), "runs.db has no run 'r43'", "did you mean r42?"),
+    "a view of a whole database": (
+        ("view", "postgresql://u:secret@h/d"), "postgresql://u:***@h/d is a store: say which of its runs", "postgresql://u:***@h/d RUN",
+    ),
+    "a whole database that is followed": (("view", "postgres://h/d", "--follow"), "postgres://h/d is a store", "RUN"),
     "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
     "a whole store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store: say which", "runs.db RUN"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
@@ -343,6 +348,18 @@ def test_a_run_that_another_process_works_on_is_left_to_it(here: Here, paused: P
     error, hint = error_lines(done.stderr)
     assert error.startswith("kernai: error: run 'r42' is being worked on by the night shift, since 20")
     assert hint.startswith("hint: let it finish, or ask it to stop: `kernai cancel STORE RUN`")
+
+
+@pytest.mark.parametrize("path, shown", [
+    ("postgresql://u:secret@h:5432/d", "postgresql://u:***@h:5432/d"),
+    ("postgres://u:sec/r@et@h1,h2/d?x=1", "postgres://u:***@h1,h2/d?x=1"),
+    ("postgresql://h:5432/d?user=u&password=sec%40ret&x=1", "postgresql://h:5432/d?user=u&password=***&x=1"),
+    ("postgresql:///d?sslpassword=secret", "postgresql:///d?sslpassword=***"),
+    ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
+    ("odd://a:b@c.db", "odd://a:b@c.db"),
+])
+def test_the_password_of_a_database_is_never_shown(path: str, shown: str) -> None:
+    assert str(Source(path, "r42")) == f"{shown} r42"
 
 
 def test_a_decision_made_right_after_another_is_refused(here: Here, paused: Path) -> None:

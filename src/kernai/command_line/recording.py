@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
-from kernai.command_line.stores import RunStore, command, is_address
+from kernai.command_line.stores import RunStore, command, is_address, shown
 from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     run_id: str | None = None
 
     def __str__(self) -> str:
-        return self.path if self.run_id is None else f"{self.path} {self.run_id}"
+        return self.path if self.run_id is None else f"{shown(self.path)} {self.run_id}"
 
     def events(self) -> list[dict[str, Any]]:
         """The events, as `read_recording` returns them. Raises `CommandError` if there are none.
@@ -60,14 +60,12 @@ class Source(NamedTuple):
         if self.run_id is not None:
             with RunStore(self.path) as store:
                 return expand(store.entries(self.run_id), f"run {self.run_id!r}")
-        try:
-            with failing(f"cannot read {self.path}", HINT):
-                events = read_recording(self.path)
-        except KernaiError as error:
-            if _is_store(self.path):
-                hint = f"{self.path} RUN; `{command('runs', self.path)}` lists them"
-                raise CommandError(f"{self.path} is a store: say which of its runs", hint) from error
-            raise CommandError(str(error), HINT) from error
+        if _is_store(self.path):
+            path = shown(self.path)
+            hint = f"{path} RUN; `{command('runs', path)}` lists them"
+            raise CommandError(f"{path} is a store: say which of its runs", hint)
+        with failing("", HINT, KernaiError), failing(f"cannot read {self.path}", HINT):
+            events = read_recording(self.path)
         if not events:
             raise CommandError(f"{self.path} is not a recording: it has no events", HINT)
         return events
@@ -102,8 +100,8 @@ def _file_or_run(name: str) -> Source:
 
 
 def _is_store(path: str) -> bool:
-    if is_address(path):
-        return True
+    if not os.path.isfile(path):  # a pipe must not be read twice
+        return is_address(path)
     try:
         with open(path, "rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE

@@ -84,9 +84,9 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunS
         store.store.close()
         again = store.again(agents.same_agent(options), run_id)
         hint = f"`{again}` continues it; or choose another --run-id"
-        raise CommandError(f"{options.store} already has a run {run_id!r}", hint)
+        raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
     if options.run_id is None and not options.quiet:
-        output.note(f"run {run_id} in {options.store}")
+        output.note(f"run {run_id} in {store.path}")
     return store
 
 

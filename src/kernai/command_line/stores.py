@@ -36,12 +36,17 @@ if TYPE_CHECKING:
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200
-_PASSWORD = re.compile(r"(\w://[^/@:]*:)[^@/]*(@)")
+_PASSWORD = re.compile(r"(://[^/?@:]*:)[^?]*(?=@)|([?&](?:ssl)?password=)[^&]*")
 
 
 def is_address(path: str) -> bool:
     """Whether `path` is the address of a PostgreSQL database."""
     return path.startswith(("postgresql://", "postgres://"))
+
+
+def shown(path: str) -> str:
+    """A store's path; if it is an address, without the password."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", path) if is_address(path) else path
 
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
@@ -61,7 +66,8 @@ class RunStore:
     """
 
     def __init__(self, path: str, *, make: bool = False) -> None:
-        self.path = _PASSWORD.sub(r"\1***\2", path)
+        #: may be shown: without a password
+        self.path = shown(path)
         self.store: SqliteStore | PostgresStore
         if is_address(path):
             self.store = open_postgres(path)

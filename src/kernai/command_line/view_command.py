@@ -115,7 +115,7 @@ def _may_be_lines(path: str) -> bool:
     if os.path.isfile(path):
         with suppress(OSError), open(path, "rb") as file:
             return file.read(1) in (b"", b"{")
-    return True
+    return not is_address(path)
 
 
 def _open(address: str) -> None:
