@@ -242,7 +242,7 @@ class Stop(Control):
         # pass both to `args`, so that the exception can be copied
         super().__init__(reason, message)
         self.reason = str(reason)
-        self.message = message or f"the run was stopped: {reason}"
+        self.message = str(message) if message else f"the run was stopped: {reason}"
 
     @property
     def is_final(self) -> bool:

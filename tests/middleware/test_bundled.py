@@ -31,7 +31,7 @@ from kernai import (
     SkillResult,
     skill,
 )
-from kernai.errors import Pause, Stop
+from kernai.errors import Pause, Stop, error_text
 from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
 from kernai.middleware.bundled import _compacted
@@ -168,7 +168,8 @@ def test_each_provider_is_retried_if_retry_is_inside_fallback() -> None:
 
 @WAYS
 @pytest.mark.parametrize(
-    "verdict, stopped", [(None, None), (True, None), (False, "a guardrail has stopped the run"), ("why", "why"), ("", "a guardrail has stopped the run")],
+    "verdict, stopped", [(None, None), (True, None), (False, "a guardrail has stopped the run"), ("why", "why"), ("", "a guardrail has stopped the run"),
+     (5, "a guardrail's check must return True, False, None or a text, got 5")],
 )
 def test_guardrail_stops_the_run_if_its_check_objects(way: Way, verdict: Any, stopped: str | None) -> None:
     checked: list[str] = []
@@ -292,9 +293,16 @@ def test_a_redacted_provider_error_keeps_its_type_and_attributes() -> None:
     assert (str(other.error), getattr(other.error, "status", None)) == ("plain", 1)
 
 
+def noted(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
 @pytest.mark.parametrize("raised, kind, args", [
     (Stop("guardrail", f"card {SECRET}"), Stop, ("guardrail", "card X")), (KeyboardInterrupt(SECRET), KeyboardInterrupt, (SECRET,)),
     (ValueError(f"card {SECRET}"), RuntimeError, ("card X",)), (ValueError("plain"), ValueError, ("plain",)),
+    (SystemExit(f"card {SECRET}"), SystemExit, ("card X",)), (SystemExit(3), SystemExit, (3,)),
+    (noted(ProviderError("no"), f"card {SECRET}"), ProviderError, ("no\ncard X",)),
 ])  # fmt: skip
 def test_all_arguments_of_an_error_are_redacted_and_its_type_is_kept(
     raised: BaseException, kind: type[BaseException], args: tuple[str, ...]
@@ -305,6 +313,7 @@ def test_all_arguments_of_an_error_are_redacted_and_its_type_is_kept(
     with pytest.raises(BaseException) as caught:
         flow.throw(raised)
     assert (type(caught.value), caught.value.args) == (kind, args)
+    assert isinstance(caught.value, KeyboardInterrupt) or SECRET not in error_text(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------- compact
@@ -432,10 +441,15 @@ wrong: Any = "text"
         (lambda: retry(0), "attempts must be an int of at least 1, got 0"),
         (lambda: retry(wrong), "attempts must be an int"),
         (lambda: retry(True), "attempts must be an int"),
+        (lambda: retry(first_wait=-1), "first_wait must be a number of seconds, at least 0, got -1"),
+        (lambda: retry(first_wait=float("nan")), "first_wait must be a number of seconds"),
+        (lambda: retry(longest_wait=wrong), "longest_wait must be a number of seconds, at least 0, got 'text'"),
         (lambda: fallback(), "needs another provider, another model, or both"),
         (lambda: fallback(wrong), "provider must be a kernai.Provider, got str"),
         (lambda: fallback(model=wrong), "model must be a Model"),
         (lambda: guardrail(wrong), "check must be a plain function"),
+        (lambda: guardrail(lambda: True), "check must be a function of the call: too many"),  # type: ignore[misc, arg-type]
+        (lambda: compact(9, wrong), r"summary must be a plain function of the messages \(or an agent\), got 'text'"),
         (lambda: timeout(0), "seconds must be a number above 0"),
         (lambda: timeout(float("nan")), "seconds must be a number above 0"),
         (lambda: timeout(10**400), "seconds must be a number above 0"),

@@ -118,6 +118,25 @@ def annotated_names(cls: type) -> Collection[str]:
     return names
 
 
+def check_function(
+    name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, **named: Any
+) -> Any:
+    """Returns a function that takes `given` and `named`. Raises `TypeError` for anything else.
+
+    The error has the `name` of the option, and says in words of which `arguments` it must be a function.
+    """
+    if not callable(function) or (is_async(function) and not may_be_async):
+        kind = "function" if may_be_async else "plain function"
+        raise TypeError(f"{name} must be a {kind} of {arguments}, got {function!r:.80}")
+    try:
+        signature_of(function).bind(*given, **named)
+    except ValueError:  # a function in C without a signature
+        pass
+    except TypeError as error:
+        raise TypeError(f"{name} must be a function of {arguments}: {error}") from None
+    return function
+
+
 def first_paragraph(function: Any) -> str:
     """The first paragraph of a docstring, on one line; empty if there is none."""
     import inspect

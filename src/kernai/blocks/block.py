@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from copy import copy
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from kernai._util.api import Replaceable
 from kernai.values.media import Media
@@ -34,7 +33,7 @@ class Block(Replaceable):
 
     # Not a frozen dataclass: its constructor would take a fifth of a parser's time for each block.
     __slots__ = ("_content", "_name", "_type")
-    _FIELDS = ("type", "name", "content")
+    _FIELDS: ClassVar[tuple[str, ...]] = ("type", "name", "content")
     __match_args__ = ("type", "name", "content")
 
     def __init__(self, type: str, name: str | None = None, content: str = "") -> None:
@@ -53,12 +52,6 @@ class Block(Replaceable):
     @property
     def content(self) -> str:
         return self._content
-
-    def with_content(self, content: str) -> Self:
-        """The same block with other content."""
-        made = copy(self)
-        made._content = content  # noqa: SLF001 - its own
-        return made
 
     def to_dict(self) -> dict[str, str | None]:
         return {"type": self._type, "name": self._name, "content": self._content}
@@ -83,6 +76,7 @@ class NativeCall(Block):
     """A call in a vendor's own format, as a block. `id` is the vendor's id; `is_open`: the call was cut off."""
 
     __slots__ = ("id", "is_open")
+    _FIELDS = ("type", "name", "content", "id", "is_open")
 
     def __init__(
         self, type: str, name: str | None = None, content: str = "", *, id: str | None = None, is_open: bool = False

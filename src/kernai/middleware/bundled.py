@@ -11,7 +11,7 @@ from dataclasses import replace
 from sys import float_info
 from typing import Any
 
-from kernai._util.api import is_async
+from kernai._util.api import check_function
 from kernai.agents.agent import Agent, check_model
 from kernai.blocks.block import neutralize
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
@@ -44,6 +44,9 @@ def retry(
     """
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
         raise ValueError(f"attempts must be an int of at least 1, got {attempts!r}")
+    for name, wait in (("first_wait", first_wait), ("longest_wait", longest_wait)):
+        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
+            raise ValueError(f"{name} must be a number of seconds, at least 0, got {wait!r}")
 
     def middleware(effect: Effect) -> Flow:
         if not isinstance(effect, CallModel):
@@ -97,12 +100,13 @@ def guardrail(check: Callable[[Any], bool | str | None], *, answers: bool = Fals
     called with each `LlmResponse`, which then is not streamed but shown only when complete, so that nobody sees a
     response that is stopped.
     """
-    if not callable(check) or is_async(check):
-        raise TypeError(f"check must be a plain function, got {check!r}")
+    check_function("check", check, "the call", None)
 
     def judge(what: object) -> None:
         verdict = check(what)
         if verdict is not None and verdict is not True:
+            if verdict and not isinstance(verdict, str):
+                verdict = f"a guardrail's check must return True, False, None or a text, got {verdict!r:.80}"
             raise Stop("guardrail", verdict or "a guardrail has stopped the run")
 
     def middleware(effect: Effect) -> Flow:
@@ -157,7 +161,8 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
             metadata, prose, blocks = clean(jsonable(outcome.metadata)), outcome.prose, outcome.blocks
             if prose is None or blocks is None:
                 return replace(outcome, content=clean(outcome.content), metadata=metadata)
-            blocks = [block.with_content(clean(block.content)) for block in blocks]
+            blocks = [block.__replace__(name=block.name and clean(block.name), content=clean(block.content))
+                      for block in blocks]
             return replace(outcome, content=written(clean(prose), blocks), blocks=blocks, metadata=metadata)
         if isinstance(outcome, Message):
             return Message(outcome.role, clean(outcome.content))
@@ -174,12 +179,15 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
             raise ended from None
         except Pause as pause:
             raise Pause(clean(pause.reason), clean(jsonable(pause.metadata)), until=pause.until) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             text = clean(error_text(error))
             if text == error_text(error):
                 raise
+            if isinstance(error, SystemExit):
+                raise SystemExit(text) from None
             hidden = copied(error) if isinstance(error, ProviderError) else RuntimeError()
             hidden.args = (text,)
+            vars(hidden).pop("__notes__", None)  # they are in the text
             raise hidden from None
 
     return middleware
@@ -254,8 +262,8 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
     instructions = summary.instructions if isinstance(summary, Agent) else ""
     if not isinstance(instructions, str):
         raise TypeError("summary must be an agent whose instructions are text, or a function")
-    if not isinstance(summary, Agent) and (not callable(summary) or is_async(summary)):
-        raise TypeError(f"summary must be an agent or a plain function, got {summary!r}")
+    if not isinstance(summary, Agent):
+        check_function("summary", summary, "the messages (or an agent)", None)
 
     def summarize(effect: CallModel, older: Sequence[Message]) -> Flow:
         if not isinstance(summary, Agent):
