@@ -393,7 +393,9 @@ def test_a_subclass_declares_attributes_of_its_own() -> None:
 
     clerk = Clerk(instructions="x")
     clerk.desk, clerk.floor, clerk._note = 5, 3, "n"
-    assert (clerk.desk, clerk.floor) == (5, 3)
+    changed = clerk.replace(max_steps=2)
+    assert isinstance(changed, Clerk)
+    assert (changed.desk, changed.floor, changed.max_steps, clerk.max_steps) == (5, 3, 2, 10)
     with pytest.raises(AttributeError, match="no option 'dsek'"):
         clerk.dsek = 4
 

@@ -22,6 +22,10 @@ def agent(*answers: str) -> Agent[str]:
     return Agent(instructions="x", skills=[LOOK], provider=MockProvider(*answers))
 
 
+class Wrong:
+    def event(self, event: Event, run_id: str) -> None: ...
+
+
 def raising(kind: str, error: BaseException, scope: str | None = None) -> Any:
     def on_event(event: Event) -> None:
         if event.type == kind and scope in (None, event.scope):
@@ -48,11 +52,11 @@ def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, 
 
 @WAYS
 @pytest.mark.parametrize("callbacks, message", [
-    ({"on_event": lambda: None}, "on_event must take one argument, the event, and <lambda> does not"),
-    ({"on_event": lambda event, run: None}, "on_event must take one argument"),
-    ({"on_event": lambda event, *, run: None}, "on_event must take one argument"),
-    ({"on_task_complete": lambda task: None}, "on_task_complete is called with task_id= input= result= duration_ms= error="),
-    ({"on_task_complete": lambda task_id, result: None}, "and <lambda> takes no 'input'"),
+    ({"on_event": lambda: None}, "on_event must be a function of the event: too many positional arguments"),
+    ({"on_event": lambda event, *, run: None}, "on_event must be a function of the event: missing a required argument: 'run'"),
+    ({"on_event": Wrong().event}, "on_event must be a function of the event: missing a required argument"),
+    ({"on_event": 5}, "on_event must be a function of the event, got 5"),
+    ({"on_task_complete": lambda task_id, result: None}, "of task_id= input= result= duration_ms= error=: got an unexpected"),
 ])  # fmt: skip
 def test_a_callback_that_would_fail_each_time_is_an_error_before_the_run(
     way: Way, callbacks: dict[str, Any], message: str

@@ -90,6 +90,8 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
     assert (result.text, len(result.messages)) == ("welcome", 6)
     with pytest.raises(kernai.RunConflictError):
         streamed(is_async, None, it, "again", **options)
+    with pytest.raises(TypeError, match="approvals, in_flight and agents are for a run that is resumed: pass resume=True"):
+        streamed(is_async, None, it, "again", approvals={"0.0": True}, **options)
     with pytest.raises(TypeError, match=r"pass store=\.\.\. and run_id="):
         streamed(is_async, None, it, "again", resume=True, store=options["store"])
     with pytest.raises(TypeError, match="unknown option 'resume'"):

@@ -267,6 +267,15 @@ def test_workers_have_the_callers_context_variables() -> None:
     assert set(results.values()) == {"Ada"}
 
 
-def test_an_async_function_given_to_run_is_the_callers_mistake() -> None:
+def test_what_cannot_do_a_task_is_the_callers_mistake() -> None:
     with pytest.raises(TypeError, match="arun"):
         TaskScheduler(DIAMOND).run(_echo)
+    wrong: Any
+    for wrong in (None, lambda one: one):
+        for run in (TaskScheduler(DIAMOND).run, lambda one: asyncio.run(TaskScheduler(DIAMOND).arun(one))):
+            with pytest.raises(TypeError, match=r"execute must be a (plain )?function of \(task, results\)"):
+                run(wrong)
+
+
+def test_a_plain_function_does_tasks_under_asyncio_too() -> None:
+    assert asyncio.run(TaskScheduler(DIAMOND).arun(lambda one, _: one.id)) == {one.id: one.id for one in DIAMOND}

@@ -36,6 +36,13 @@ from kernai import (
 from tests.loop.loop_cases import command
 
 PATIENCE = 20
+
+
+class Lost(Context):
+    def child(self, task_id: str | None) -> Any:
+        super().child(task_id)
+
+
 MapRuns = Callable[..., RunResults[Any]]
 
 
@@ -131,11 +138,14 @@ def test_a_failed_run_does_not_affect_the_others(map_runs: MapRuns) -> None:
     ({"concurrency": 0}, "concurrency must be a positive int, got 0"),
     ({"concurrency": True}, "concurrency must be a positive int"),
     ({"concurrency": 2.5}, "concurrency must be a positive int"),
-    ({"on_progress": "tqdm"}, "on_progress must be a function, or True for a bar"),
+    ({"on_progress": "tqdm"}, r"on_progress must be a function of the progress \(or True, for a bar\), got 'tqdm'"),
+    ({"on_progress": lambda: None}, "on_progress must be a function of the progress .*: too many positional arguments"),
     ({"on_progres": print}, "did you mean 'on_progress'"),
     ({"inputs": [], "limits": 5}, "limits must be a Limits"),
     ({"run_id": "r"}, "unknown option 'run_id'"),
-    ({"on_event": 5}, "on_event must be callable"),
+    ({"on_event": 5}, "on_event must be a function of the event, got 5"),
+    ({"on_event": lambda: None}, "on_event must be a function of the event: too many positional arguments"),
+    ({"context": Lost()}, "Lost.child must return the sub-run's context, got None"),
     ({"context": {}}, "context must be a Context"),
     ({"max_steps": 5}, "it is the agent's"),
 ])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
-from kernai._util.api import annotated_names, closest, is_async, likely, signature_of
+from kernai._util.api import annotated_names, check_function, closest, is_async, likely, signature_of
 from kernai.agents.setup import Key, Revision, Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
@@ -257,7 +258,11 @@ class Agent(Generic[Output_co]):
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
             raise TypeError(_no_option(unknown[0]))
-        return Agent(**{**self.options(), **changes})
+        made = copy(self)
+        vars(made).update(revision=Revision(), _setup=None)
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
 
     def options(self) -> dict[str, Any]:
         """Returns the options by name, as `replace` takes them."""
@@ -444,29 +449,11 @@ def _choice(name: str, *choices: str) -> Callable[[object], str]:
 
 
 def _check_approve(approve: object) -> object:
-    if approve is not None and (not callable(approve) or is_async(approve)):
-        raise TypeError(f"approve must be a plain function of the call, got {approve!r}")
-    if approve is not None:
-        _check_takes("approve", approve, "the call", 1)
-    return approve
+    return None if approve is None else check_function("approve", approve, "the call", None)
 
 
 def _check_output_check(check: object) -> object:
-    if check is None:
-        return None
-    if not callable(check) or is_async(check):
-        raise TypeError(f"output_check must be a plain function of (value, context), got {check!r}")
-    _check_takes("output_check", check, "(value, context)", 2)
-    return check
-
-
-def _check_takes(name: str, function: Any, arguments: str, count: int) -> None:
-    try:
-        signature_of(function).bind(*[None] * count)
-    except ValueError:  # a function in C without a signature
-        return
-    except TypeError as error:
-        raise TypeError(f"{name} must be a function of {arguments}: {error}") from None
+    return None if check is None else check_function("output_check", check, "(value, context)", None, None)
 
 
 def _check_name(name: object) -> str | None:

@@ -14,12 +14,12 @@ from kernai.agents.setup import NO_SYSTEM, Key
 from kernai.blocks.block import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
-from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls, passed_on
 from kernai.registry.skill_context import SkillContext
+from kernai.values.context import child_of
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
 from kernai.values.message import By, Conversation, InputPart, Message, Outside, Part, joined
@@ -376,9 +376,8 @@ class Run:
             child._mark(self.stop)
         return child
 
-    @calls_out
     def _child_context(self, task_id: str | None) -> Context:
-        child = self.context.child(task_id)
+        child = child_of(self.context, task_id)
         if child.media_store is not self.context.media_store:
             # the parent's conversation refers to media of sub-runs by id, so all runs share one store
             child.media_store = self.context.media_store

@@ -10,11 +10,11 @@ on its own, with `run` and `arun`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from kernai._util.api import is_async
+from kernai._util.api import check_function, is_async
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.errors import DeadlockError, error_text
@@ -112,6 +112,7 @@ class TaskScheduler:
 
         if is_async(execute):
             raise TypeError("execute is an async function: use arun")
+        check_function("execute", execute, "(task, results)", None, None)
         pool = WorkerPool(max_workers)
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         while not self.done:
@@ -120,10 +121,11 @@ class TaskScheduler:
             self.finish(*ended.get())
         return self.ordered_results()
 
-    async def arun(self, execute: Callable[[Task, Mapping[str, Any]], Awaitable[Any]]) -> dict[str, Any]:
-        """Does the same under asyncio, with an asyncio task for each task of the plan."""
+    async def arun(self, execute: Execute) -> dict[str, Any]:
+        """Does the same under asyncio, with an asyncio task for each task of the plan; `execute` may be async."""
         import asyncio
 
+        check_function("execute", execute, "(task, results)", None, None, may_be_async=True)
         running: dict[asyncio.Task[Any], str] = {}
         try:
             while not self.done:
@@ -169,11 +171,12 @@ def _job(
     return job
 
 
-async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: dict[str, Any]) -> Any:
+async def _outcome(execute: Execute, task: Task, inputs: dict[str, Any]) -> Any:
     import asyncio
 
     try:
-        return await execute(task, inputs)
+        result = execute(task, inputs)
+        return await result if hasattr(result, "__await__") else result
     except Exception as error:  # noqa: BLE001 - a failed task does not affect the others
         return failure(error)
     except asyncio.CancelledError as error:

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import Value, is_async
+from kernai._util.api import Value, check_function, is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
 from kernai.errors import Control, KernaiError, RunCancelledError, error_text
@@ -22,7 +23,7 @@ from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.recording.log import EventLog
 from kernai.registry.configuration import config
 from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options, checked_context
-from kernai.values.context import Context
+from kernai.values.context import Context, child_of
 from kernai.values.media import Media
 from kernai.values.message import INPUT_PARTS, Outside, as_parts
 from kernai.values.result import Output_co, Result, StopReason, Usage
@@ -78,8 +79,8 @@ class Batch:
         check_options(options, MapOptions, "concurrency", "on_progress")
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise ValueError(f"concurrency must be a positive int, got {concurrency!r}")
-        if not (on_progress is None or isinstance(on_progress, bool) or callable(on_progress)):
-            raise TypeError(f"on_progress must be a function, or True for a bar, got {type(on_progress).__name__}")
+        if on_progress is not None and not isinstance(on_progress, bool):
+            check_function("on_progress", on_progress, "the progress (or True, for a bar)", None, may_be_async=True)
         self._turns = _Turns()
         self._concurrency = concurrency
         self._on_progress = on_progress
@@ -266,7 +267,7 @@ def _listed(inputs: Iterable[UserInput]) -> list[UserInput]:
 
 def _context_of_a_run(given: Context) -> Context:
     """Returns a context made like a sub-run's, but at the depth of the given one."""
-    made = given.child(given.task_id)
+    made = child_of(given, given.task_id)
     made.depth, made.trusted = given.depth, given.trusted
     return made
 
@@ -285,6 +286,7 @@ class _Turns:
         return self._async(observer) if is_async(observer) else self._plain(observer)
 
     def _plain(self, observer: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(observer)  # so that its arguments can be checked
         def call(*given: Any, **named: Any) -> Any:
             with self._lock:
                 return observer(*given, **named)
@@ -296,6 +298,7 @@ class _Turns:
 
         lock = self._async_lock = self._async_lock or Lock()
 
+        @wraps(observer)
         async def call(*given: Any, **named: Any) -> Any:
             async with lock:
                 return await observer(*given, **named)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai._util.api import closest, is_async, likely
+from kernai._util.api import check_function, closest, is_async, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import EventWriter, ThreadsDelivery
@@ -75,7 +75,7 @@ class ResumeOptions(TypedDict, total=False):
     on_task_complete: Callable[..., Any] | None
     metadata: Mapping[str, Any] | None
     store: Store | None
-    lease: float
+    lease: float | None
 
 
 class MapOptions(ResumeOptions, total=False):
@@ -132,7 +132,7 @@ class RunRequest:
             self._history = self._messages(options["history"])
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._store = options.get("store")
-        if "lease" in options:
+        if options.get("lease") is not None:
             self._lease = check_seconds("lease", options["lease"])
             if self._store is None:
                 raise TypeError("lease needs the store that keeps the run: pass store=...")
@@ -143,8 +143,13 @@ class RunRequest:
             check_run_id(run_id)
             if not isinstance(tags := self._metadata.get("tags") or {}, Mapping):
                 self._log.warn("tags.ignored", run_id=run_id, reason="tags must be a mapping", got=type(tags).__name__)
-        self._on_event = _observer("on_event", options.get("on_event"))
-        self._on_task_complete = _observer("on_task_complete", options.get("on_task_complete"))
+        self._on_event, self._on_task_complete = options.get("on_event"), options.get("on_task_complete")
+        if self._on_event is not None:
+            check_function("on_event", self._on_event, "the event", None, may_be_async=True)
+        if self._on_task_complete is not None:
+            names = dict.fromkeys(("task_id", "input", "result", "duration_ms", "error"))
+            words = " ".join(f"{one}=" for one in names)
+            check_function("on_task_complete", self._on_task_complete, words, may_be_async=True, **names)
 
     # ---------------------------------------------------------------------------------------------- ways to drive it
 
@@ -330,42 +335,11 @@ def checked_context(given: object) -> Context:
     return context
 
 
-_VARARGS, _VARKEYWORDS = 0x04, 0x08  # of `inspect`
-_OF_A_TASK = ("task_id", "input", "result", "duration_ms", "error")
-
-
 def check_seconds(name: str, value: Any) -> float:
     """Returns the number of seconds. `ValueError` unless it is above 0 and below `LONGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value
-
-
-def _observer(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
-    if type(value) is FunctionType:
-        (_check_on_event if name == "on_event" else _check_on_task_complete)(value)
-    return value
-
-
-def _check_on_event(function: FunctionType) -> None:
-    """Raises `TypeError` for a function that fails at each event, which only the log would show."""
-    code = function.__code__
-    needed = code.co_argcount - len(function.__defaults__ or ())
-    takes_one = code.co_argcount > 0 or code.co_flags & _VARARGS
-    if not takes_one or needed > 1 or code.co_kwonlyargcount > len(function.__kwdefaults__ or ()):
-        raise TypeError(f"on_event must take one argument, the event, and {function.__name__} does not")
-
-
-def _check_on_task_complete(function: FunctionType) -> None:
-    """Raises `TypeError` for a function that does not take all that each call passes by name."""
-    code = function.__code__
-    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    missing = [one for one in _OF_A_TASK if one not in taken]
-    if missing and not code.co_flags & _VARKEYWORDS:
-        names = " ".join(f"{one}=" for one in _OF_A_TASK)
-        raise TypeError(f"on_task_complete is called with {names}, and {function.__name__} takes no {missing[0]!r}")
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -267,6 +267,8 @@ def _request(
             raise TypeError("resume=True needs the store that has the run, and its id: pass store=... and run_id=...")
         rest = {key: value for key, value in options.items() if key != "run_id"}
         return _resume_request(agent, str(options["run_id"]), input, *how, rest)
+    if how != (None, "fail", None):
+        raise TypeError("approvals, in_flight and agents are for a run that is resumed: pass resume=True")
     return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it refuses None with a message
 
 

@@ -6,6 +6,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernai._util.api import annotated_names, is_async
+from kernai.interrupts import calls_out
 from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
@@ -109,3 +110,12 @@ class Context:
         child.task_results = {}
         child.trusted = ()
         return child
+
+
+@calls_out
+def child_of(context: Context, task_id: str | None) -> Context:
+    """Returns `context.child(task_id)`. Raises `TypeError` if that is not a context, as after a missing `return`."""
+    child: object = context.child(task_id)
+    if not isinstance(child, Context):
+        raise TypeError(f"{type(context).__name__}.child must return the sub-run's context, got {child!r:.80}")
+    return child
