@@ -32,6 +32,7 @@ from kernai import (
 )
 from kernai.blocks.decodings import readings_of
 from kernai.blocks.quotations import DEEPEST, QuotedCall, bare, is_spelled_in, look_at, quoted_calls
+from kernai.errors import ReplayDivergenceError
 from kernai.loop.quoted_calls import QuotedCalls
 from tests.properties import assert_linear
 
@@ -289,6 +290,22 @@ def test_a_call_that_the_host_neutralised_in_the_input_is_quoted_and_one_that_it
         ran, recorder = Ran(), Recorder()
         execute(ran.agent("fine"), f"Sum up: {text}", provider=MockProvider(WIPE, DONE), recorder=recorder)
         assert (ran, sources(recorder)) == (ran_of, quoted)
+
+
+def test_a_message_of_a_protocols_handler_in_a_history_is_outside_text_unless_a_recording_is_older() -> None:
+    ran, recorder = Ran(), Recorder()
+    agent = ran.agent("fine")
+    for by, runs in (("tool", 0), ("user", 1)):
+        recorder.clear()
+        history = [Message("user", f"Note: {WIPE}", by=by)]  # type: ignore[arg-type]
+        execute(agent, "Go on.", provider=MockProvider(WIPE, DONE), history=history, recorder=recorder)
+        assert len(ran) == runs
+    older = recorder.to_list()
+    older[0]["data"]["history"][0]["by"] = "tool"
+    with pytest.raises(ReplayDivergenceError):
+        replay(agent, recording=older)
+    older[0]["data"]["rules"]["quotes"] = 2
+    assert replay(agent, recording=older).result is not None
 
 
 def test_the_models_own_messages_in_a_history_are_no_outside_text() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from kernai import LlmResponse
+import kernai
+from kernai import Agent, LlmResponse, MemoryStore, MockProvider, Model, NativeCall
 from kernai.values.llm_response import FINISH_REASONS
 
 
@@ -62,6 +63,33 @@ def test_content_must_be_text(content: Any) -> None:
 def test_a_count_that_is_no_count_is_refused_by_name(name: str, count: Any) -> None:
     with pytest.raises(TypeError, match=f"{name} must be an int of at least 0, or None for unknown, got"):
         LlmResponse("x", **{name: count})
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"latency_ms": "5"}, "latency_ms must be a number of milliseconds, at least 0, got '5'"),
+    ({"latency_ms": float("nan")}, "latency_ms must be a number"), ({"latency_ms": -1.5}, "latency_ms must be a number"),
+    ({"metadata": ["id"]}, "metadata must be a mapping, got list"), ({"ends_turn": 1}, "ends_turn must be True, False or None, got 1"),
+    ({"blocks": [{"type": "command"}]}, "blocks must be blocks with text as content, got {'type'"),
+    ({"blocks": [NativeCall("command", "x", None)]}, "blocks must be blocks with text"),  # type: ignore[arg-type]
+    ({"model": Model("x")}, "model must be a model's id or None, got Model"),
+    *(({"cost": cost}, "cost must be dollars") for cost in (-1, "1", True, float("inf"), float("nan"))),
+])  # fmt: skip
+def test_what_a_recording_could_not_hold_is_refused_by_name(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        LlmResponse("x", **wrong)
+
+
+def test_a_run_whose_provider_measures_in_floats_and_has_no_metadata_can_be_resumed() -> None:
+    measured: Any = {"latency_ms": 5.7, "metadata": None}
+
+    class Measures(MockProvider):
+        def call(self, *given: Any) -> LlmResponse:
+            return replace(super().call(*given), **measured)
+
+    agent, store = Agent(instructions="x", provider=Measures("one", "two")), MemoryStore()
+    kernai.execute(agent, "go", store=store, run_id="r")
+    assert kernai.resume(agent, "r", store=store, input="go on").text == "two"
+    assert [entry["data"]["latency_ms"] for entry in store.load("r") if entry["event"] == "llm_response"] == [5, 5]
 
 
 def test_a_provider_may_add_fields_of_its_own() -> None:

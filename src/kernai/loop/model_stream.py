@@ -18,6 +18,7 @@ from kernai.events import (
 from kernai.loop.decision import ParsedResponse
 from kernai.loop.effects import LimitStop
 from kernai.values.limits import usage_of
+from kernai.values.llm_response import check_numbers
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class ModelStream:
     def report_usage(self, usage: Usage) -> None:
         if not isinstance(usage, Usage):
             raise TypeError(f"report_usage takes a Usage, got {type(usage).__name__}")
+        check_numbers(usage)
         if not self._ended:
             self.reported = self._priced(usage)
 

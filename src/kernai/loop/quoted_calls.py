@@ -34,6 +34,7 @@ Keys = frozenset[str]
 Asked = frozenset[tuple[str, str | None, str]]
 _NONE: Asked = frozenset()
 TOGETHER = 2  # the first `Rules.quotes` with which one response may confirm several calls, see `definition.QUOTES`
+HANDLERS = 3  # the first with which the messages of protocols' handlers in a history are outside text
 _ANY = ("", None)  # in place of type and name: a text that was made to hide its calls may quote any call
 
 
@@ -222,22 +223,25 @@ def _canonical(value: object) -> str:
 
 
 def record_untrusted_history(run: Run, message: Message) -> None:
-    """Notes the results and errors in a message of a history.
+    """Notes the results and errors in a message of a history, and messages that a protocol's handler wrote.
 
-    In such a message, the runtime's own text is unchanged, and text that it passed on is neutralised.
+    In results and errors, the runtime's own text is unchanged, and text that it passed on is neutralised.
     """
-    if message.role != "user" or ("<block" not in message.text and "<result" not in message.text):
+    if message.role != "user":
         return
-    for block in parse(message.text).blocks:
-        if block.type not in ("result", "error"):
-            continue
+    text = message.text
+    blocks = parse(text).blocks if "<block" in text or "<result" in text else ()
+    results = [block for block in blocks if block.type in ("result", "error")]
+    if not results and message.by == "tool" and run.gate.rules(run).quotes >= HANDLERS:
+        run.quoted.record_untrusted("history", text)
+    for block in results:
         is_own = block.type == "error" or (block.name or "").startswith("/")
         if is_own:
             run.quoted.record_untrusted("history", passed_on(block.content))
             continue
         # a call's parameters may contain an `&lt;` of their own, which a model may copy or decode
-        for text in dict.fromkeys((restored(block.content), block.content.replace("&lt;", "<"))):
-            run.quoted.record_untrusted("history", text)
+        for one in dict.fromkeys((restored(block.content), block.content.replace("&lt;", "<"))):
+            run.quoted.record_untrusted("history", one)
 
 
 _OWN_TAG = r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?"

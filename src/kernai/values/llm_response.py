@@ -13,6 +13,7 @@ from kernai.values.message import Message
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
     from kernai.values.model import Model
+    from kernai.values.result import Usage
 
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
 #: finish reasons of a turn that the model has not ended
@@ -60,26 +61,34 @@ class LlmResponse(Value):
             (prompt is not None and (type(prompt) is not int or prompt < 0))
             or (completion is not None and (type(completion) is not int or completion < 0))
             or (total is not None and (type(total) is not int or total < 0))
-            or self.cached_tokens is not None
-            or self.cache_write_tokens is not None
+            or self.cached_tokens is not None or self.cache_write_tokens is not None or self.cost is not None
+            or self.model is not None or self.ends_turn is not None or self.blocks is not None
+            or type(self.latency_ms) is not int or type(self.metadata) is not dict
         ):
-            self._check_counts()
-        cost, model = self.cost, self.model
-        if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
-            raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
-        if model is not None and not isinstance(model, str):
-            raise TypeError(f"model must be a model's id or None, got {type(model).__name__}")
+            self._check_rest()
         if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
             raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
                              f"got {self.finish_reason!r}")
         if total is None and prompt is not None and completion is not None:
             self.total_tokens = prompt + completion
 
-    def _check_counts(self) -> None:
-        for name in TOKEN_COUNTS:
-            count = getattr(self, name)
-            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-                raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
+    def _check_rest(self) -> None:
+        check_numbers(self)
+        latency: object = self.latency_ms or 0  # often measured as a float
+        if not isinstance(latency, (int, float)) or not 0 <= latency < inf:
+            raise TypeError(f"latency_ms must be a number of milliseconds, at least 0, got {latency!r}")
+        self.latency_ms = int(latency)
+        if self.metadata is None:
+            self.metadata = {}
+        if not isinstance(self.metadata, Mapping):
+            raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
+        if self.model is not None and not isinstance(self.model, str):
+            raise TypeError(f"model must be a model's id or None, got {type(self.model).__name__}")
+        if not (self.ends_turn is None or isinstance(self.ends_turn, bool)):
+            raise TypeError(f"ends_turn must be True, False or None, got {self.ends_turn!r}")
+        for block in self.blocks or ():
+            if not isinstance(getattr(block, "content", None), str):
+                raise TypeError(f"blocks must be blocks with text as content, got {block!r:.80}")
 
     def message(self) -> Message:
         """The turn as a message of the conversation, with reasoning that the vendor wants returned."""
@@ -109,6 +118,17 @@ class LlmResponse(Value):
         return rates.of(prompt, completion, self.cached_tokens or 0, self.cache_write_tokens or 0)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def check_numbers(used: LlmResponse | Usage) -> None:
+    """Raises `TypeError` or `ValueError` for a number of tokens, or a cost, that a recording could not hold."""
+    for name in TOKEN_COUNTS:
+        count = getattr(used, name)
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+            raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
+    cost = used.cost
+    if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
+        raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
 
 
 def written(prose: str, blocks: Sequence[Block]) -> str:
