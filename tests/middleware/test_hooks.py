@@ -267,8 +267,8 @@ def one(self: Hooks, ctx: HookContext) -> None: ...
     ("befor_tool", one, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
     ("beforetool", one, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
     ("on_token", one, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
-    ("before_tool", lambda self: None, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
-    ("on_error", lambda self, ctx, error, how: None, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
+    ("before_tool", lambda self: None, r"Guard.before_tool must be a function of \(self, ctx\): too many positional arguments"),
+    ("on_error", lambda self, ctx, error, how: None, r"Guard.on_error must be a function of \(self, ctx, error\): missing a required argument: 'how'"),
 ])  # fmt: skip
 def test_a_misspelt_or_unusable_hook_is_an_error_when_the_class_is_defined(name: str, function: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):

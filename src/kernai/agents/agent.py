@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
@@ -211,7 +212,7 @@ class Agent(Generic[Output_co]):
 
         llama.cpp reads GBNF, and so does xgrammar, which vLLM and SGLang use.
         """
-        return self.setup_now(workflows=self.workflows).grammar()
+        return self.setup_now(workflows=self.workflows).grammar
 
     def setup_now(self, *, workflows: bool) -> Setup:
         """Returns the setup of a run that begins now, with the registries and the configuration of the process."""
@@ -354,9 +355,7 @@ def _answer_type(output: object) -> AnswerType | None:
 _FACTORIES = frozenset({"compact", "fallback", "guardrail", "redact", "retry", "timeout"})
 
 
-def _check_middleware(middleware: object) -> tuple[Middleware, ...] | None:
-    if middleware is None:
-        return None
+def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
     if callable(middleware) or not isinstance(middleware, Iterable):
         hint = f": write middleware=[{getattr(middleware, '__name__', '...')}]" if callable(middleware) else ""
         raise TypeError(f"middleware must be a list or None, got {type(middleware).__name__}{hint}")
@@ -376,14 +375,10 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...] | None:
 def _check_skills(skills: object) -> Literal["all"] | tuple[str | Skill, ...] | None:
     if skills is None or skills == "all":
         return skills
-    return _named("skills", skills, Skill, "None, 'all',")
+    return _named("skills", Skill, "None, 'all',", skills)
 
 
-def _check_protocols(protocols: object) -> tuple[str | Protocol, ...] | None:
-    return None if protocols is None else _named("protocols", protocols, Protocol, "None")
-
-
-def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[Any, ...]:
+def _named(argument: str, kind: type[Any], others: str, given: object) -> tuple[Any, ...]:
     """Checks names and objects of a `kind`, and returns them as a tuple."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
@@ -430,13 +425,21 @@ def _count(name: str, least: int) -> Callable[[object], int]:
     return check
 
 
-def _flag(name: str) -> Callable[[object], bool]:
-    def check(value: object) -> bool:
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {value!r}")
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+def _instance(name: str, kind: type[Any], wanted: str) -> Callable[[object], Any]:
+    def check(value: object) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {wanted}, got {value!r}")
         return value
 
     return check
+
+
+def _flag(name: str) -> Callable[[object], bool]:
+    return _instance(name, bool, "True or False")
 
 
 def _choice(name: str, *choices: str) -> Callable[[object], str]:
@@ -448,23 +451,7 @@ def _choice(name: str, *choices: str) -> Callable[[object], str]:
     return check
 
 
-def _check_approve(approve: object) -> object:
-    return None if approve is None else check_function("approve", approve, "the call", None)
-
-
-def _check_output_check(check: object) -> object:
-    return None if check is None else check_function("output_check", check, "(value, context)", None, None)
-
-
-def _check_name(name: object) -> str | None:
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"name must be text or None, got {type(name).__name__}")
-    return name
-
-
 def _check_know_how(know_how: object) -> object:
-    if know_how is None:
-        return None
     from kernai.agents.know_how import KnowHow  # few agents have any
 
     return KnowHow.of(know_how)
@@ -473,10 +460,6 @@ def _check_know_how(know_how: object) -> object:
 def _check_output(output: object) -> object:
     _answer_type(output)
     return output
-
-
-def _check_list_skills(value: object) -> bool | None:
-    return None if value is None else _flag("list_skills")(value)
 
 
 def _declared(kind: type) -> set[str]:
@@ -503,24 +486,24 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "model": check_model,
     "max_steps": _count("max_steps", 1),
     "skills": _check_skills,
-    "protocols": _check_protocols,
+    "protocols": _optional(partial(_named, "protocols", Protocol, "None")),
     "generation": GenerationOptions.coerce,
     "on_prose": _choice("on_prose", "accept", "correct", "correct_once"),
     "on_truncated": _choice("on_truncated", "accept", "continue", "fail"),
     "parallel_skills": _flag("parallel_skills"),
-    "list_skills": _check_list_skills,
+    "list_skills": _optional(_flag("list_skills")),
     "workflows": _flag("workflows"),
     "max_tasks": _count("max_tasks", 1),
-    "middleware": _check_middleware,
-    "approve": _check_approve,
+    "middleware": _optional(_check_middleware),
+    "approve": _optional(lambda approve: check_function("approve", approve, "the call", None)),
     "constrain": _flag("constrain"),
     "calls": _choice("calls", "blocks", "native"),
     "quoted_calls": _choice("quoted_calls", "confirm", "refuse", "run"),
     "dialects": _choice("dialects", "correct", "run"),
-    "know_how": _check_know_how,
-    "name": _check_name,
+    "know_how": _optional(_check_know_how),
+    "name": _optional(_instance("name", str, "text or None")),
     "output": _check_output,
-    "output_check": _check_output_check,
+    "output_check": _optional(lambda check: check_function("output_check", check, "(value, context)", None, None)),
     "output_retries": _count("output_retries", 0),
 }
 #: the names of all options

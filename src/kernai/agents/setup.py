@@ -7,7 +7,7 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kernai._util.api import close_matches
 from kernai.agents.definition import Rules, part_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kernai.values.model import GenerationOptions, Model
 
 
+Value = TypeVar("Value")
 #: in characters, about 2,000 tokens. The model has to ask for a longer listing, unless the agent says otherwise
 SHORT_LISTING = 8_000
 
@@ -73,15 +74,25 @@ class System:
 NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
 
 
+class Once(Generic[Value]):
+    """An attribute that is computed when it is first read.
+
+    Unlike `functools.cached_property` up to Python 3.11, it has no lock that a forked child could find locked.
+    """
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute = compute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Value:
+        value = vars(instance)[self._name] = self._compute(instance)
+        return value
+
+
 class Setup:
     """What is the same in every step. `skills` and `protocols` are what the agent may call; the rest is derived."""
-
-    __slots__ = (
-        "_agents", "_all_protocols", "_all_skills", "_can_call", "_definition", "_foreign", "_grammar", "_has_calls",
-        "_is_guarded", "_know_how", "_lists_skills", "_number", "_plain", "_protocol_selection", "_protocols_version",
-        "_revision", "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "asks", "constrains",
-        "is_native", "key", "protocols", "recorded_rules", "rules", "skills", "system",
-    )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
@@ -99,17 +110,10 @@ class Setup:
         self._system: System | None = None
         #: the same in every step, unless the instructions are a function
         self.system: System | None = None
-        self._can_call: bool | None = None
-        self._has_calls: bool | None = None
-        self._is_guarded: bool | None = None
         self.rules = Rules.of(agent)
         self.recorded_rules = self.rules._asdict()
-        self._grammar: str | None = None
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
         self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
-        self._agents: list[Agent[Any]] | None = None
-        self._foreign: list[tuple[str, str]] | None = None
-        self._unknown: list[tuple[str, str, str]] | None = None
         self._plain: dict[str | None, Skill | None] = {}
         self.skills = SkillAccess(agent.skills, key.skills, key.allowed, key.model)
         self.protocols = ProtocolAccess(agent.protocols, key.protocols)
@@ -146,47 +150,40 @@ class Setup:
             return None
         return skill
 
+    @Once
     def can_call(self) -> bool:
         """Whether the agent may have anything to call, so that its system message explains blocks."""
-        if self._can_call is None:
-            self._can_call = (
-                self._skill_selection is not None or self._know_how is not None or self.protocols.any())
-        return self._can_call
+        return self._skill_selection is not None or self._know_how is not None or self.protocols.any()
 
+    @Once
     def has_calls(self) -> bool:
         """Whether the agent's own options give it anything to call. If not, prose is the answer for any `on_prose`."""
-        if self._has_calls is None:
-            named = self._protocol_selection is not None
-            self._has_calls = self.skills.any() or self._know_how is not None or (named and self.protocols.any())
-        return self._has_calls
+        named = self._protocol_selection is not None
+        return self.skills.any() or self._know_how is not None or (named and self.protocols.any())
 
+    @Once
     def is_guarded(self) -> bool:
         """Whether any skill has `Trusted` inputs or `acts`."""
-        if self._is_guarded is None:
-            self._is_guarded = self.key.skills.any_guarded(self._skill_selection)
-        return self._is_guarded
+        return self.key.skills.any_guarded(self._skill_selection)
 
+    @Once
     def agents(self) -> list[Agent[Any]]:
-        """Returns the agents that can be called as skills."""
-        if self._agents is None:
-            self._agents = [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
-        return self._agents
+        """The agents that can be called as skills."""
+        return [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
 
-    def foreign(self) -> Sequence[tuple[str, str]]:
-        """Returns the descriptions of skills that others wrote, each after a text that names its source."""
-        if self._foreign is None:
-            visible = self.skills.visible()
-            self._foreign = [(f"the description of {one.name}", one.describe()) for one in visible if one.is_foreign]
-        return self._foreign
+    @Once
+    def foreign(self) -> list[tuple[str, str]]:
+        """The descriptions of skills that others wrote, each after a text that names its source."""
+        visible = self.skills.visible()
+        return [(f"the description of {one.name}", one.describe()) for one in visible if one.is_foreign]
 
-    def unknown(self) -> Sequence[tuple[str, str, str]]:
-        """Returns the names in the agent's lists that are not registered: kind, name, and similar names."""
-        if self._unknown is None:
-            self._unknown = [
-                *_unknown("skill", self._skill_selection, self.key.skills),
-                *_unknown("protocol", self._protocol_selection, self.key.protocols),
-            ]
-        return self._unknown
+    @Once
+    def unknown(self) -> list[tuple[str, str, str]]:
+        """The names in the agent's lists that are not registered: kind, name, and similar names."""
+        return [
+            *_unknown("skill", self._skill_selection, self.key.skills),
+            *_unknown("protocol", self._protocol_selection, self.key.protocols),
+        ]
 
     def read_system(self, read: tuple[Any, int], context: Context) -> System:
         """Returns the system message of a step. `read` is `Agent.instructions_read`.
@@ -239,17 +236,16 @@ class Setup:
             self._definition = part_of(agent, self)
         return self._definition
 
+    @Once
     def grammar(self) -> str:
-        """Returns a grammar in GBNF of what the model may write."""
-        if self._grammar is None:
-            from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
+        """A grammar in GBNF of what the model may write."""
+        from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
-            callable_skills, spoken = self.skills.visible(), self.protocols.visible()
-            asks = ["/skills"] if callable_skills and self._listing() is None else []
-            asks += ["/protocols"] if spoken else []
-            asks += [] if self._know_how is None else [f"/read {name}" for name in self._know_how.folders]
-            self._grammar = response_grammar(callable_skills, spoken, asks, self.key.answer_type)
-        return self._grammar
+        callable_skills, spoken = self.skills.visible(), self.protocols.visible()
+        asks = ["/skills"] if callable_skills and self._listing() is None else []
+        asks += ["/protocols"] if spoken else []
+        asks += [] if self._know_how is None else [f"/read {name}" for name in self._know_how.folders]
+        return response_grammar(callable_skills, spoken, asks, self.key.answer_type)
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
         """Returns the tools for a native call; `system` is the system message for calls as blocks."""
@@ -266,7 +262,7 @@ class Setup:
         callable_skills = self.skills.visible() if self._skill_selection is not None else []
         protocols = self.protocols.visible()
         tools = native_tools(
-            callable_skills, protocols, workflows=self.key.workflows and self.can_call(), know_how=self._know_how)
+            callable_skills, protocols, workflows=self.key.workflows and self.can_call, know_how=self._know_how)
         builder = InstructionBuilder(
             instructions, self.key.model, has_skills=self._skill_selection is not None, protocols=protocols,
             know_how=self._know_how)
@@ -279,7 +275,7 @@ class Setup:
         """Returns the options of a model call, with the grammar in the provider's field if it has one."""
         if provider is None or provider.grammar_field is None:
             return generation
-        value: Any = self.grammar()
+        value: Any = self.grammar
         for name in reversed(provider.grammar_field.split(".")):
             value = {name: value}
         return generation.merge({"extra": value})

@@ -87,17 +87,17 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     is_typed = None if run.answer_type is None else partial(_is_answer, run)
     is_last = run.step + 1 >= run.first_step + rules.max_steps
     on_prose = rules.on_prose
-    if response.blocks or not setup.has_calls() or (on_prose == "correct_once" and is_last):
+    if response.blocks or not setup.has_calls or (on_prose == "correct_once" and is_last):
         on_prose = "accept"  # there is nothing to call, or a correction would come too late
     # an answer that contains its own closing tag is corrected once per turn
     checks_close = rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE and not run.was_stray and not is_last
     decision = decide(
-        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed,
+        response, run.protocols, run.may_plan, on_prose, setup.can_call, is_typed,
         rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
         max_tasks=rules.max_tasks, checks_close=checks_close,
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once per turn, if the model can call something
-        if run.was_silent or not setup.can_call():
+        if run.was_silent or not setup.can_call:
             assert run.answer is not None
             reason, said = run.answer.metadata.get("finish_reason") or run.answer.finish_reason, _why_ended(run.answer)
             raise ProviderError(
@@ -117,7 +117,7 @@ def note_correction(run: Run, decision: Decision) -> None:
     if isinstance(decision, Correction):
         run.was_stray |= decision.kind == "stray"
         if decision.kind != "dialect":
-            is_draft = decision.kind == "informational" and not run.setup.can_call()
+            is_draft = decision.kind == "informational" and not run.setup.can_call
             run.was_corrected = is_draft or decision.kind == "stall"
     elif not isinstance(decision, Answer):
         run.was_corrected = False

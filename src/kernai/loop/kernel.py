@@ -440,7 +440,7 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
         run.inject(corrections.stray_close())
     elif correction.kind == "informational":
         run.write(InformationalOnlyRow(correction.kinds))
-        run.inject(corrections.informational(correction.kinds, can_call=run.setup.can_call()))
+        run.inject(corrections.informational(correction.kinds, can_call=run.setup.can_call))
     else:
         run.write(NoBlocksStallRow(response.content[:PROSE_PREVIEW]))
         run.inject(corrections.stall(cut=response.is_cut))

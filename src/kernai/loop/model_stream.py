@@ -100,7 +100,7 @@ class ModelStream:
         if self.answer is not None:  # this answer has to be paid for, too
             run.root.budget.spend_usage(answered[-1][1])
         try:
-            run.root.budget.spend_call()
+            run.gate.spend_call()
         except LimitReachedError as error:
             raise LimitStop(error.reason, str(error)) from None
         self._ended = True

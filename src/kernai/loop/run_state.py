@@ -117,7 +117,7 @@ class Run:
         #: decides what a `Trusted` input may contain; None unless a skill of the root's agents needs it
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
-        for kind, name, close in self.setup.unknown():
+        for kind, name, close in self.setup.unknown:
             self._warn_of_unknown(kind, name, close)
 
     def _warn_of_unknown(self, kind: str, name: str, close: str) -> None:
@@ -172,7 +172,7 @@ class Run:
         root = self.root
         key = Key(self.model, root.skills, root.protocols, root.allowed_skills, self.may_plan, self.answer_type)
         self.setup = self.agent.setup_for(key)
-        for source, text in self.setup.foreign():
+        for source, text in self.setup.foreign:
             self.quoted.record_untrusted(source, passed_on(text))
         return self.setup
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import is_async, is_generator, likely, signature_of
+from kernai._util.api import check_function, is_async, is_generator, likely, signature_of
 from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
 from kernai.values.llm_response import LlmResponse
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from kernai.middleware.chain import Flow
     from kernai.values.result import Result
 
-#: the hooks, and the number of arguments of each
-_HOOKS = {
-    "on_run_start": 1, "on_run_end": 2, "before_model": 1, "after_model": 1, "before_tool": 1, "after_tool": 1,
-    "on_error": 2,
-}
+_HOOKS = ("on_run_start", "on_run_end", "before_model", "after_model", "before_tool", "after_tool", "on_error")
 _LIKE_HOOKS = ("before_", "after_", "on_")
 #: how similar a name must be to a hook's to count as a misspelling
 _SIMILARITY = 0.9
@@ -138,10 +134,6 @@ def _check_hook(cls: type[Hooks], name: str) -> None:
     if is_async(hook) or is_generator(hook):
         kind = "an async function" if is_async(hook) else "a generator"
         raise TypeError(f"{cls.__name__}.{name} is {kind}: hooks are plain functions")
-    own = getattr_static(cls, name)
-    given = _HOOKS[name] + (not isinstance(own, (staticmethod, classmethod)))
-    try:
-        signature_of(hook).bind(*[None] * given)
-    except TypeError as error:
-        wants = ", ".join(signature_of(getattr(Hooks, name)).parameters)
-        raise TypeError(f"{cls.__name__}.{name} must take ({wants}): {error}") from None
+    wanted = list(signature_of(getattr(Hooks, name)).parameters)
+    given = wanted[1:] if isinstance(getattr_static(cls, name), (staticmethod, classmethod)) else wanted
+    check_function(f"{cls.__name__}.{name}", hook, f"({', '.join(wanted)})", *given)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass, fields
 from itertools import count
 from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Literal
 
 from kernai._util.api import Value
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage
@@ -73,7 +72,7 @@ class Budget:
     """What a root run and its sub-runs have used. Thread-safe, since parallel sub-runs share it."""
 
     #: shared by all runs: it is held only for a few instructions, and a lock per run would be one more object
-    _lock = threading.Lock()
+    _lock = ForkSafeLock()
 
     __slots__ = (
         "_cost", "_is_refused", "_most_calls", "_tokens", "_too_deep", "calls", "limits", "needs_tokens", "unchecked",
@@ -103,17 +102,6 @@ class Budget:
             self.calls = count()
             self._set_most(None if is_plan else CALLS_PER_INPUT)
 
-    def spend_call(self) -> None:
-        """Counts a model, skill or protocol call before it is made. Raises `LimitReachedError` at a limit."""
-        number = next(self.calls)
-        if number >= self.unchecked:
-            self.check_call(number)
-
-    def check_call(self, number: int) -> None:
-        """Raises `LimitReachedError` if a limit forbids the call with this number, which has been counted already."""
-        with self._lock:
-            self._check(number)
-
     def is_used_up(self) -> bool:
         """Whether no further call is possible."""
         try:
@@ -122,7 +110,8 @@ class Budget:
             return True
         return self._is_refused
 
-    def _check(self, number: int) -> None:
+    def check_call(self, number: int) -> None:
+        """Raises `LimitReachedError` if a limit forbids the call with this number, which has been counted already."""
         limits, most = self.limits, self._most_calls
         if self._too_deep >= MAX_TOO_DEEP:
             raise self._depth_error()
@@ -173,15 +162,6 @@ class Budget:
         with self._lock:
             self._tokens += (used.prompt_tokens or 0) + (used.completion_tokens or 0)
             self._cost += used.cost or 0.0
-
-
-def _renew_lock() -> None:
-    """Replaces the lock in a forked child: a thread that held it there does not exist."""
-    Budget._lock = threading.Lock()  # noqa: SLF001 - of this module
-
-
-if hasattr(os, "register_at_fork"):  # not on every system
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class UsageMeter:
