@@ -39,6 +39,7 @@ from kernai import (
     StopReason,
     Task,
     Usage,
+    execute,
 )
 from kernai.durable.approvals import Decision
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Sleep
@@ -86,6 +87,17 @@ def test_a_copied_value_is_equal(value: Any, copied: Callable[[Any], Any]) -> No
     made = copied(value)
     assert made == value
     assert type(made) is type(value)
+
+
+@EACH_WAY
+def test_the_result_of_a_run_in_which_the_model_was_corrected_can_be_copied(copied: Callable[[Any], Any]) -> None:
+    look = Skill("look", execute=lambda: "seen", inputs={})
+    result = execute(Agent(instructions="x", skills=[look], provider=MockProvider("I will look.", "<final>4</final>")), "go")
+    made = copied(result)
+    assert (made, len(made.messages)) == (result, 4)
+    correction: Any = result.messages[2].content[0]
+    assert made.messages[2].content[0].native == correction.native
+    assert copied(kernai.RunStream.TAKEN_BACK) is kernai.RunStream.TAKEN_BACK
 
 
 def replaced(value: Any, /, **changes: Any) -> Any:

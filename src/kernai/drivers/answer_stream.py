@@ -32,6 +32,9 @@ class _TakenBack(str):
 
     __slots__ = ()
 
+    def __reduce__(self) -> str:
+        return "TAKEN_BACK"  # a copy, or what another process receives, is this object too
+
 
 TAKEN_BACK: Final = _TakenBack()
 """Says that the pieces so far are not the answer: the model is called again, or the answer was rejected."""

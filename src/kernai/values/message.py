@@ -36,6 +36,9 @@ class Wording(str):
         made.native = native
         return made
 
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # `str` has one argument
+        return str(self), self.native
+
     native: str
 
 
