@@ -129,8 +129,8 @@ def test_resources_and_prompts(two: Adapter) -> None:
     assert "- books://catalogue (text/plain): catalogue" in ask(two, {"method": "resources/list"}).text
     assert ask(two, {"method": "resources/read", "params": {"uri": "books://catalogue"}}).text == "all books"
     assert "- review(title): Ask for a review." in ask(two, {"method": "prompts/list"}).text
-    prompt = {"method": "prompts/get", "params": {"name": "review", "arguments": {"title": 1984}}}
-    assert ask(two, prompt).text == "Ask for a review.\n[user]\nPlease review 1984."
+    prompt = {"method": "prompts/get", "params": {"name": "review", "arguments": {"title": ["Émile", 1984]}}}
+    assert ask(two, prompt).text == 'Ask for a review.\n[user]\nPlease review ["Émile", 1984].'
     assert ask(two, {"method": "resources/templates/list"}).text == (
         "server library: 0 resource templates\n\nserver shop: 0 resource templates"
     )

@@ -409,7 +409,8 @@ DONE = {"status": "completed", "result": {"content": [{"type": "text", "text": "
 ASKS = {"status": "input_required", "inputRequests": {"who": form("Who?", FORM)}}
 
 
-def test_a_tool_that_returns_a_task_returns_the_result_of_the_task() -> None:
+def test_a_tool_that_returns_a_task_returns_the_result_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interaction, "POLL_SECONDS", 600.0)  # only for servers that suggest no interval
     jobs = Jobs(WORKING, WORKING, DONE)
     with setup({}, {"jobs": jobs.server}, register=False) as adapter:
         answer = call(adapter, "build")
@@ -423,8 +424,9 @@ def test_a_tool_that_returns_a_task_returns_the_result_of_the_task() -> None:
     ({"status": "completed", "result": {"content": [{"type": "text", "text": "bad input"}], "isError": True}}, "bad input"),
     ({"status": "completed", "result": {"content": 5}}, "its answer does not follow the protocol"),
 ])
-def test_a_task_that_fails_is_an_error(state: dict[str, Any], error: str) -> None:
-    jobs = Jobs(WORKING, state)
+def test_a_task_that_fails_is_an_error(state: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interaction, "POLL_SECONDS", 0.0)
+    jobs = Jobs({**WORKING, "pollIntervalMs": None}, state)
     with setup({}, {"jobs": jobs.server}, register=False) as adapter:
         assert error in str(call(adapter, "build").error)
 
