@@ -23,13 +23,18 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 HOST = """
 import os, signal, sys, threading
 from kernai import Block, SkillContext
-from tests.mcp.support import call, raw_adapter
+from kernai.mcp import setup
+from tests.mcp.support import call, raw
 
-def hang():
+def hang(tool="hang"):
     context = SkillContext(None, emit=lambda data: print("hanging", flush=True))
-    adapter.protocol.handler(Block("mcp", None, '{"method": "tools/call", "params": {"name": "hang"}}'), context)
+    adapter.protocol.handler(Block("mcp", None, '{"method": "tools/call", "params": {"name": "%s"}}' % tool), context)
 
-adapter = raw_adapter(*sys.argv[1:])
+def never_return(context, params):
+    print("hanging", flush=True)
+    threading.Event().wait()
+
+adapter = setup(raw(*sys.argv[1:]), register=False, elicitation=never_return)
 print("serving", call(adapter, "pid").text, flush=True)
 sys.stdin.readline()
 """
@@ -39,6 +44,7 @@ ENDINGS = {
     "sys.exit beside another thread": ("threading.Thread(target=lambda: None).start(); sys.exit(3)", None),
     "Ctrl-C": ("print('waiting', flush=True); signal.pause()", signal.SIGINT),
     "Ctrl-C in the middle of a call": ("hang()", signal.SIGINT),
+    "Ctrl-C in the middle of a callback": ("hang('elicit')", signal.SIGINT),
     "SIGTERM": ("print('waiting', flush=True); signal.pause()", signal.SIGTERM),
     "SIGTERM in the middle of a call": ("hang()", signal.SIGTERM),
     "SIGKILL": ("print('waiting', flush=True); signal.pause()", signal.SIGKILL),
@@ -226,27 +232,6 @@ print(call(adapter, "echo", text="the parent's still serves").text, flush=True)
     assert "belongs to the parent process" in printed
     assert printed.rstrip().endswith("the parent's still serves")
     assert "Traceback" not in errors
-
-
-def test_a_callback_that_never_returns_does_not_keep_its_host_from_ending(python: WarmPython, tmp_path: Path) -> None:
-    code = """
-from kernai.mcp import setup
-from tests.mcp.support import ask, raw
-asked = threading.Event()
-
-def elicitation(context, params):
-    asked.set()
-    threading.Event().wait()
-
-with setup(raw(), register=False, elicitation=elicitation) as other:
-    try:
-        ask(other, {"method": "tools/call", "params": {"name": "elicit"}}, cancelled=asked.is_set)
-    except Exception as error:
-        print(error)
-"""
-    with host(python, tmp_path, code) as process:
-        printed, errors = process.communicate("go on\n")
-    assert (printed.splitlines()[1:], errors) == (["the run was cancelled"], "")
 
 
 def test_nonsense_from_a_server_prints_no_warnings_in_its_host(python: WarmPython, tmp_path: Path) -> None:

@@ -188,9 +188,15 @@ class Connection:
                 return await self._ask(session, ask, exchange, what, repeatable)
             except Gone as gone:
                 reason = await self._end_lost(session)
-                in_doubt = gone.sent and not repeatable
-                if in_doubt or self.name in exchange.restarted:
-                    raise self._died(exchange, what, reason, in_doubt=in_doubt) from None
+                in_doubt, is_second = gone.sent and not repeatable, self.name in exchange.restarted
+                if in_doubt or is_second:
+                    died = "was started again and died again" if is_second else "died"
+                    again = "starts it again" if self.config.url is None else "connects to it again"
+                    effect = " Nobody knows whether this one took effect: check that before you repeat it"
+                    raise McpUnavailableError(
+                        f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}."
+                        f"{effect if in_doubt else ''}"
+                    ) from None
             exchange.restarted.add(self.name)
             exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
 
@@ -290,14 +296,6 @@ class Connection:
         if self._session is session:
             self._session = None
         session.end()
-
-    def _died(self, exchange: Exchange, what: str, reason: str, *, in_doubt: bool) -> McpUnavailableError:
-        died = "was started again and died again" if self.name in exchange.restarted else "died"
-        again = "starts it again" if self.config.url is None else "connects to it again"
-        effect = " Nobody knows whether this one took effect: check that before you repeat it" if in_doubt else ""
-        return McpUnavailableError(
-            f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}.{effect}"
-        )
 
 
 async def every_page(client: Client, kind: str) -> Listing:
