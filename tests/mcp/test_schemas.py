@@ -77,12 +77,19 @@ UNCHECKED: list[dict[str, Any]] = [
     {"$schema": "https://example.org/none", "type": "object"},
     {"properties": {"a": {"pattern": "(a+)+$"}}}, {"patternProperties": {"(a+)+$": False}, "additionalProperties": False},
     {"properties": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "(a+)+$"}}},
+    {"not": {"$ref": "#"}}, {"if": {"$ref": "#"}}, {"oneOf": [{"not": {"$ref": "#"}}]},
 ]
 
 
 @pytest.mark.parametrize("schema, arguments, messages", [*TABLE, *((one, {"a": "a" * 5000 + "!"}, []) for one in UNCHECKED)])
-def test_errors_in_arguments_are_reported_with_their_paths(schema: dict[str, Any], arguments: dict[str, Any], messages: list[str]) -> None:
-    assert faults(schema, arguments) == messages
+def test_errors_in_arguments_are_reported_with_their_paths(
+    schema: dict[str, Any], arguments: dict[str, Any], messages: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def deeper(levels: int) -> list[str]:
+        return deeper(levels - 1) if levels else faults(schema, arguments)
+
+    assert [deeper(levels) for levels in range(5)] == [messages] * 5  # however deep the stack is already
+    assert capfd.readouterr() == ("", "")
 
 
 def chain(levels: int, last: dict[str, Any], *keywords: str) -> dict[str, Any]:
@@ -186,7 +193,7 @@ def test_no_schema_and_no_arguments_break_the_check(schema: dict[str, Any], argu
 
 def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(FILE, {"head": 3, "other": 1}) == {"head": 3, "path": "..."}
-    assert example(FILE, {"pth": "notes.txt"}) == {"path": "notes.txt"}
+    assert [example(FILE, {"pth": one}) for one in ("notes.txt", 3)] == [{"path": "notes.txt"}, {"path": "..."}]
     deep = {"type": "object", "required": ["x"], "properties": {"x": {"type": ["integer", "null"]}}}
     assert example({"properties": {"o": deep, "u": 3}, "required": ["o", "u"]}, {}) == {"o": {"x": 1}, "u": "..."}
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}

@@ -130,10 +130,12 @@ LISTED: list[tuple[Any, str, Any]] = [
     ),
     ({"allOf": [{"$ref": "#/$defs/Point"}, properties(("y",), y={"type": "string"})]}, "object", {"x": 1.5, "y": "..."}),
     ({"$ref": "#/$defs/Tree"}, "object", {"name": "..."}),
+    ({"$ref": "#/$defs/Itself"}, "any value or integer", "..."),
     (True, "any value", "..."),
     ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"),
 ]
 DEFINITIONS = {
+    "Itself": {"$ref": "#/$defs/Itself", "oneOf": [True, {"type": "integer"}]},
     "Point": properties(("x",), x={"type": "number"}),
     "Tree": properties(("name",), name={"type": "string"}, kids={"type": "array", "items": {"$ref": "#/$defs/Tree"}}),
 }

@@ -37,11 +37,15 @@ _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
 MAX_STEPS = 50_000
 #: limit for checking a schema itself, which is done once: a second or two, enough for 200 KB of schema
 MAX_STEPS_FOR_SCHEMA = 400_000
+#: limit for keywords inside one another, each of which takes up to five frames of the stack. If the stack overflowed
+#: inside the library's Rust code, it would print a traceback and raise what is no `Exception`.
+MAX_NESTING = 160
 #: characters of an error's text that count as a step
 _TEXT_STEP = 50
 
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
-_steps_left: ContextVar[list[int]] = ContextVar("steps_left")
+#: the steps and the levels that are left
+_left: ContextVar[list[int]] = ContextVar("left")
 
 
 def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
@@ -141,7 +145,8 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     meant: dict[str, Any] = {}
     for one in islice((one for one in given if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
-            meant.setdefault(name, given[one])
+            if fits(name, given[one]):
+                meant.setdefault(name, given[one])
     return made | {name: meant[name] if name in meant else _placeholder(known.get(name)) for name in lacking}
 
 
@@ -155,7 +160,7 @@ def _placeholder(schema: Any) -> Any:
 
 
 class TooMuchWorkError(Exception):
-    """The limit of steps is reached, so the check is left to the server."""
+    """A limit is reached, so the check is left to the server."""
 
 
 def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationError]:
@@ -165,12 +170,12 @@ def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationEr
     """
     checker = _checker(json.dumps(schema))
     if checker is not None:
-        _steps_left.set([MAX_STEPS])
+        _left.set([MAX_STEPS, MAX_NESTING])
         yield from checker.iter_errors(instance)
 
 
 def is_schema(schema: Mapping[str, Any]) -> bool:
-    """Whether this is a valid JSON schema. False also if that cannot be found out within the limit of steps."""
+    """Whether this is a valid JSON schema. False also if that cannot be found out within the limits."""
     return _checker(json.dumps(schema)) is not None
 
 
@@ -215,7 +220,7 @@ def _checker(written: str) -> Any:
     try:
         schema = json.loads(written)
         kind = _bounded(validator_for(schema, default=Draft202012Validator))
-        _steps_left.set([MAX_STEPS_FOR_SCHEMA])
+        _left.set([MAX_STEPS_FOR_SCHEMA, MAX_NESTING])
         if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
             return None
         return _made(kind, schema)
@@ -246,18 +251,22 @@ def _bounded(kind: Any) -> Any:
 def _counted(rule: _Keyword, compares: bool) -> _Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         length = len(value) if isinstance(value, Collection) and not isinstance(value, str) else 0
-        _count((1 + length) * (_nodes(instance) if compares else 1))
-        for error in rule(validator, value, instance, schema) or ():
-            _count(1 + len(error.message) // _TEXT_STEP)
-            yield error
+        left = _left.get()
+        left[1] -= 1
+        try:
+            _count(left, (1 + length) * (_nodes(instance) if compares else 1))
+            for error in rule(validator, value, instance, schema) or ():
+                _count(left, 1 + len(error.message) // _TEXT_STEP)
+                yield error
+        finally:
+            left[1] += 1
 
     return counted
 
 
-def _count(steps: int) -> None:
-    left = _steps_left.get()
+def _count(left: list[int], steps: int) -> None:
     left[0] -= steps
-    if left[0] < 0:
+    if min(left) < 0:
         raise TooMuchWorkError
 
 

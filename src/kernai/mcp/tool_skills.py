@@ -178,12 +178,12 @@ class _Writer:
 
     def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
-        beside = {key: one for key, one in schema.items() if key != "$ref"}
+        beside = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
         found = self._found(reference)
         if reference in inside:
             kind = found.get("type") if isinstance(found, Mapping) else None
             return {**beside, **({"type": kind} if isinstance(kind, str) else {})}
-        return _merged(self.written(found, (*inside, reference)), self.written(beside, inside))
+        return _merged(self.written(found, (*inside, reference)), beside)
 
     def _found(self, reference: str) -> Any:
         found: Any = self._root
