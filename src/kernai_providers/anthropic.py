@@ -180,8 +180,9 @@ class AnthropicReader(SseReader):
             block = found.get("content_block")
             if isinstance(block, dict):
                 self._on_block(block, key_of(found.get("index")))
-        elif kind == "message_start":
-            self._on_start(found.get("message"))
+        elif kind == "message_start" and isinstance(found.get("message"), dict):
+            self.note(found["message"], response_id="id", model="model")
+            self._on_usage(found["message"].get("usage"))
         elif kind == "message_delta":
             self._on_end(found)
         elif kind == "message_stop":
@@ -197,8 +198,8 @@ class AnthropicReader(SseReader):
             given = block.get("input")
             text = json.dumps(given, ensure_ascii=False) if given else ""
             self.call(index, name=block.get("name"), id=block.get("id"), text=text)
-        elif kind == "fallback":
-            self._on_fallback(block.get("to"))
+        elif kind == "fallback" and isinstance(at(block, "to", "model"), str):  # another model answers from here on
+            self.answered_by = self.metadata["model"] = block["to"]["model"]
         elif self.box is not None and kind == "thinking":
             self._thought = {"type": "thinking", "thinking": "", "signature": ""}
         elif self.box is not None and kind == "redacted_thinking":
@@ -218,17 +219,6 @@ class AnthropicReader(SseReader):
         elif kind == "signature_delta" and self._thought.get("type"):  # a thought's last event
             self.keep({**self._thought, "signature": str(delta.get("signature") or "")})
             self._thought = {}
-
-    def _on_fallback(self, to: object) -> None:
-        """Notes that another model answers from here on."""
-        if isinstance(at(to, "model"), str):
-            self.answered_by = self.metadata["model"] = at(to, "model")
-
-    def _on_start(self, message: object) -> None:
-        if not isinstance(message, dict):
-            return
-        self.note(message, response_id="id", model="model")
-        self._on_usage(message.get("usage"))
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
         reason, details = at(found, "delta", "stop_reason"), at(found, "delta", "stop_details")

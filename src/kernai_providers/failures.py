@@ -380,17 +380,13 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
     """
     given = {name.lower(): value.strip() for name, value in headers.items() if name.lower().startswith("retry-after")}
     milliseconds = _number(given.get("retry-after-ms", ""))
+    delays = [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
     hints = (
         None if milliseconds is None else milliseconds / 1000,
         _header_seconds(given.get("retry-after", ""), now),
-        max((float(found[1]) for found in map(_DURATION.fullmatch, _delays(body)) if found), default=None),
+        max((float(found[1]) for found in map(_DURATION.fullmatch, delays) if found), default=None),
     )
     return next((hint for hint in hints if hint is not None and hint <= LONGEST_HINT), None)
-
-
-def _delays(body: object) -> list[str]:
-    """Returns the delays in the details of Google's errors."""
-    return [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
 
 
 def _header_seconds(value: str, now: float) -> float | None:

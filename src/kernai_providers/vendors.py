@@ -83,7 +83,9 @@ class CompatibleProvider(OpenAIProvider):
         self.key_variables = vendor.variables
         self.needs_key = vendor.needs_key
         self.merges_roles = vendor.merges_roles
-        self.grammar_field = _grammar_field(grammar)
+        if grammar is not None and grammar not in GRAMMAR_FIELDS:
+            raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {grammar!r}")
+        self.grammar_field = None if grammar is None else GRAMMAR_FIELDS[grammar]
         self.caches = self.strict_tools = vendor.name == "azure"
         if vendor.call_ids is not None:
             self.call_ids = vendor.call_ids
@@ -109,12 +111,6 @@ class CompatibleProvider(OpenAIProvider):
         if not self._vendor.stream_options:
             del body["stream_options"]
         return body
-
-
-def _grammar_field(server: object) -> str | None:
-    if server is not None and server not in GRAMMAR_FIELDS:
-        raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {server!r}")
-    return None if server is None else GRAMMAR_FIELDS[str(server)]
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
@@ -217,7 +213,10 @@ def resolve(
     vendor, model_id = _split(name)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
-    _check_options(vendor, options)
+    known = {"api_key", *(place.name for place in vendor.places), *(["grammar"] if vendor.name == "local" else [])}
+    for adapter in (HttpProvider, vendor.adapter):
+        known.update(adapter.__init__.__kwdefaults__ or {})
+    _check_options(vendor.name, options, known)
     model = Model(model_id, capabilities_of(model_id) if given is None else tuple(given), cost)
     base_url = _base_url(vendor, options)
     if base_url is not None:
@@ -240,10 +239,7 @@ def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, st
         return None
     if vendor == "smollm2" and model_id != "135m":
         raise UnknownVendorError(f"there is smollm2/135m alone, not {name!r}; for another file: gguf//PATH/TO.gguf")
-    unknown = sorted(set(options) - {"chat_template", "context", "threads", "timeout"})
-    if unknown:
-        raise TypeError(
-            f"resolve: {vendor} has no option {unknown[0]!r}; it takes chat_template, context, threads, timeout")
+    _check_options(vendor, options, {"chat_template", "context", "threads", "timeout"})
     own = {key: options[key] for key in ("chat_template", "context", "threads") if key in options}
     transport = LlamaTransport(smollm2_path() if vendor == "smollm2" else model_id, **own)
     timeout = options.get("timeout", 600.0)
@@ -279,15 +275,10 @@ def _split(name: object) -> tuple[Vendor, str]:
     return vendor, model_id.strip()
 
 
-def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
-    known = {"api_key", *(place.name for place in vendor.places)}
-    for adapter in (HttpProvider, vendor.adapter):
-        known.update(adapter.__init__.__kwdefaults__ or {})
-    if vendor.name == "local":
-        known.add("grammar")
+def _check_options(vendor: str, options: dict[str, Any], known: set[str]) -> None:
     unknown = sorted(set(options) - known)
     if unknown:
-        raise TypeError(f"resolve: {vendor.name} has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
+        raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
 
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:

@@ -184,7 +184,6 @@ def test_the_body_of_an_error_is_bounded_too(way: Way, name: str) -> None:
 
 @pytest.mark.slow
 @every_way
-@pytest.mark.slow
 def test_only_the_start_of_an_errors_body_is_read(way: Way) -> None:
     with WireServer(Reply(418, body=(Endless(b"no luck " * 8192, 20_000_000),))) as server:
         failure = Caller("openai", way).ask(server, max_retries=0).failure

@@ -58,9 +58,10 @@ def test_a_stream_of_native_calls_is_read_the_same_however_it_is_cut(vendor: str
         ("search", "Größe 😀 </block>"), ("stock.list", ""), ("search", "b")]  # fmt: skip
     if not vendor.startswith("openai"):  # there the arguments may hold nulls, which are left out at the end
         assert whole[1] == {at: (one.type, one.name, one.content) for at, one in enumerate(blocks)}
-    for at in range(0, len(data) + 1, 23):
-        assert read(vendor, [data[:at], data[at:]]) == whole
-    assert read(vendor, [data[at : at + 1] for at in range(len(data))]) == whole
+    for given in (data, data.replace(b"\n", b"\r\n")):
+        for at in range(0, len(given) + 1, 23):
+            assert read(vendor, [given[:at], given[at:]]) == whole
+        assert read(vendor, [given[at : at + 1] for at in range(len(given))]) == whole
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -69,8 +70,10 @@ def test_a_stream_that_ends_anywhere_is_an_error_or_the_whole_response(vendor: s
     whole = read(vendor, [data])
     end = len(data.rstrip())  # whether its line breaks come does not matter
     for at in [*range(0, end - 60, 23), *range(end - 60, end)]:
-        with pytest.raises(ProviderError):
+        with pytest.raises(ProviderError) as caught:
             assert read(vendor, [data[:at]]) != whole
+        assert (caught.value.retryable, caught.value.code in ("cut", "invalid_json")) == (True, True)
+    assert read(vendor, [data[:end]]) == whole
 
 
 # --------------------------------------------------------------------------------------------------- whole runs

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapter_calls import ADAPTERS
 from kernai import LlmResponse, ProviderError
-from kernai_providers import openai
-from kernai_providers.anthropic import AnthropicReader
-from kernai_providers.gemini import GeminiReader
-from kernai_providers.ollama import OllamaReader
-from kernai_providers.openai import OpenAIReader, ResponsesReader
+from kernai_providers import OpenAIProvider, openai
 from kernai_providers.reader import Reader
 from vendor_wires import WIRES
 from wire_format import Turn, data_of, sse
 
-READERS: dict[str, Callable[..., Reader]] = {
-    "openai": OpenAIReader, "openai-responses": ResponsesReader, "anthropic": AnthropicReader, "gemini": GeminiReader,
-    "ollama": OllamaReader,
-}  # fmt: skip
 Outcome = tuple[str, LlmResponse]
 
 #: a whole turn a vendor, as the objects of its stream
@@ -44,6 +37,10 @@ def wire(vendor: str, objects: Iterable[Any], newline: str = "\n") -> bytes:
     return "".join([*events, f"data: [DONE]{newline}{newline}" if vendor == "openai" else ""]).encode()
 
 
+def new_reader(vendor: str, key: str = "k") -> Reader:
+    return ADAPTERS[vendor](key).reader()
+
+
 def read(reader: Reader, chunks: Iterable[bytes], content_type: str = "text/event-stream") -> Outcome:
     """All pieces as one text, and the response; raises as a call would."""
     reader.begin({"content-type": content_type})
@@ -54,7 +51,7 @@ def read(reader: Reader, chunks: Iterable[bytes], content_type: str = "text/even
 
 
 def whole(vendor: str, data: bytes) -> Outcome:
-    return read(READERS[vendor](vendor), [data])
+    return read(new_reader(vendor), [data])
 
 
 def attempt(vendor: str, data: bytes) -> Outcome | ProviderError:
@@ -72,7 +69,7 @@ def bytes_of(text: str) -> list[bytes]:
 # -------------------------------------------------------------------------------------------------------- cuts
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_whole_stream_is_read_exactly(vendor: str) -> None:
     said, response = whole(vendor, wire(vendor, STREAMS[vendor]))
     assert said == response.content == "Größe 😀"
@@ -85,51 +82,22 @@ def test_a_whole_stream_is_read_exactly(vendor: str) -> None:
     assert set(response.metadata) - {"reasoning_items"} == kept
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("vendor", READERS)
-def test_a_stream_is_read_the_same_however_it_is_cut(vendor: str, newline: str) -> None:
-    data = wire(vendor, STREAMS[vendor], newline)
-    expected = whole(vendor, wire(vendor, STREAMS[vendor]))
-    for at in range(0, len(data) + 1, 5):
-        assert read(READERS[vendor](vendor), [data[:at], data[at:]]) == expected
-    assert read(READERS[vendor](vendor), [data[at:at + 1] for at in range(len(data))]) == expected
-
-
-@pytest.mark.parametrize("vendor", READERS)
-def test_every_stream_that_is_cut_off_is_an_error_and_never_a_short_answer(vendor: str) -> None:
-    data = wire(vendor, STREAMS[vendor])
-    expected = whole(vendor, data)
-    complete = False
-    for at in [*range(0, len(data) - 50, 5), *range(len(data) - 50, len(data))]:
-        outcome = attempt(vendor, data[:at])
-        if isinstance(outcome, ProviderError):
-            assert outcome.retryable
-            assert outcome.code in ("cut", "invalid_json")
-            assert not complete
-        else:
-            # the last line's end may be missing, nothing else
-            complete = True
-            assert outcome == expected
-            assert data[at:].strip(b"\r\n") == b""
-
-
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_byte_that_is_no_utf_8_becomes_the_replacement_character_and_ends_no_line(vendor: str) -> None:
     data = wire(vendor, STREAMS[vendor]).replace("😀".encode(), b"\xff\xc2\x85\xe2\x80\xa8")
     assert whole(vendor, data)[0] == "Größe \ufffd\x85\u2028"
 
 
-@pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "gemini"])  # whose end is the body's
+@pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "gemini"])  # whose end is the body's
 def test_data_after_the_end_of_the_stream_is_ignored(vendor: str) -> None:
     data = wire(vendor, STREAMS[vendor])
     assert whole(vendor, data + b"data: nonsense\n\nnonsense\n") == whole(vendor, data)
     assert whole(vendor, data + data) == whole(vendor, data)
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_pieces_are_returned_as_soon_as_their_line_is_complete(vendor: str) -> None:
-    reader = READERS[vendor](vendor)
+    reader = new_reader(vendor)
     reader.begin({})
     seen: list[str] = []
     for one in STREAMS[vendor]:
@@ -150,7 +118,7 @@ def test_done_is_known_however_it_is_written(end: str) -> None:
     answer = wire("openai", STREAMS["openai"]).removesuffix(b"data: [DONE]\n\n")
     expected = whole("openai", wire("openai", STREAMS["openai"]))
     assert whole("openai", answer + end.encode()) == expected
-    assert read(OpenAIReader("openai"), [answer, *bytes_of(end)]) == expected
+    assert read(new_reader("openai"), [answer, *bytes_of(end)]) == expected
 
 
 @pytest.mark.parametrize("end", ["", "data: [DON\n\n", "data: DONE\n\n", "[DONE]\n\n", ": [DONE]\n\n", 'data: "[DONE]"\n\n', "event: [DONE]\n\n"])
@@ -160,13 +128,13 @@ def test_without_done_an_answer_is_truncated_unless_the_server_never_sends_it(en
         whole("openai", answer + end.encode())
     assert caught.value.code in ("cut", "invalid_json")
     if "data" not in end:
-        lenient = read(OpenAIReader("openai", done_marker=False), [answer + end.encode()])
+        lenient = read(OpenAIProvider("k", done_marker=False).reader(), [answer + end.encode()])
         assert lenient == whole("openai", wire("openai", STREAMS["openai"]))
 
 
 def test_a_server_without_done_still_has_to_say_why_it_stopped() -> None:
     with pytest.raises(ProviderError, match="cut off"):
-        read(OpenAIReader("openai", done_marker=False), [wire("openai", STREAMS["openai"][:4]).removesuffix(b"data: [DONE]\n\n")])
+        read(OpenAIProvider("k", done_marker=False).reader(), [wire("openai", STREAMS["openai"][:4]).removesuffix(b"data: [DONE]\n\n")])
 
 
 @pytest.mark.parametrize("choices", [None, [], "absent", [None], "text", {}, [[]], 0])
@@ -178,14 +146,14 @@ def test_a_stream_without_any_choice_is_an_error(choices: Any) -> None:
 
 
 @pytest.mark.parametrize("more", [{"error": None}, {"unknown": {"error": "x"}}, {"type": None}, {"x": [1, None]}])
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_field_that_says_nothing_or_is_not_known_changes_nothing(vendor: str, more: dict[str, Any]) -> None:
     # some gateways write all of their fields, with null where there is nothing
     written = [more | one for one in STREAMS[vendor]]
     assert whole(vendor, wire(vendor, written)) == whole(vendor, wire(vendor, STREAMS[vendor]))
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_unknown_and_empty_events_are_ignored_anywhere(vendor: str) -> None:
     events, expected = WIRES[vendor].whole(TURN), whole(vendor, wire(vendor, STREAMS[vendor]))
     other = {"index": 1, "delta": {"content": "another"}, "content": {"parts": [{"text": "another"}]}}
@@ -245,7 +213,7 @@ def test_an_error_in_the_stream_ends_the_turn_whatever_follows(vendor: str, erro
         assert ("boo" in str(caught.value)) == ("boo" in error)
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize("nonsense", ["nonsense", "{", '{"a": 1}}', "[]", "null", "5", '"text"', "NaN", "\x00", "{'a': 1}", "{}\ufeff", "1" * 5000, '{"a": ' + "1" * 5000 + "}"])
 def test_an_event_that_is_not_a_json_object_is_an_error_that_shows_its_start(vendor: str, nonsense: str) -> None:
     line = f"{nonsense}\n" if vendor == "ollama" else f"data: {nonsense}\n\n"
@@ -257,18 +225,18 @@ def test_an_event_that_is_not_a_json_object_is_an_error_that_shows_its_start(ven
     assert str(caught.value).endswith("…") == (len(nonsense) > 80)
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize("said", ["bad key sk-S3CRET-01", '{"error": "bad key sk-S3CRET-01"}', '["sk-S3CRET-01"]', "x" * 75 + "sk-S3CRET-01",
                                   '{"promptFeedback": {"blockReason": "sk-S3CRET-01"}}'])  # fmt: skip
 def test_a_secret_that_a_server_repeats_is_not_shown(vendor: str, said: str) -> None:
     line = f"{said}\n" if vendor == "ollama" else f"data: {said}\n\n"
     with pytest.raises(ProviderError) as caught:
-        read(READERS[vendor](vendor, ("sk-S3CRET-01",)), [line.encode()])
+        read(new_reader(vendor, "sk-S3CRET-01"), [line.encode()])
     assert "S3C" not in str(caught.value)
     assert "S3C" not in str(caught.value.code)
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize("reason", ["x" * 5000, "a\nb\x1b[2J"])
 def test_what_a_vendor_says_becomes_one_line_of_bounded_length(vendor: str, reason: str) -> None:
     said = {"promptFeedback": {"blockReason": reason}} if vendor == "gemini" else {"error": {"message": reason, "type": reason}}
@@ -283,7 +251,7 @@ def test_what_a_vendor_says_becomes_one_line_of_bounded_length(vendor: str, reas
 ONE_ERROR = [f'{start}{{"error": {{"message": "boo", "code": "bad"}}}}{end}' for start, end in (("", ""), ("[", "]"), (" \n[", "]"), ("\ufeff", ""))]
 
 
-@pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "ollama"])
+@pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "ollama"])
 @pytest.mark.parametrize("body,code,says", [
     *((body, "bad", "boo") for body in ONE_ERROR), ('{"choices": []}', "not_a_stream", "one JSON object"),
     ("", "invalid_json", "not JSON"), ("<html>", "invalid_json", "not JSON"),
@@ -293,13 +261,13 @@ def test_a_body_that_is_one_object_is_an_error_in_any_cut(vendor: str, body: str
     for chunks in ([body.encode()], bytes_of(body)):
         for content_type in ("application/json; charset=utf-8", *others):
             with pytest.raises(ProviderError, match=says) as caught:
-                read(READERS[vendor](vendor), chunks, content_type)
+                read(new_reader(vendor), chunks, content_type)
             assert caught.value.code == code
 
 
 def test_ollamas_single_line_is_a_stream_whatever_the_server_calls_it() -> None:
     data = wire("ollama", [{"message": {"content": "all"}, "done": True}])
-    assert read(OllamaReader("ollama"), [data], "application/json")[0] == "all"
+    assert read(new_reader("ollama"), [data], "application/json")[0] == "all"
 
 
 # ------------------------------------------------------------------------------------------------- hostile data
@@ -340,7 +308,7 @@ def check_any_end(vendor: str, data: bytes) -> None:
     json.dumps([response.content, response.total_tokens, response.finish_reason, dict(response.metadata)])
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 @given(st.data())
 def test_any_json_in_place_of_any_field_gives_a_response_or_a_provider_error(vendor: str, data: st.DataObject) -> None:
     objects = STREAMS[vendor]
@@ -350,7 +318,7 @@ def test_any_json_in_place_of_any_field_gives_a_response_or_a_provider_error(ven
     check_any_end(vendor, "".join(f"{line}\n" if vendor == "ollama" else f"data: {line}\n\n" for line in lines).encode() + b"data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 @given(st.binary(max_size=80), st.integers(0, 400))
 def test_any_bytes_in_the_middle_give_a_response_or_a_provider_error(vendor: str, junk: bytes, at: int) -> None:
     data = wire(vendor, STREAMS[vendor])
@@ -358,7 +326,7 @@ def test_any_bytes_in_the_middle_give_a_response_or_a_provider_error(vendor: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize("opened,closed", [("[", "]"), ('{"error":', "}"), ('{"message":', "}"), ('[{"details":', "}]")])
 def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, closed: str) -> None:
     for levels in (*range(900, 1000, 7), 100, 2_000, *([20_000] if opened == "[" else [])):
@@ -423,13 +391,13 @@ def test_a_stream_without_its_marker_but_with_a_finish_reason_names_the_option_f
     assert "done_marker" not in str(caught.value)
 
 
-@pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "ollama"])
+@pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "ollama"])
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n", ": hello\n\n"])
 def test_a_stream_that_its_server_calls_json_is_read_as_what_it_is_while_it_comes(vendor: str, start: str) -> None:
     data = wire(vendor, STREAMS[vendor])
     expected = whole(vendor, data)
-    assert read(READERS[vendor](vendor), bytes_of(start) + [data[at:at + 1] for at in range(len(data))], "application/json") == expected
-    reader = READERS[vendor](vendor)
+    assert read(new_reader(vendor), bytes_of(start) + [data[at:at + 1] for at in range(len(data))], "application/json") == expected
+    reader = new_reader(vendor)
     reader.begin({"content-type": "application/json"})
     middle = len(data) - len(data) // 4
     assert "".join(reader.feed(start.encode() + data[:middle])).startswith("Größe")
@@ -460,7 +428,7 @@ TOOL_CALLS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_call_of_a_tool_that_nobody_offered_is_the_finish_reason(vendor: str) -> None:
     said, response = whole(vendor, wire(vendor, TOOL_CALLS[vendor]))
     assert (said, response.finish_reason) == ("", "tool")
@@ -533,7 +501,7 @@ def test_a_bare_gemini_error_in_the_stream_keeps_its_meaning(start: bytes) -> No
     data = start + json.dumps({"error": error}, indent=2).encode() + b"\n"
     for chunks in ([data], [data[at : at + 1] for at in range(len(data))]):
         with pytest.raises(ProviderError, match="broke off with RESOURCE_EXHAUSTED: Quota exceeded") as raised:
-            read(READERS["gemini"]("gemini"), chunks)
+            read(new_reader("gemini"), chunks)
         assert (raised.value.retryable, raised.value.retry_after) == (False, 37)
 
 
@@ -545,7 +513,7 @@ def test_halves_of_a_character_in_events_of_their_own_are_joined_and_a_lone_one_
     openai_chunks = [{"choices": [{"index": 0, "delta": {"content": piece, "reasoning": piece}}]} for piece in pieces]
     gemini_chunks = [_said(piece) for piece in pieces] + [{"candidates": [STOP]}]
     for vendor, chunks in (("openai", openai_chunks), ("gemini", gemini_chunks)):
-        reader = READERS[vendor](vendor)
+        reader = new_reader(vendor)
         reader.begin({})
         events = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]
         given = [piece for event in events for piece in reader.feed(f"data: {event}\n\n".encode())]

@@ -75,15 +75,27 @@ def call(way: Way, provider: HttpProvider, on_chunk: Callable[[str], Any], text:
         provider.close()
 
 
+def open_files() -> int | None:
+    """How many file descriptors this process has open; None where the system does not say."""
+    try:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return None
+
+
 @contextmanager
-def nothing_left_behind() -> Iterator[None]:
-    """Each thread that is made here ends, long before an adapter loses its own patience."""
-    before = set(threading.enumerate())
+def nothing_left(server: WireServer | None = None) -> Iterator[None]:
+    """Afterwards: no connection, no file descriptor and no thread more than before, long before an adapter gives up."""
+    files, threads = open_files(), set(threading.enumerate())
     yield
-    for thread in set(threading.enumerate()) - before:
-        if thread.name != "wire-server":
-            thread.join(TIMEOUT)
-            assert not thread.is_alive(), f"{thread.name} is left"
+    if server is not None:
+        server.until(lambda: not server.open_connections)
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), f"{thread} is still running"
+    if files is not None:  # what others have left behind may be gone by now
+        assert (open_files() or 0) <= files
 
 
 # ------------------------------------------------------------------------------------------- where a call may wait
@@ -140,7 +152,7 @@ def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, plac
         asked.wait(TIMEOUT)
         watch.over.set()
 
-    with WireServer(script) as server, nothing_left_behind():
+    with WireServer(script) as server, nothing_left(server):
         provider = caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT)
         canceller = threading.Thread(target=cancel)
         if by == "cancelled":
@@ -183,7 +195,7 @@ def test_cancelling_the_task_ends_a_call_wherever_it_waits_and_the_next_one_is_s
         assert (await caller.ask_within(provider)).answer.content == "Hello"
         await close(provider)
 
-    with WireServer(script) as server, nothing_left_behind():
+    with WireServer(script) as server, nothing_left(server):
         asyncio.run(main())
 
 
@@ -265,7 +277,7 @@ async def test_a_native_acall_that_has_ended_asks_no_more_whether_it_is_wanted(m
 @pytest.mark.slow
 def test_a_native_acall_that_waits_for_its_connection_ends_soon_after_the_run(way: Way, place: str, by: str) -> None:
     watch = Watch(time.monotonic() + 0.1 if by == "deadline" else None)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, nothing_left_behind():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, nothing_left():
         fillers = []
         while place == "to connect":  # until the queue of those who wait to be accepted is full
             filler = socket.socket()
@@ -298,7 +310,7 @@ def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread
     drive: Callable[..., Result], on_httpx: bool, place: str
 ) -> None:
     caller = Caller("openai", Way("", on_httpx=on_httpx, is_async=False))
-    with WireServer(PLACES[place](caller.wire, threading.Event())) as server, nothing_left_behind():
+    with WireServer(PLACES[place](caller.wire, threading.Event())) as server, nothing_left(server):
         with caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT) as provider:
             agent = Agent(instructions="", provider=provider, model=caller.model)
             began = time.monotonic()
@@ -406,28 +418,6 @@ def answer(request: WireRequest, gate: Gate | None = None) -> Reply:
         return reply
     first = next(at for at, event in enumerate(reply.body) if isinstance(event, bytes) and wire.text_in(event))
     return reply.hold(gate, first + 1)
-
-
-def open_files() -> int | None:
-    """How many file descriptors this process has open; None where the system does not say."""
-    try:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return None
-
-
-@contextmanager
-def nothing_left(server: WireServer) -> Iterator[None]:
-    """Afterwards: no connection, no file descriptor and no thread more than before."""
-    files, threads = open_files(), set(threading.enumerate())
-    yield
-    server.until(lambda: not server.open_connections)
-    for thread in set(threading.enumerate()) - threads:
-        thread.join(TIMEOUT)
-        assert not thread.is_alive(), f"{thread} is still running"
-    if files is not None:  # what others have left behind may be gone by now
-        assert (open_files() or 0) <= files
 
 
 class Meeting:
