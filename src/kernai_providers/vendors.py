@@ -295,7 +295,7 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
         # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
         region = values.get("region", "")
         host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
-        return vendor.base_url.format(host=host, **values)
+        return vendor.base_url.format_map({"host": host, **values})
     if vendor.base_url or vendor.adapter is not OpenAIProvider or vendor.name == "openai":
         return vendor.base_url or None
     variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]

@@ -598,6 +598,10 @@ def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable(
         "properties": {"a": {"type": "string"}, "b": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}},
         "required": ["a", "b"], "additionalProperties": False,
     }
+    named = {"type": "object", "properties": {"x": {"anyOf": [{"$ref": "#/$defs/L"}, loose]}}, "required": ["x"], "$defs": {"L": loose}}
+    closed = strict(named)
+    assert closed is not None
+    assert [closed["properties"]["x"]["anyOf"][1], closed["$defs"]["L"]] == [made, made]
     assert strict(loose, nullable=False) is None
     assert strict({"type": "object", "additionalProperties": {"type": "string"}}) is None
     assert strict({"allOf": [{}]}) is None
