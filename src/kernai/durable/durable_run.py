@@ -194,11 +194,17 @@ class DurableRun:
         unreached = next((rows[0] for scope, rows in history.scopes.items() if rows and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.row.type, "the run never gets to this event")
+        self._use(approvals)
+        self.pending = [call for call_id, call in recorded.waiting.items() if call_id not in approvals]
+        return root
+
+    def _use(self, approvals: Mapping[str, Decision]) -> None:
+        """Keeps the rows of new decisions until the resume writes them. `DecisionError` if one of them is invalid."""
         runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
             try:
                 if decision.params is not None:
-                    waiting = facts.waiting[call_id]
+                    waiting = self.history.facts.waiting[call_id]
                     edited(runs[call_id], waiting.skill or "", waiting.params, decision)
             except (SkillInputError, ValueError) as error:
                 raise DecisionError(call_id, str(error)) from error
@@ -207,9 +213,6 @@ class DurableRun:
             if (trust := runs[call_id].trust) is not None:
                 trust.restore([row])
             self.write_unrecorded(runs[call_id], row)
-        if not recorded.is_closed:
-            self.pending = [call for call_id, call in facts.waiting.items() if call_id not in approvals]
-        return root
 
     def continued(self) -> Work:
         """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows."""
@@ -271,7 +274,6 @@ class DurableRun:
             run.trust.restore(self.history.facts.trusted.get(run.scope, ()))
 
     def waits(self, call_id: str) -> bool:
-        """Whether a call still waits for a decision."""
         return call_id in self.history.facts.waiting and call_id not in self.decisions
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:

@@ -9,23 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernai.events import (
-    CallBegunRow,
-    CallEndedRow,
-    InputAddedRow,
-    LlmResponseRow,
-    MessagesSentRow,
-    ModelFailedRow,
-    ProtocolErrorRow,
-    ResultRow,
-    SkillErrorRow,
-    SkillExecuteRow,
-    TaskCompleteRow,
-    TaskEndedRow,
-    TaskErrorRow,
-    TaskStartRow,
-    WorkflowErrorRow,
-)
+from kernai import events
 from kernai.loop.effects import task_scope
 
 if TYPE_CHECKING:
@@ -34,7 +18,7 @@ if TYPE_CHECKING:
 #: stop reasons of a sub-run that ended together with its root; every other reason was its own
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
 #: rows that a run no longer writes once it is to stop
-BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
+BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 
 
 def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
@@ -53,7 +37,7 @@ class _Inference:
             scope: max((one.seq for one in rows if isinstance(one.row, BEGUN)), default=-1)
             for scope, rows in scopes.items()
         }
-        ended = {scope: end for scope, rows in scopes.items() if isinstance(end := rows[-1].row, ResultRow)}
+        ended = {scope: end for scope, rows in scopes.items() if isinstance(end := rows[-1].row, events.ResultRow)}
         self._own_ends = {scope for scope, end in ended.items() if not self._ended_with_the_root(scope, end)}
         self._stopped = {scope for scope in ended.keys() - self._own_ends if not self._is_over(scope)}
 
@@ -68,7 +52,7 @@ class _Inference:
         for scope in self._begun_in(left_out):
             left_out += [one.seq for one in kept[scope]]
         last = self._scopes[""][-1].row
-        reason = last.stop_reason if isinstance(last, ResultRow) else "cancelled"
+        reason = last.stop_reason if isinstance(last, events.ResultRow) else "cancelled"
         return dict.fromkeys(left_out, "cancelled" if reason == "final" else reason)
 
     def _is_over(self, scope: str) -> bool:
@@ -83,35 +67,33 @@ class _Inference:
         return next((at for at in range(begin, len(rows)) if self._is_caused(scope, rows[at])), len(rows))
 
     def _is_caused(self, scope: str, one: Recorded) -> bool:
-        """Whether a row was written because the run stopped."""
         match one.row:
-            case ResultRow() | WorkflowErrorRow():
+            case events.ResultRow() | events.WorkflowErrorRow():
                 return scope in self._stopped
-            case ModelFailedRow() as row:
+            case events.ModelFailedRow() as row:
                 return scope in self._stopped or not scope or row.is_broken_off
-            case TaskCompleteRow() as row:
+            case events.TaskCompleteRow() as row:
                 return bool(row.drained)
-            case SkillErrorRow() | ProtocolErrorRow() | TaskErrorRow() as row:
-                is_broken_off = row.is_broken_off or (isinstance(row, TaskErrorRow) and row.drained)
+            case events.SkillErrorRow() | events.ProtocolErrorRow() | events.TaskErrorRow() as row:
+                is_broken_off = row.is_broken_off or (isinstance(row, events.TaskErrorRow) and row.drained)
                 return bool(is_broken_off) or self._ended_with_the_run(_child(scope, one))
         return False
 
     def _ended_with_the_run(self, child: str) -> bool:
         """Whether a sub-run began, and ended because its root did."""
         rows = self._scopes.get(child)
-        return rows is not None and (child in self._stopped or not isinstance(rows[-1].row, ResultRow))
+        return rows is not None and (child in self._stopped or not isinstance(rows[-1].row, events.ResultRow))
 
     def _begun_in(self, dropped: Sequence[int]) -> list[str]:
         """The scopes that were started by a row that is left out, and all scopes below them."""
         gone = set(dropped)
         begun = [
             _child(scope, one) for scope, rows in self._scopes.items() for one in rows
-            if one.seq in gone and isinstance(one.row, (TaskStartRow, SkillExecuteRow))
+            if one.seq in gone and isinstance(one.row, (events.TaskStartRow, events.SkillExecuteRow))
         ]
         return [scope for scope in self._scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
 
-    def _ended_with_the_root(self, scope: str, end: ResultRow) -> bool:
-        """Whether a scope ended because the root was stopped."""
+    def _ended_with_the_root(self, scope: str, end: events.ResultRow) -> bool:
         if not scope:
             return end.stop_reason != "final"
         return end.stop_reason in WITH_THE_ROOT and not end.raised and not _exited(self._scopes[scope])
@@ -120,9 +102,9 @@ class _Inference:
 def _child(scope: str, one: Recorded) -> str:
     """The scope of the sub-run that a row reports on, if there is one. For an agent, that is the id of the call."""
     row = one.row
-    if isinstance(row, (TaskStartRow, TaskEndedRow)):
+    if isinstance(row, (events.TaskStartRow, events.TaskEndedRow)):
         return task_scope(scope, one.step, row.task_id)
-    assert isinstance(row, (CallBegunRow, CallEndedRow))
+    assert isinstance(row, (events.CallBegunRow, events.CallEndedRow))
     return row.call_id
 
 
@@ -135,8 +117,8 @@ def _above(scope: str) -> list[str]:
 def _exited(rows: Sequence[Recorded]) -> bool:
     """Whether a task, or a sub-run in one, ended by its own `SystemExit`, which does not end the whole run."""
     for one in reversed(rows):
-        if isinstance(one.row, LlmResponseRow) or one.row.place[2] is None:
+        if isinstance(one.row, events.LlmResponseRow) or one.row.place[2] is None:
             return False
-        if isinstance(one.row, CallEndedRow) and getattr(one.row, "exception", None) == "SystemExit":
+        if isinstance(one.row, events.CallEndedRow) and getattr(one.row, "exception", None) == "SystemExit":
             return True
     return False

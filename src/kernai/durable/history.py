@@ -134,7 +134,6 @@ class History:
         return call_id in self._announced
 
     def was_resumed_after(self, outcome: Recorded) -> bool:
-        """Whether the run was resumed after the outcome of a call."""
         scope = outcome.scope
         after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*_BEGUN, ResultRow)))
         then = next(after, None)

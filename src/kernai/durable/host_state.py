@@ -65,7 +65,6 @@ class HostState:
         self._slow: set[str] = set()
 
     def restore(self, run: Run) -> None:
-        """Restores the last recorded state into a newly created context."""
         row = self._recorded.get(run.scope)
         if row is None:
             return

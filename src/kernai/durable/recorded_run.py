@@ -8,34 +8,12 @@ from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kernai import events
 from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, WOKEN, Decision
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
-from kernai.events import (
-    RECORDING_FORMAT,
-    ApprovalGivenRow,
-    ApprovalRequestedRow,
-    BuiltinErrorRow,
-    BuiltinResultRow,
-    CallEndedRow,
-    ContextSavedRow,
-    FinalRow,
-    InFlightRow,
-    InputAddedRow,
-    LlmResponseRow,
-    MessagesSentRow,
-    ModelFailedRow,
-    ResultRow,
-    Row,
-    RunResumedRow,
-    RunStartRow,
-    TaskEndedRow,
-    TaskErrorRow,
-    TrustAddedRow,
-    row_of,
-)
 from kernai.loop import corrections
 from kernai.loop.run_state import input_message
 from kernai.loop.trust import holds_results
@@ -50,13 +28,15 @@ if TYPE_CHECKING:
     from kernai.values.message import InputPart
 
 T = TypeVar("T")
+#: how a call ended, by which the model reads a message
+Outcome = events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow
 
 
 class Recorded(NamedTuple):
     """One row and its place in the recording."""
 
     seq: int
-    row: Row
+    row: events.Row
 
     @property
     def step(self) -> int:
@@ -72,11 +52,12 @@ def reading(one: Recorded, make: Callable[..., T], *given: Any) -> T:
     try:
         return make(*given)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise _damage(one.seq, one.row.type, error) from error
+        raise _damage(one.row.place[4], one.seq, one.row.type, error) from error
 
 
-def _damage(seq: int, kind: str, error: Exception) -> KernaiError:
-    return KernaiError(f"the recording is damaged: its event {seq} ({kind}) cannot be read: {error_text(error)}")
+def _damage(run_id: str, seq: int, kind: str, error: Exception) -> KernaiError:
+    fault = f"its event {seq} ({kind}) cannot be read: {error_text(error)}"
+    return KernaiError(f"the recording of run {run_id!r} is damaged: {fault}")
 
 
 class Facts:
@@ -86,46 +67,47 @@ class Facts:
         #: by call id: calls that wait for a decision, decisions that were not used yet, the last decision on each call,
         #: and decisions on calls in flight
         self.waiting: dict[str, PendingCall] = {}
-        self.approvals: dict[str, ApprovalGivenRow] = {}
-        self._decided: dict[str, ApprovalGivenRow] = {}
-        self.in_flight: dict[str, InFlightRow] = {}
+        self.approvals: dict[str, events.ApprovalGivenRow] = {}
+        self._decided: dict[str, events.ApprovalGivenRow] = {}
+        self.in_flight: dict[str, events.InFlightRow] = {}
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
         self._approved: set[str] = set()
         #: by scope, the last saved state of the host's context
-        self.contexts: dict[str, ContextSavedRow] = {}
+        self.contexts: dict[str, events.ContextSavedRow] = {}
         #: by scope, the rows that name trusted values beyond those in the conversation
-        self.trusted: dict[str, list[Row]] = {}
+        self.trusted: dict[str, list[events.Row]] = {}
 
     def note(self, one: Recorded) -> None:
         row = one.row
-        if isinstance(row, (TrustAddedRow, ApprovalGivenRow)) or (isinstance(row, RunStartRow) and row.trusted):
+        begins_trusting = isinstance(row, events.RunStartRow) and row.trusted
+        if begins_trusting or isinstance(row, (events.TrustAddedRow, events.ApprovalGivenRow)):
             self.trusted.setdefault(one.scope, []).append(row)
-        if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
-            if not isinstance(row, LlmResponseRow) and row.is_broken_off:
+        if isinstance(row, (events.CallEndedRow, events.LlmResponseRow, events.ModelFailedRow)):
+            if not isinstance(row, events.LlmResponseRow) and row.is_broken_off:
                 return  # the call may be made again under its decision, or still waits for one
-            call = row.call_id if isinstance(row, CallEndedRow) else model_call(one)
+            call = row.call_id if isinstance(row, events.CallEndedRow) else model_call(one)
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
-        elif isinstance(row, ApprovalRequestedRow):
+        elif isinstance(row, events.ApprovalRequestedRow):
             waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
             self.asked[row.call_id] = waiting.metadata
             self.approvals.pop(row.call_id, None)
-        elif isinstance(row, ApprovalGivenRow):
+        elif isinstance(row, events.ApprovalGivenRow):
             self.waiting.pop(row.call_id, None)
             self.approvals[row.call_id] = row
             if row.decision != WOKEN:
                 self._decided[row.call_id] = row
             self._approved.add(row.call_id)
-        elif isinstance(row, RunResumedRow):
+        elif isinstance(row, events.RunResumedRow):
             self._approved.clear()
-        elif isinstance(row, InputAddedRow):
+        elif isinstance(row, events.InputAddedRow):
             for earlier in (self.waiting, self.approvals, self.in_flight):
                 earlier.clear()
-        elif isinstance(row, InFlightRow):
+        elif isinstance(row, events.InFlightRow):
             self.in_flight[row.call_id] = row
-        elif isinstance(row, ContextSavedRow):
+        elif isinstance(row, events.ContextSavedRow):
             self.contexts[one.scope] = row
 
     def agreed(self, call_id: str) -> Decision | None:
@@ -151,10 +133,10 @@ class RecordedRun:
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")
         format_2 = self._check_formats(entries)
         self.all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
-        seams = [one for one in self.all if isinstance(one.row, RunResumedRow)]
+        seams = [one for one in self.all if isinstance(one.row, events.RunResumedRow)]
         self.dropped = dropped = {seq for one in seams for seq in _dropped_by(one)}
         for _, row in self.all[:format_2]:
-            if isinstance(row, ApprovalGivenRow) and isinstance(row.decision, dict):
+            if isinstance(row, events.ApprovalGivenRow) and isinstance(row.decision, dict):
                 row.decision = {**row.decision, REPLACES: True}
         self.seams = seams
         self.entries = [one for one in self.all if one.seq not in dropped]
@@ -170,7 +152,7 @@ class RecordedRun:
                 row.place = (*row.place[:5], reason)
         root = self.scopes.get("")
         start = root[0].row if root else None
-        if not isinstance(start, RunStartRow):
+        if not isinstance(start, events.RunStartRow):
             raise KernaiError(f"the recording of run {run_id!r} does not begin with its run_start")
         self.start = start
 
@@ -178,42 +160,41 @@ class RecordedRun:
         """The number of the first entry in format 2; if all are in format 1, the length of the recording."""
         begins = len(entries)
         for seq, entry in enumerate(entries):
-            if entry["event"] in (RunStartRow.type, RunResumedRow.type) and not entry.get("scope"):
+            if entry["event"] in (events.RunStartRow.type, events.RunResumedRow.type) and not entry.get("scope"):
                 data = entry.get("data")
                 number = data.get("format", 1) if isinstance(data, Mapping) else 1
-                if not isinstance(number, int) or number > RECORDING_FORMAT:
+                if not isinstance(number, int) or number > events.RECORDING_FORMAT:
                     raise KernaiError(
                         f"run {self.run_id!r} was recorded in format {number!r}, and this kernai reads up to "
-                        f"{RECORDING_FORMAT}: update kernai to resume it"
+                        f"{events.RECORDING_FORMAT}: update kernai to resume it"
                     )
                 begins = min(begins, seq) if number > 1 else begins
         return begins
 
-    def _row(self, seq: int, entry: Mapping[str, Any]) -> Row:
+    def _row(self, seq: int, entry: Mapping[str, Any]) -> events.Row:
         try:
-            return row_of(entry)
+            return events.row_of(entry)
         except (TypeError, ValueError) as error:
-            fault = f"its event {seq} ({entry['event']}) cannot be read: {error_text(error)}"
-            raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {fault}") from error
+            raise _damage(self.run_id, seq, entry["event"], error) from error
 
     @property
     def definition(self) -> Mapping[str, Any] | None:
         """The definition of the agent that wrote the end of the recording; None if not recorded, as in format 1."""
-        known = [one.row.definition for one in self.seams if isinstance(one.row, RunResumedRow) and one.row.definition]
-        return known[-1] if known else self.start.definition
+        seams = (row for _, row in reversed(self.seams) if isinstance(row, events.RunResumedRow) and row.definition)
+        return next(seams, self.start).definition
 
     def repair(self, default: Repair) -> Repair:
         """The recorded `repair` rule; `default` if not recorded, as in format 1."""
         found = default if self.start.rules is None else self.start.rules.get("repair", default)
         if found not in (True, False, "json"):
             unknown = ValueError(f"its rule 'repair' is {found!r}")
-            raise _damage(self.scopes[""][0].seq, self.start.type, unknown)
+            raise _damage(self.run_id, self.scopes[""][0].seq, self.start.type, unknown)
         return found
 
     @property
-    def result(self) -> ResultRow | None:
+    def result(self) -> events.ResultRow | None:
         last = self.scopes[""][-1].row
-        return last if isinstance(last, ResultRow) else None
+        return last if isinstance(last, events.ResultRow) else None
 
     @property
     def is_closed(self) -> bool:
@@ -232,7 +213,7 @@ class RecordedRun:
     @property
     def steps(self) -> int:
         """How many steps the root has begun."""
-        return max((one.step + 1 for one in self.scopes[""] if isinstance(one.row, MessagesSentRow)), default=0)
+        return max((one.step + 1 for one in self.scopes[""] if isinstance(one.row, events.MessagesSentRow)), default=0)
 
     def usage(self) -> Usage:
         """The usage of all model calls, including those that a resume left out."""
@@ -246,13 +227,13 @@ class RecordedRun:
         sent: list[Any] = []  # without the system message
         answer: list[Message] = []
         #: after the last response: one of them may have ended the run with an answer
-        calls: list[CallEndedRow | BuiltinResultRow | BuiltinErrorRow] = []
+        calls: list[Outcome] = []
         finish_reason = None
         #: the recorded inputs by their index in `sent`, since `messages_sent` does not say who wrote a message
         inputs: dict[int, str | Sequence[Any]] = {len(self.start.history): self.start.input}
         added: str | Sequence[Any] | None = None
         for _, row in self.scopes[""]:
-            if isinstance(row, MessagesSentRow):
+            if isinstance(row, events.MessagesSentRow):
                 new = row.messages[1:] if has_system(row) else row.messages
                 del sent[max((row.since or 0) - 1, 0):]
                 sent += new
@@ -260,14 +241,14 @@ class RecordedRun:
                     inputs[len(sent) - 1], added = added, None
                 answer.clear()
                 calls.clear()
-            elif isinstance(row, LlmResponseRow):
+            elif isinstance(row, events.LlmResponseRow):
                 answer = [response(row).message()]
                 finish_reason = row.finish_reason
-            elif isinstance(row, InputAddedRow):
+            elif isinstance(row, events.InputAddedRow):
                 added = row.input
-            elif isinstance(row, (CallEndedRow, BuiltinResultRow, BuiltinErrorRow)):
+            elif isinstance(row, Outcome):
                 calls.append(row)
-            elif isinstance(row, FinalRow) and (calls or not answer):
+            elif isinstance(row, events.FinalRow) and (calls or not answer):
                 answer += [payload(call, media) for call in _in_order(calls)]
                 answer.append(Message("assistant", final_block(row.text)))
         end = self.result
@@ -292,7 +273,7 @@ class RecordedRun:
 
     def _failed_tasks(self, results: str) -> str:
         """What the results of the caller's plan say of the tasks that failed."""
-        failed = {row.task_id for _, row in self.scopes[""] if isinstance(row, TaskErrorRow)}
+        failed = {row.task_id for _, row in self.scopes[""] if isinstance(row, events.TaskErrorRow)}
         names = [one for one in json.loads(results) if one in failed]
         if not names or (self.start.rules or {}).get("on_prose") == "accept":
             return ""
@@ -304,7 +285,7 @@ class RecordedRun:
         for scope, rows in self.scopes.items():
             count, system = 0, None
             for _, row in rows:
-                if isinstance(row, MessagesSentRow):
+                if isinstance(row, events.MessagesSentRow):
                     system = row.messages[0] if has_system(row) else system
                     count = len(row.messages) + (0 if row.since is None else row.since - has_system(row))
             if count:
@@ -316,7 +297,7 @@ class RecordedRun:
         total, first, last = 0.0, None, None
         for one in self.all:
             at = reading(one, datetime.fromisoformat, one.row.at)
-            if first is None or isinstance(one.row, RunResumedRow):
+            if first is None or isinstance(one.row, events.RunResumedRow):
                 total += (last - first).total_seconds() if first is not None and last is not None else 0.0
                 first = at
             last = at
@@ -330,32 +311,31 @@ class RecordedRun:
 
     def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
         return [
-            parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
+            parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, events.InputAddedRow)
         ]
 
 
-def _in_order(
-    calls: Iterable[CallEndedRow | BuiltinResultRow | BuiltinErrorRow]
-) -> list[CallEndedRow | BuiltinResultRow | BuiltinErrorRow]:
+def _in_order(calls: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes of a response's calls in the order of the calls. Those of built-in commands have no number."""
-    by_number: dict[int, CallEndedRow | BuiltinResultRow | BuiltinErrorRow] = {
-        int(one.call_id.rpartition(".")[2]): one for one in calls if isinstance(one, CallEndedRow)
+    by_number: dict[int, Outcome] = {
+        int(one.call_id.rpartition(".")[2]): one for one in calls if isinstance(one, events.CallEndedRow)
     }
     free = (number for number in count() if number not in by_number)
-    by_number |= {next(free): one for one in calls if not isinstance(one, CallEndedRow)}
+    by_number |= {next(free): one for one in calls if not isinstance(one, events.CallEndedRow)}
     return [by_number[number] for number in sorted(by_number)]
 
 
 def _dropped_by(one: Recorded) -> Sequence[int]:
     """The numbers of the entries that a resume left out."""
     seq, seam = one
-    assert isinstance(seam, RunResumedRow)
+    assert isinstance(seam, events.RunResumedRow)
     if not all(type(one) is int and 0 <= one < seq for one in seam.dropped):
-        raise _damage(seq, seam.type, ValueError("its 'dropped' is not a list of the numbers of earlier events"))
+        wrong = ValueError("its 'dropped' is not a list of the numbers of earlier events")
+        raise _damage(seam.place[4], seq, seam.type, wrong)
     return seam.dropped
 
 
-def has_system(row: MessagesSentRow) -> bool:
+def has_system(row: events.MessagesSentRow) -> bool:
     """Whether the row has the system message. A row with only new messages has it only if it changed."""
     return bool(row.messages) and row.messages[0].get("role") == "system"
 
@@ -385,7 +365,7 @@ def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tu
 
 def is_broken_off(one: Recorded) -> bool:
     """Whether the row says that a call or task was broken off because the run was stopped."""
-    return isinstance(one.row, (CallEndedRow, TaskEndedRow)) and one.row.is_broken_off
+    return isinstance(one.row, (events.CallEndedRow, events.TaskEndedRow)) and one.row.is_broken_off
 
 
 def model_call(one: Recorded) -> str:

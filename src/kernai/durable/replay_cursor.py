@@ -191,7 +191,6 @@ class Comparison:
             raise divergence(recorded, *_differing(expected, got))
 
     def _data(self, row: Row, recorded: Row) -> tuple[Any, Any]:
-        """The data to compare, of the new row and of the recorded row."""
         if isinstance(row, MessagesSentRow):
             assert isinstance(recorded, MessagesSentRow)
             return self._messages(row.messages, recorded)
