@@ -100,13 +100,6 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
     print(f"{verdict}: {again} calls made")
 
 
-def test_the_model_reads_that_the_outcome_is_unknown() -> None:
-    store, calls = one_in_flight()
-    result = kernai.resume(it(calls), "r", store=store, provider=provider({"go": [command("pay")]}), in_flight="skip")
-    assert result.messages[-2].text == f'<block type="error" name="pay">{UNKNOWN_OUTCOME}</block>'
-    assert not calls
-
-
 def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> None:
     store, calls = one_in_flight()
 
@@ -122,12 +115,12 @@ def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> Non
 
 
 def fails(call: PendingCall) -> str:
-    raise LookupError(call.call_id)
+    raise LookupError(call.call_id, call.skill, call.params)
 
 
 @pytest.mark.parametrize("verdict, error", [
     *[(verdict, "in_flight must") for verdict in ("again", None, True, lambda call: "perhaps", lambda call: None, 5)],
-    (fails, r"0\.0"),
+    (fails, r"\('0\.0', 'pay', {'amount': 1}\)"),
 ])
 @EACH_WAY
 def test_any_other_verdict_is_the_callers_mistake_and_changes_nothing(way: Way, verdict: Any, error: str) -> None:
@@ -148,20 +141,6 @@ def test_an_idempotent_skill_is_always_called_again_with_the_same_key(way: Way) 
         result = way.resume(it(calls, idempotent=True), "r", store=store, provider=provider(scripts), in_flight=verdict)
         assert result.ok
         assert calls == ["r:0.0"]
-
-
-def test_a_verdict_function_gets_the_call_with_its_parameters() -> None:
-    seen: list[PendingCall] = []
-    store, calls = one_in_flight()
-    options: dict[str, Any] = {"provider": provider({"go": [command("pay")]})}
-
-    def decide(call: PendingCall) -> str:
-        seen.append(call)
-        return "fail"
-
-    with pytest.raises(InFlightError):
-        kernai.resume(it(calls), "r", store=store, in_flight=decide, **options)
-    assert seen == [PendingCall("0.0", "pay", {"amount": 1})]
 
 
 def it(calls: list[str], *, idempotent: bool = False) -> Agent:

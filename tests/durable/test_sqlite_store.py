@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import tempfile
 from binascii import crc32
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, SqliteStore, Store
+from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, SqliteStore
 from kernai.durable import sqlite_store
 from kernai.jsonio.json_data import dumps
 from kernai.testing.store_rules import entry
@@ -204,24 +204,18 @@ def test_appending_to_a_removed_file_is_an_error(path: Path, store: SqliteStore,
 # ------------------------------------------------------------------------------------------------------ conflicts
 
 
-@pytest.mark.parametrize("make", [MemoryStore, lambda: SqliteStore(Path(tempfile.mkdtemp()) / "runs.db")])
-@pytest.mark.parametrize(
-    "first_seq, message",
-    [
-        (0, "has 2 entries .* write entry 0: another worker has started .*; resume it, or choose another run_id"),
-        (1, "has 2 entries .* write entry 1: another worker .* continued the run.*; load it again, or leave it"),
-        (3, "has 2 entries .* entry 3 was to be written: the run was deleted or replaced"),
-    ],
-)
-def test_a_conflict_says_what_to_do(make: Callable[[], Store], first_seq: int, message: str) -> None:
-    store = make()
-    store.append("r", 0, [entry(), entry()], [])
-    with pytest.raises(RunConflictError, match=f"^run 'r' {message}"):
-        store.append("r", first_seq, [entry()], [])
-    with pytest.raises(ValueError, match="append needs at least one entry"):
-        store.append("r", 2, [], [])
-    if isinstance(store, SqliteStore):
-        store.close()
+@pytest.mark.parametrize("first_seq, message", [
+    (0, "has 2 entries .* write entry 0: another worker has started .*; resume it, or choose another run_id"),
+    (1, "has 2 entries .* write entry 1: another worker .* continued the run.*; load it again, or leave it"),
+    (3, "has 2 entries .* entry 3 was to be written: the run was deleted or replaced"),
+])
+def test_a_conflict_says_what_to_do(store: SqliteStore, first_seq: int, message: str) -> None:
+    for one in (store, MemoryStore()):
+        one.append("r", 0, [entry(), entry()], [])
+        with pytest.raises(RunConflictError, match=f"^run 'r' {message}"):
+            one.append("r", first_seq, [entry()], [])
+        with pytest.raises(ValueError, match="append needs at least one entry"):
+            one.append("r", 2, [], [])
 
 
 # ------------------------------------------------------------------------------------------------------- the data
