@@ -269,12 +269,13 @@ VALUES = [
         )
     ),
     *(
-        Case(f"what breaks is no value: {content!r}", f'<json>{content}</json>"}}', (Block("json", None, content),), ('"}',))
+        Case(f"what breaks is no value: {text!r}", f'{text}"}}', (block,), ('"}',))
         for content in (
             '"', "x {'", "{{ 'x", '[link]("', "[1] it's", '{"a" "', '{"a": 1 "', '{"a", "', '{"a": , "', '{, "',
             '[, "', '[1,, "', '[1: "', '[1 2, "', '["a""', "['a'\"", '["a", \\ "', '[é, "', '[/* */ "', '[1}, "',
             '{"a": 1], "', '{[1]: "', '{"a": "b": "', '[\f"', '[<b> "', '[ "a", &lt; "',
         )
+        for text, block in in_both_forms(content)
     ),
     Case(
         "a value that breaks after a tag hides nothing",

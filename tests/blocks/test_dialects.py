@@ -128,7 +128,7 @@ PROSE = [
     "[1, 2]",
     "It writes <tool_call>[name] and [TOOL_CALLS]name[CALL_ID].",
     '{"name": "x", "arguments": 3}',
-    "<COMMAND>x</COMMAND>", '<BLOCK TYPE="mcp" NAME="x">y</BLOCK>',
+    '<result name="x"/>', "<FINAL>It is 42.", "<COMMAND>x</COMMAND>", '<BLOCK TYPE="mcp" NAME="x">y</BLOCK>',
 ]  # fmt: skip
 
 

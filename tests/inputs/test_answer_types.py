@@ -326,7 +326,7 @@ class Nobody(Enum):
     (Annotated[int, pydantic.Field(alias="x")], "alias"),
     (Annotated[int, pydantic.Field(strict=True)], "strict"),
     (Annotated[datetime, at.Timezone(None)], "tz"),
-    (set[list[int]], "cannot be in a set"),
+    (set[tuple[list[int], ...]], "cannot be in a set"),
     (dict[Annotated[str, at.MinLen(3)], int], "constraints on keys are not checked"),
     (tuple[int, *tuple[str, ...]], "unpacks a tuple, which is not supported"),
     (Literal[()], "has no values"),

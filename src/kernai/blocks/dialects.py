@@ -256,7 +256,7 @@ def _mended_tag(markup: str) -> str:
     attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
     attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
     attributes = _CORE_TYPE.sub(lambda kind: kind[0].lower(), attributes)
-    if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
+    if word == "block" and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
         attributes = ' type="command"' + attributes
     if word == "command" and attributes.endswith("/"):
         return f"<command{attributes[:-1]}></command>"

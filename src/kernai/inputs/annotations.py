@@ -343,14 +343,10 @@ def _check_constructor(record: type, names: Collection[str]) -> None:
 def _is_hashable(annotation: Any) -> bool:
     """Whether a set can hold the values of a type, as far as the type shows."""
     annotation, _ = undescribed(annotation)
-    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
-    if origin is Any:
-        return True  # each value is checked
+    origin = typing.get_origin(annotation) or annotation
     if origin is Sequence or (isinstance(origin, type) and origin.__hash__ is None):
         return False
-    if origin is typing.Literal:
-        return True
-    return all(_is_hashable(one) for one in arguments if one is not ...)
+    return all(map(_is_hashable, typing.get_args(annotation)))
 
 
 def _literal(values: tuple[object, ...]) -> InputType:
