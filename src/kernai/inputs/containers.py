@@ -275,6 +275,10 @@ class RecordType(InputType):
         self._build = build
         self._instance = instance
 
+    @cached_property
+    def types(self) -> dict[str, InputType]:
+        return {one.name: one.type for one in self.fields}
+
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
             if self._instance is not None and isinstance(value, self._instance):
@@ -319,23 +323,23 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, list
     waiting: list[tuple[_Path, InputType, Any]] = [((), kind, value)]
     while waiting:
         path, kind, given = waiting.pop()
-        if type(given) not in (dict, list) or len(path) > MAX_DEPTH:
-            continue
         ways = [one for one in ways_of(kind, set()) if type(given) in one.natural]
         records = [one for one in ways if isinstance(one, RecordType)]
         inside: Iterable[tuple[str | int, InputType, Any]] = ()
         if records and records == ways:
-            types: dict[str, list[InputType]] = {}
-            for field in (field for one in records for field in one.fields):
-                types.setdefault(field.name, []).append(field.type)
+            every = [one.types for one in records]
+            types = every[0] if len(every) == 1 else {
+                name: UnionType([one[name] for one in every if name in one]) for names in every for name in names
+            }
             left_out = [name for name in types if name not in given]
             yield from (((*path, key), left_out) for key in given if key not in types)
-            inside = [(key, UnionType(types[key]), part) for key, part in given.items() if key in types]
+            inside = [(key, types[key], part) for key, part in given.items() if key in types]
         elif len(ways) == 1 and isinstance(ways[0], TupleType):
             inside = zip(range(len(given)), ways[0].items, given, strict=False)
         elif len(ways) == 1 and isinstance(item := getattr(ways[0], "item", None), InputType):
             inside = [(key, item, part) for key, part in (enumerate(given) if type(given) is list else given.items())]
-        waiting += reversed([((*path, key), one, part) for key, one, part in inside])
+        if len(path) < MAX_DEPTH:
+            waiting += reversed([((*path, key), *one) for key, *one in inside if type(one[1]) in (dict, list)])
 
 
 class ModelType(InputType):
