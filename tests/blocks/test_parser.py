@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernai import Block, parse
 from kernai.blocks.parser import parse_one
-from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final, found_in
+from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, found_in
 from tests.blocks.slow_reader import read_slowly
 from tests.properties import assert_linear, examples
 
@@ -84,14 +84,6 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
 # --------------------------------------------------------------------- hostile texts, which only linear time can handle
 
 
-@pytest.mark.parametrize(
-    "piece", ["<", "</", "<block ", '<block type="a', "<block a='' ", "<final", "<final ", "</final ", "a < b > c "]
-)
-def test_a_million_characters_of_near_tags_are_prose_and_hide_nothing(piece: str) -> None:
-    noise = piece * (1_000_000 // len(piece))
-    assert found_in(f"{noise}<final>x</final>") == Found([final("x")], [noise])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "tag",
@@ -118,11 +110,6 @@ def test_quotes_of_any_kind_take_linear_time(opening: str, piece: str) -> None:
 def test_quotes_of_any_kind_hide_a_tag_where_the_rules_say_so(inside: str, opening: str) -> None:
     text = f"<json>{opening}{inside}</json> x ' \" ]}}</json>"
     assert found_in(text) == read_slowly(text)
-
-
-def test_ten_thousand_levels_are_one_block() -> None:
-    content = '<block type="a">' * 10_000 + "</block>" * 10_000
-    assert parse(f'<block type="b">{content}</block>').blocks == [Block("b", None, content)]
 
 
 def test_levels_that_never_close_are_one_incomplete_block() -> None:

@@ -272,10 +272,13 @@ def test_fifty_megabytes_in_one_block_are_one_block() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 4096])
-@pytest.mark.parametrize("piece", ["<", "<block ", '<block type="a', "<final ", "a < b > c "])
+@pytest.mark.parametrize(
+    "piece", ["<", "</", "<block ", '<block type="a', "<block a='' ", "<final", "<final ", "</final ", "a < b > c "]
+)
 def test_a_block_after_many_near_tags_is_found(piece: str, size: int) -> None:
     noise = piece * (50_000 // len(piece))
     assert streamed(pieces_of(f"{noise}<final>x</final>", size)) == Found([final("x")], [noise])
+    assert found_in(f"{noise * 20}<final>x</final>") == Found([final("x")], [noise * 20])
 
 
 @pytest.mark.slow
@@ -317,7 +320,8 @@ def test_a_tag_of_a_megabyte_is_held_and_read(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 1000])
 def test_ten_thousand_levels_are_one_block(size: int) -> None:
     content = '<block type="a">' * 10_000 + "</block>" * 10_000
-    assert streamed(pieces_of(f'<block type="b">{content}</block>', size)) == Found([Block("b", None, content)])
+    text = f'<block type="b">{content}</block>'
+    assert streamed(pieces_of(text, size)) == found_in(text) == Found([Block("b", None, content)])
 
 
 @pytest.mark.slow

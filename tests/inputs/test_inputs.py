@@ -149,24 +149,19 @@ FITS: list[tuple[Any, object, object]] = [
     (str, "é🙂", "é🙂"),
     (int, 0, 0),
     (int, 10**30, 10**30),
-    (float, 2, 2.0),
-    (None, None, None),
     (Any, {"a": [1, None]}, {"a": [1, None]}),
     (date, " 2024-02-29\n", date(2024, 2, 29)),
-    (datetime, "2024-02-29T12:30:00", datetime(2024, 2, 29, 12, 30)),  # noqa: DTZ001 - no zone was given
     (datetime, "2024-02-29T12:30:00Z", datetime(2024, 2, 29, 12, 30, tzinfo=timezone.utc)),  # noqa: UP017
     (time, "12:30", time(12, 30)),
     (Decimal, "-1e3", Decimal(-1000)),
     (Decimal, 5, Decimal(5)),
     (uuid.UUID, UUID_TEXT.replace("-", "").upper(), uuid.UUID(UUID_TEXT)),
     (list, [1, "a"], [1, "a"]),
-    (list[str], [], []),
     (List[int], [1, 2], [1, 2]),  # noqa: UP006
     (List, [1], [1]),  # noqa: UP006
     (tuple[()], [], ()),
     (Tuple[int, str], [1, "a"], (1, "a")),  # noqa: UP006
     (tuple, [1, "a"], (1, "a")),
-    (dict, {"k": [1]}, {"k": [1]}),
     (Dict[str, int], {"a": 1}, {"a": 1}),  # noqa: UP006
     (int | str, 1, 1),
     (int | str, "1", "1"),
@@ -176,7 +171,6 @@ FITS: list[tuple[Any, object, object]] = [
     (date | str, "soon", "soon"),
     (str | date, "2024-02-29", "2024-02-29"),
     (Cat | Dog, {"kind": "dog", "tricks": ["sit"]}, Dog("dog", ["sit"])),
-    (Literal["a", 1, None], 1, 1),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW),
@@ -188,9 +182,7 @@ FITS: list[tuple[Any, object, object]] = [
     (Rate, 1, Rate.FULL),
     (Aliased, "ALSO_FIRST", Aliased.FIRST),
     (Options, {"retries": 1, "note": "n", "unknown": 2}, {"retries": 1, "note": "n"}),
-    (Strict, {"name": "n"}, {"name": "n"}),
     (Ticket, {"title": "t", "labels": ["x"], "estimate": 3, "more": 1}, Ticket("t", labels=["x"], estimate=3)),
-    (Node, {"name": "a", "children": [{"name": "b"}]}, Node("a", [Node("b")])),
     (Media, MEDIA.id, MEDIA),
     (list[Media], [MEDIA.id], [MEDIA]),
     (list["int"], [1], [1]),
@@ -211,7 +203,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (int, "abc", "x", "integer", 'string "abc"'),
     (int, 2.0, "x", "integer", "number 2.0"),
     (int, True, "x", "integer", "boolean true"),
-    (int, [1], "x", "integer", "list of 1 item"),
     (float, "5 m", "x", "number", 'string "5 m"'),
     (float, True, "x", "number", "boolean true"),
     (float, math.nan, "x", "finite number", "number nan"),
@@ -225,7 +216,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (datetime, "noon", "x", "datetime", 'string "noon"'),
     (time, "25:00", "x", "time", 'string "25:00"'),
     (Decimal, "NaN", "x", "decimal", 'string "NaN"'),
-    (Decimal, "Infinity", "x", "decimal", 'string "Infinity"'),
     (Decimal, "1_000", "x", "decimal", 'string "1_000"'),
     (time, "19.99", "x", "time", 'string "19.99"'),
     (datetime, "2024-01-31T12.5", "x", "datetime", 'string "2024-01-31T12.5"'),
@@ -269,7 +259,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Options, [], "x", "Options object with retries", "empty list"),
     (Strict, {"depth": 1}, "x.name", "string", "nothing"),
     (Ticket, {"title": "t", "estimate": "soon"}, "x.estimate", "integer or null", 'string "soon"'),
-    (Ticket, {"title": "t", "priority": None}, "x.priority", "string", "null"),
     (Ticket, {"title": "t", "labels": ["ok", 5]}, "x.labels[1]", "string", "integer 5"),
     (Ticket, {}, "x.title", "string", "nothing"),
     (Ticket, "t", "x", "Ticket object with title", 'string "t"'),
@@ -277,7 +266,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Node, {"name": "a", "children": [{"name": "b", "parent": {}}]}, "x.children[0].parent.name", "string", "nothing"),
     (Media, "media_000000000000", "x", "the id of a media in this conversation", "string"),
     (Media, "/etc/passwd", "x", "the id of a media", 'string "/etc/passwd"'),
-    (Media, "https://example.org/a.png", "x", "the id of a media", "string"),
     (Media, 5, "x", "media id", "integer 5"),
     (set, [1, [2]], "x[1]", "a value that a set can hold", "list of 1 item"),
     (frozenset[Any] | None, [{}], "x[0]", "a value that a set can hold", "empty object"),
@@ -444,15 +432,6 @@ def test_the_last_line_shows_a_valid_call_as_a_block() -> None:
     )
 
 
-def test_a_misspelt_parameter_is_pointed_out_if_one_is_missing() -> None:
-    error = error_of(PLAN, {"projct": "p", "tickets": [], "due": "2024-01-31"})
-    assert 'ignored, for there is no such input: "projct"' in str(error)
-
-
-def test_unknown_parameters_are_dropped() -> None:
-    assert probe(int).bind({"x": 1, "y": 2}) == {"x": 1}
-
-
 def test_a_thousand_errors_are_all_listed_in_a_readable_message() -> None:
     error = error_of(probe(list[int]), {"x": ["a"] * 1000})
     assert len(error.faults) == 1000
@@ -495,6 +474,7 @@ def test_the_usage_line_for_a_misspelt_input_is_the_models_call_with_the_right_n
     made = Skill("find", execute=one if only else two)
     with pytest.raises(SkillInputError) as caught:
         made.call(params)
+    assert 'ignored, for there is no such input: "prodct"' in str(caught.value)
     (shown,) = parse(str(caught.value).rpartition("Usage: ")[2]).blocks
     if right is not None:
         assert json.loads(shown.content) == right

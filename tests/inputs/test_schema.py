@@ -139,15 +139,9 @@ def is_valid(schema: dict[str, Any], value: Any) -> bool:
 
 @pytest.mark.parametrize("annotation,expected", [row for row in TYPES if row[1] is not None], ids=lambda row: str(row)[:30])
 def test_a_type_has_its_schema(annotation: Any, expected: Any) -> None:
-    assert schema_of(table_of(annotation)) == {"type": "object", "properties": {"it": expected}, "required": ["it"]}
-
-
-@pytest.mark.parametrize("annotation", [row[0] for row in TYPES], ids=str)
-def test_a_schema_is_a_new_copy_each_time(annotation: Any) -> None:
     table = table_of(annotation)
-    before = json.dumps(table.schema())
-    change(table.schema())
-    assert json.dumps(table.schema()) == before
+    change(table.schema())  # a copy
+    assert schema_of(table) == {"type": "object", "properties": {"it": expected}, "required": ["it"]}
 
 
 def change(schema: Any) -> None:
