@@ -392,6 +392,7 @@ def test_an_empty_object_calls_with_the_default_where_there_is_one() -> None:
         (Ticket, '{"title": "leak"}', '{"x": {"title": "leak"}}'),
         (list[str], '["a", "b"]', '{"x": ["a", "b"]}'),
         (list[Ticket], "[{'title': 'leak'}]", '{"x": [{"title": "leak"}]}'),
+        (list[Ticket], '{"x": [{"titel": "leak"}]}', '{"x": [{"title": "leak"}]}'),
         # what cannot be the input: a sample
         (int, '{"status": 1}', '{"x": 1}'),
         (list[str], "[1]", '{"x": ["..."]}'),

@@ -217,14 +217,16 @@ class InputTable:
     ) -> SkillInputError:
         """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
         notes = list(self._notes(params))
-        usage = ""
-        for meant, note in self._corrections(params, faults):
-            usage = self._call_of(meant)
-            if len(usage) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
-                notes.append(f"Note: {note}")
-                break
-            usage = ""
-        return input_error(faults, "parameters", notes, usage or self.usage())
+        usage = self.usage()
+        # a caller in Python may give values that JSON does not have; and the last correction is for some faults only
+        with suppress(LookupError, TypeError, ValueError, RecursionError):
+            for meant, note in self._corrections(params, faults):
+                call = self._call_of(meant)
+                if len(call) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
+                    notes.append(f"Note: {note}")
+                    usage = call
+                    break
+        return input_error(faults, "parameters", notes, usage)
 
     def _corrections(
         self, params: Mapping[str, object], faults: Sequence[Fault]
@@ -235,25 +237,26 @@ class InputTable:
         if isinstance(params, ReadParams) and params.is_text:
             text = params.get(only)
             if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
-                with suppress(ValueError):
-                    yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
+                yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
             return
-        meant = self.meant(params)
-        if meant and len(set(meant.values())) == len(meant):
-            renamed = {meant.get(name, name): value for name, value in params.items()}
+        meant = self._meant(params)
+        if meant and len({(*path[:-1], name) for path, name in meant}) == len(meant):
+            renamed: Any = copy_of(dict(params))
+            for path, name in meant:
+                holder = reduce(getitem, path[:-1], renamed)
+                holder[name] = holder.pop(path[-1])
             known = {name: value for name, value in renamed.items() if name in self.inputs}
             yield known, "this call has the names of the inputs that seem to be meant"
         if only and params and only not in params:
             whole = dict(params)
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
                 yield {only: value}, f"the JSON object {unnamed}"
-        with suppress(LookupError, TypeError, ValueError, RecursionError):  # the faults are of another kind
-            given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
-            for fault in faults:
-                *path, last = fault.path
-                holder = reduce(getitem, path, given)
-                holder[last] = _in_other_form(holder[last])
-            yield given, "texts have quotes, numbers and booleans have none; this call is written so"
+        given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
+        for fault in faults:
+            *path, last = fault.path
+            holder = reduce(getitem, path, given)
+            holder[last] = _in_other_form(holder[last])
+        yield given, "texts have quotes, numbers and booleans have none; this call is written so"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
         validation = Validation(media_store)
@@ -280,10 +283,11 @@ class InputTable:
 
     def meant(self, params: Mapping[str, object]) -> dict[str, str]:
         """The dropped parameters and fields that are probably misspelled, each with the missing one that was meant."""
-        return {
-            _place(path): _place((*path[:-1], close[0]))
-            for path, left_out in self._unknown(params) if (close := close_matches(str(path[-1]), left_out))
-        }
+        return {_place(path): _place((*path[:-1], name)) for path, name in self._meant(params)}
+
+    def _meant(self, params: Mapping[str, object]) -> list[tuple[Sequence[str | int], str]]:
+        unknown = self._unknown(params)
+        return [(path, close[0]) for path, left_out in unknown if (close := close_matches(str(path[-1]), left_out))]
 
     def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[Sequence[str | int], list[str]]]:
         if not (isinstance(params, ReadParams) and params.is_text):
