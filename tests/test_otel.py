@@ -221,6 +221,21 @@ def test_an_event_whose_timestamp_is_not_a_time_is_refused_and_changes_no_span()
     assert {span.name for span in traced.spans} == {"invoke_agent", "execute_tool x"}
 
 
+@pytest.mark.parametrize("end", ["result", "run_start", "close"])
+def test_spans_that_were_cut_off_end_once_with_their_run_the_next_of_its_id_or_the_sink(
+    end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    traced = Traced()
+    for runs in (1, 2):
+        for type, scope, data in [
+            ("run_start", "", {"agent": "clerk"}), ("skill_execute", "", {"call_id": "0.0", "skill": "helper"}),
+            ("run_start", "0.0", {"agent": "helper"}), ("messages_sent", "0.0", []), (end, "", {}),
+        ]:
+            traced.sink.close() if type == "close" else traced.sink.record(Event(type, data, 0, scope=scope, run_id="r"))
+        assert len(traced.spans) == 4 * runs + (end == "run_start") * (runs - 1)
+    assert not caplog.records  # OpenTelemetry warns of a span that ends twice
+
+
 def test_no_span_stays_open_after_many_runs() -> None:
     traced = Traced()
     for _ in range(50):
