@@ -129,6 +129,9 @@ def test_reset_forgets_calls_and_answers() -> None:
     assert answers(provider, 3) == ["", "", ""]
     assert ask(provider).prompt_tokens is None
     assert provider.chunk_size == 3
+    strict = MockProvider("a", strict=True)
+    ask(strict)
+    assert ask(strict.reset().respond_with("b")).content == "b"
 
 
 MAKE: Any = MockProvider  # the mistakes below are those a type checker would see
