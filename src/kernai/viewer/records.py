@@ -103,6 +103,9 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_TOTAL = 32 * 1024 * 1024
 #: the id in a reference to media
 MEDIA_ID = re.compile(r"media_[0-9a-f]{12}(?![0-9a-f])")
+_STARTS = {
+    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
+}
 _FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
 
 
@@ -178,10 +181,6 @@ def _held(media: Media) -> bytes | None:
 
 def picture_type(data: bytes) -> str | None:
     """The MIME type that the first bytes indicate, if it is one of the four that the page shows."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _STARTS.items() if data.startswith(start)), None)
