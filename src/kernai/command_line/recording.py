@@ -8,7 +8,7 @@ import re
 import stat
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
@@ -41,10 +41,7 @@ class Source(NamedTuple):
         return self.path if self.run_id is None else f"{shown(self.path)} {self.run_id}"
 
     def events(self) -> list[dict[str, Any]]:
-        """The events, as `read_recording` returns them. Raises `CommandError` if there are none.
-
-        Prints a note if a newer kernai has recorded them.
-        """
+        """The events, as `read_recording` returns them; notes a newer format. `CommandError` if there are none."""
         events = self._read()
         starts = [one.get("data") for one in events if one["event"] in (RunStartRow.type, RunResumedRow.type)]
         formats = [data.get("format") for data in starts if isinstance(data, dict)]
@@ -102,11 +99,9 @@ def _file_or_run(name: str) -> Source:
 def _is_store(path: str) -> bool:
     if not os.path.isfile(path):  # a pipe must not be read twice
         return is_address(path)
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except OSError:
-        return False
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+    return False
 
 
 # ---------------------------------------------------------------------------------------------------------- writing
