@@ -15,7 +15,7 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
+from kernai.command_line.output import DEBUG_HINT, NO, CommandError, Terminated, failing
 from kernai.command_line.program import number
 from kernai.command_line.skills_command import add_capabilities_option, fault_of, import_from_here, skills_in
 from kernai.errors import KernaiError
@@ -214,7 +214,7 @@ def _load_file(path: str) -> ModuleType:
     try:
         # compiled from the source, so that no __pycache__ appears next to the user's file
         exec(compile(source, whole, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own program
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # the file may raise anything
         has_dots = type(error) is ImportError and error.name is None
@@ -227,7 +227,7 @@ def _import(name: str) -> ModuleType:
     import_from_here()
     try:
         return importlib.import_module(name)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # the module may raise anything
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):

@@ -62,6 +62,10 @@ class CommandError(Exception):
         self.status = status
 
 
+class Terminated(BaseException):
+    """Raised for SIGTERM, as `KeyboardInterrupt` is for Ctrl-C."""
+
+
 @contextlib.contextmanager
 def failing(
     message: str, hint: str, kinds: type[Exception] | tuple[type[Exception], ...] = OSError

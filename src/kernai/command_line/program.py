@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from kernai._util.api import closest
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, described
+from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, Terminated, described
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
 from kernai.interrupts import INTERRUPTS
 
@@ -66,14 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return output.PIPE_CLOSED
     except KeyboardInterrupt as error:
         return _report(error, CommandError("interrupted", status=output.INTERRUPTED), debug=debug)
-    except _Terminated as error:
+    except Terminated as error:
         return _report(error, CommandError("terminated", status=output.TERMINATED), debug=debug)
     except Exception as error:  # noqa: BLE001 - the user gets one line for any exception
         return _report(error, _explained(error), debug=debug)
-
-
-class _Terminated(BaseException):
-    """Raised for SIGTERM, as `KeyboardInterrupt` is for Ctrl-C."""
 
 
 @contextmanager
@@ -84,7 +80,7 @@ def _sigterm_raises() -> Iterator[None]:
         return
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        INTERRUPTS.arrived(number, frame, _Terminated())
+        INTERRUPTS.arrived(number, frame, Terminated())
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, described
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated, described
 from kernai.command_line.program import Command
 from kernai.errors import KernaiError
 from kernai.registry.skill_definition import Skill
@@ -62,7 +62,7 @@ class FoundSkills:
         try:
             with output.stdout_is_stderr():  # what the file prints does not belong in the listing
                 [loaded] = load_files([path])
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             raise
         except BaseException as error:  # noqa: BLE001 - the file may raise anything
             cause = error.__cause__ if isinstance(error, KernaiError) else None

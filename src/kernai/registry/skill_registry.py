@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from kernai._util.api import likely
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import KernaiError, error_text
+from kernai.interrupts import calls_out
 from kernai.registry.registry import Registry, RegistryState, process_wide
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 
@@ -322,6 +323,7 @@ def forget(files: list[SkillFile]) -> None:
         sys.modules.pop(one.module, None)
 
 
+@calls_out
 def _load(path: str) -> SkillFile:
     stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])  # noqa: PTH119, PTH122 - text in, text out
     name = f"_kernai_skill_file_{next(_numbers)}_{stem}"  # never used twice: an old module may still be running
