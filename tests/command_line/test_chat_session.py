@@ -59,6 +59,8 @@ def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("what, lines, answers", [
     ("in_flight", ["perhaps", " Skip ", "", "retry"], ["skip", "retry"]),
     ("approvals", ["", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
+    ("approvals", ["yes", "n"], [Decision(True, by="ann"), Decision(False, by="ann")]),
+    ("approvals", ["y", " No "], [Decision(True, by="ann"), Decision(False, by="ann")]),
 ])
 def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     what: Any, lines: list[str], answers: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
