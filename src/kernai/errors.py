@@ -86,10 +86,11 @@ class RunStoppedError(KernaiError):
 class LimitReachedError(RunStoppedError):
     """The run reached a limit. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
 
-    Raise the limit, or continue with the messages in `result.messages`.
+    Raise the limit, or continue with the messages in `result.messages`. `ValueError` for an unknown reason.
     """
 
     def __init__(self, message: str, reason: str = "error") -> None:
+        _check_reason(reason)
         super().__init__(message)
         self.reason = reason
 
@@ -222,6 +223,11 @@ STOP_REASONS = (
 )
 
 
+def _check_reason(reason: str, also: str = "") -> None:
+    if reason not in STOP_REASONS:
+        raise ValueError(f"reason must be {also}one of {', '.join(STOP_REASONS)}, got {reason!r}")
+
+
 class Stop(Control):
     """Raised by a skill, a protocol's handler, instructions or a middleware to end the run in which it is raised.
 
@@ -237,8 +243,8 @@ class Stop(Control):
         if reason == "final":
             if not isinstance(message, str) or not message:
                 raise ValueError(f"Stop('final', text) needs the answer as text, got {message!r}")
-        elif reason not in STOP_REASONS:
-            raise ValueError(f"reason must be 'final' or one of {', '.join(STOP_REASONS)}, got {reason!r}")
+        else:
+            _check_reason(reason, "'final' or ")
         # pass both to `args`, so that the exception can be copied
         super().__init__(reason, message)
         self.reason = str(reason)

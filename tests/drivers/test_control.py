@@ -145,11 +145,14 @@ def test_stop_and_pause_are_not_caught_by_except_exception() -> None:
     assert not issubclass(Control, Exception)
 
 
-def test_a_stop_names_a_reason_that_exists() -> None:
+def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:
     assert {*STOP_REASONS} == {*StopReason} - {"final"}
     for reason in ("", "guard", None):
         with pytest.raises(ValueError, match=r"reason must be 'final' or one of max_steps, .*guardrail"):
             Stop(reason, "why")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"reason must be one of max_steps, .*guardrail"):
+            LimitReachedError("why", reason)  # type: ignore[arg-type]
+    assert Stop("guardrail", 5).message == "5"  # type: ignore[arg-type]
     assert str(Stop(StopReason.LOOP)) == "the run was stopped: loop"
 
 

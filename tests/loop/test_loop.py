@@ -462,6 +462,14 @@ def test_one_error_that_ends_two_runs_does_not_mix_them_up() -> None:
         assert done.error.result is done
         assert (done.error.status, str(done.error)) == (500, str(error))
         assert [message.text for message in done.messages] == [text]
+    limit = kernai.LimitReachedError("enough", "timeout")
+
+    def instructions() -> str:
+        raise limit
+
+    one, two = (kernai.execute(Agent(instructions=instructions, provider=MockProvider("x")), text) for text in ("one", "two"))
+    assert [done.error is not None and done.error.result is done for done in (one, two)] == [True, True]
+    assert [(done.stop_reason, str(done.error)) for done in (one, two)] == [("timeout", "enough")] * 2
 
 
 # -------------------------------------------------------------------------------------- stopping and breaking

@@ -35,7 +35,6 @@ from kernai.errors import (
     ProviderError,
     RunCancelledError,
     Stop,
-    copied,
     error_text,
 )
 from kernai.events import (
@@ -448,8 +447,7 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
 
 def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
-        # the error that ends a run gets the run's result; copy one that already ended another run
-        return error if error.result is None else copied(error)
+        return error
     if run.gate.is_on_record():
         return ProviderError(error_text(error))  # the recorded text already names the provider
     return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
