@@ -516,9 +516,8 @@ def test_a_sub_run_takes_its_own_provider_and_model_and_else_the_callers(way: Wa
     ]
 
 
-def _friends(one_steps: int = 10) -> tuple[Agent, list[Skill]]:
-    """Two agents, each of which is a skill of the other, and whose model always calls the other first."""
-    skills: list[Skill] = []
+def _friend(max_steps: int = 10) -> Agent:
+    """One of two agents, each of which is a skill of the other, and whose model always calls the other first."""
 
     def answer(who: str, messages: Sequence[Message]) -> str:
         if len(messages) > 2:
@@ -526,21 +525,17 @@ def _friends(one_steps: int = 10) -> tuple[Agent, list[Skill]]:
             return final(f"{who} heard: {heard if len(heard) < 2_000 else 'much'}")
         return command("two" if who == "one" else "one", "over to you")
 
-    names = ("one", "two")
-    # an agent's skills are fixed when it is made, so the two find each other through the registry
-    agents = [agent_of(name, answer, skills=["one", "two"], max_steps=one_steps) for name in names]
-    for name, agent in zip(names, agents, strict=True):
-        skills.append(agent.as_skill(name, "a friend"))
-        kernai.skills.register(skills[-1])
-    return agents[0], skills
+    one, two = (agent_of(name, answer, skills=["one", "two"], max_steps=max_steps) for name in ("one", "two"))
+    for name, agent in (("one", one), ("two", two)):
+        kernai.skills.register(agent.as_skill(name, "a friend"))
+    return one
 
 
 @WAYS
 @pytest.mark.parametrize("depth, limits", [(8, None), (0, Limits(max_depth=0)), (3, Limits(max_depth=3))])
 def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way, depth: int, limits: Limits | None) -> None:
-    one, _ = _friends()
     recorder = Recorder()
-    result = way(one, recorder=recorder, limits=limits)
+    result = way(_friend(), recorder=recorder, limits=limits)
     assert result.ok
     assert f"max_depth={depth}" in str(result.text)
     assert max(event.depth for event in recorder.entries) == depth + 1  # the refused one records its end, too
@@ -553,9 +548,8 @@ def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way,
 @pytest.mark.slow
 @WAYS
 def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: Way) -> None:
-    one, _ = _friends(3)
     recorder = Recorder()
-    result = way(one, recorder=recorder, limits=Limits(max_depth=100_000, max_calls=100_000))
+    result = way(_friend(3), recorder=recorder, limits=Limits(max_depth=100_000, max_calls=100_000))
     assert recorder.entries[-1].type == "result"
     assert recorder.entries[-1].scope == ""
     assert result.stop_reason in ("final", "error", "max_steps")

@@ -12,19 +12,7 @@ import annotated_types
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    MaxStepsReachedError,
-    Media,
-    MemoryStore,
-    MockProvider,
-    Recorder,
-    Skill,
-    StopReason,
-    Task,
-    execute_plan,
-)
+from kernai import Agent, Context, Media, MemoryStore, MockProvider, Recorder, Skill, StopReason, Task, execute_plan
 from kernai.agents import agent as agent_module
 from kernai.agents.agent import OPTIONS
 from kernai.errors import LimitReachedError, ReplayDivergenceError
@@ -111,7 +99,7 @@ def test_after_so_many_wrong_answers_the_run_stops_with_output(retries: int) -> 
 
 
 def test_max_steps_is_a_ceiling_for_mending_too() -> None:
-    with pytest.raises(MaxStepsReachedError):
+    with pytest.raises(kernai.MaxStepsReachedError):
         kernai.run(agent_of(int, final("no"), max_steps=2), "?")
 
 

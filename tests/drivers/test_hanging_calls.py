@@ -9,20 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Limits,
-    Message,
-    MockProvider,
-    Model,
-    Recorder,
-    Skill,
-    SkillContext,
-    aexecute,
-    execute,
-    skill,
-    stream,
-)
+import kernai
+from kernai import Agent, Limits, MockProvider, Model, Recorder, Skill, SkillContext, aexecute, execute, skill, stream
 from tests.loop.loop_cases import command, plan, task
 from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
@@ -70,7 +58,7 @@ def agents(hang: Hang) -> dict[str, Agent]:
     helper = [inner.as_skill("helper", "Helps.")]
     nested = MockProvider(command("helper", "x") * 2, "<final>done</final>")
 
-    def asks_the_task(messages: Sequence[Message], _: Model) -> str:
+    def asks_the_task(messages: Sequence[kernai.Message], _: Model) -> str:
         return plan(task("a", "x"), strategy="parallel") if messages[-1].text == "go" else hang()
 
     return {

@@ -15,19 +15,7 @@ from weakref import WeakSet
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    CompositeSink,
-    Context,
-    Credential,
-    MemorySink,
-    MemoryStore,
-    MockProvider,
-    Protocol,
-    Recorder,
-    Skill,
-    SkillContext,
-)
+from kernai import Agent, Context, MemorySink, MemoryStore, MockProvider, Protocol, Recorder, Skill, SkillContext
 from kernai.loop.effects import CallModel, Sleep
 from kernai.middleware import Hooks
 from tests.ways import PATIENCE
@@ -84,7 +72,7 @@ def with_context(key: Key) -> dict[str, Any]:
         return ctx.credential("key")
 
     kernai.configure(credential_resolver=Resolver())
-    return {"skills": [Skill("work", execute=work, credentials={"key": Credential()})]}
+    return {"skills": [Skill("work", execute=work, credentials={"key": kernai.Credential()})]}
 
 
 def instructions(key: Key) -> dict[str, Any]:
@@ -172,7 +160,7 @@ PLACES: dict[str, tuple[Callable[[Key], dict[str, Any]], Callable[[Key], dict[st
     "on_event": (plain, lambda key: {"on_event": key}),
     "on_task_complete": (plain, lambda key: {"on_task_complete": lambda **_: key()}),
     "a sink": (plain, lambda key: {"recorder": Recorder(pressing(key, MemorySink, "record"))}),
-    "one of several sinks": (plain, lambda key: {"recorder": Recorder(CompositeSink(pressing(key, MemorySink, "record"), MemorySink()))}),
+    "one of several sinks": (plain, lambda key: {"recorder": Recorder(kernai.CompositeSink(pressing(key, MemorySink, "record"), MemorySink()))}),
     "a recorder": (plain, lambda key: {"recorder": pressing(key, Recorder, "record")}),
     "Context.child": (plain, lambda key: {"context": pressing(key, Context, "child")}),
     "a store": (plain, lambda key: {"store": pressing(key, MemoryStore, "append")}),

@@ -7,15 +7,7 @@ from typing import Any, Literal
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    LlmResponse,
-    MemoryStore,
-    MockProvider,
-    ProviderError,
-    Recorder,
-    skill,
-)
+from kernai import Agent, LlmResponse, MemoryStore, MockProvider, ProviderError, Recorder, skill
 from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.values.llm_response import CUT
 from tests.loop.loop_cases import command, echo

@@ -39,12 +39,12 @@ def test_skills_of_an_agent_without_any_says_so() -> None:
 
 
 def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
-    kernai.protocols.register("p", lambda *_: "", documentation="Ask é <b>.")
+    kernai.protocols.register("p", lambda *_: "", documentation="Ask é <block>.")
     kernai.protocols.register("q", lambda *_: "")
     own = Protocol("own", lambda *_: "", "Mine.")
-    assert "Ask é <b>." in ask("/protocols")
+    assert "Ask é <block>." in ask("/protocols")
     assert json.loads(ask("/protocols")) == [
-        {"name": "p", "documentation": "Ask é <b>."},
+        {"name": "p", "documentation": "Ask é <block>."},
         {"name": "q", "documentation": None},
     ]
     assert json.loads(ask("/protocols", protocols=["q", own])) == [

@@ -12,19 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Limits,
-    Message,
-    MockProvider,
-    Recorder,
-    Skill,
-    SkillContext,
-    StoreNeededError,
-    execute,
-    skill,
-)
+from kernai import Agent, Limits, Message, MockProvider, Recorder, Skill, SkillContext, StoreNeededError, execute, skill
 from kernai.errors import Stop
 from kernai.loop import kernel
 from kernai.loop.calls import plain_call
@@ -64,7 +52,7 @@ def nested(items: list[str], mode: str = "x") -> str:
 
 
 @skill(register=False)
-def informed(text: str, ctx: SkillContext[Context]) -> str:
+def informed(text: str, ctx: SkillContext[kernai.Context]) -> str:
     """Use the context."""
     ctx.emit({"seen": [text]})
     return text

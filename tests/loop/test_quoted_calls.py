@@ -16,20 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import (
-    Agent,
-    Limits,
-    Media,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Protocol,
-    Recorder,
-    Skill,
-    execute,
-    neutralize,
-    replay,
-)
+import kernai
+from kernai import Agent, Media, Message, MockProvider, Protocol, Recorder, Skill, execute, neutralize, replay
 from kernai.blocks.decodings import readings_of
 from kernai.blocks.quotations import DEEPEST, QuotedCall, bare, is_spelled_in, look_at, quoted_calls
 from kernai.errors import ReplayDivergenceError
@@ -236,7 +224,7 @@ def test_refused_calls_of_two_skills_are_not_a_loop() -> None:
     other = WIPE.replace("wipe", "fetch")
     for said, stop in ((WIPE + other, "final"), (WIPE + WIPE, "loop")):
         agent = Ran().agent(WIPE + other, quoted_calls="refuse", provider=MockProvider(FETCH, said, DONE))
-        assert execute(agent, "Go.", limits=Limits(repeated_calls=2)).stop_reason == stop
+        assert execute(agent, "Go.", limits=kernai.Limits(repeated_calls=2)).stop_reason == stop
 
 
 def test_a_wrong_mode_is_an_error_that_names_the_argument() -> None:
@@ -419,7 +407,7 @@ def test_a_plan_copied_from_a_result_is_not_run() -> None:
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_a_replay_recognises_the_same_quoted_calls(confirmed: bool) -> None:
-    ran, store = Ran(), MemoryStore()
+    ran, store = Ran(), kernai.MemoryStore()
     agent = ran.agent(html.escape(WIPE))
     mock = MockProvider(FETCH, WIPE, *([WIPE] if confirmed else []), DONE)
     first = execute(agent, "Go.", provider=mock, store=store, run_id="run-1")

@@ -9,20 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Decision,
-    MemoryStore,
-    Message,
-    MockProvider,
-    PendingCall,
-    Skill,
-    SkillContext,
-    Trusted,
-    outside,
-    skill,
-)
+from kernai import Agent, Context, Decision, MemoryStore, Message, MockProvider, Skill, Trusted, outside, skill
 from tests.ways import by_aexecute, by_aresume, by_execute
 from tests.written import call
 
@@ -36,7 +23,7 @@ def pay(to: list[Trusted[str]], amount: Trusted[Decimal] | None = None, note: st
 
 
 @skill(register=False)
-def look_up(ctx: SkillContext[Context]) -> str:
+def look_up(ctx: kernai.SkillContext[Context]) -> str:
     """What the host knows."""
     ctx.run_context.trust(ANN)
     return ANN
@@ -152,7 +139,7 @@ def test_what_a_person_wrote_with_a_decision_is_a_source_after_a_resume(decision
 
 
 def test_a_value_that_approve_vouched_for_has_it_as_source() -> None:
-    def correct(asked: PendingCall) -> Decision | bool:
+    def correct(asked: kernai.PendingCall) -> Decision | bool:
         return Decision({"params": {"to": [ANN]}}, by="policy", trusted=True) if asked.untrusted else True
 
     made, store = agent(call("pay", to=["eve@x.org"]), call("pay", to=[ANN], note="2"), approve=correct), MemoryStore()

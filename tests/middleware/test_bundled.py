@@ -454,6 +454,7 @@ wrong: Any = "text"
         (lambda: timeout(float("nan")), "seconds must be a number above 0"),
         (lambda: timeout(10**400), "seconds must be a number above 0"),
         (lambda: timeout(wrong), "seconds must be a number above 0"),
+        (lambda: agent_with(Script(FINAL), compact(1), retry(1), timeout), r"timeout makes a middleware: write timeout\(\.\.\.\)"),
         (lambda: compact(0), "max_tokens must be an int of at least 1"),
         (lambda: compact(wrong), "max_tokens must be an int of at least 1"),
         (lambda: redact(5), "pattern must be a text or a compiled pattern, got int"),  # type: ignore[arg-type]
@@ -464,16 +465,6 @@ wrong: Any = "text"
 def test_a_wrong_argument_of_a_bundled_middleware_is_an_error_at_once(make: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         make()
-
-
-@pytest.mark.parametrize("made", [lambda: compact(1), lambda: retry(1)])
-def test_the_smallest_valid_argument_is_accepted(made: Any) -> None:
-    assert ByHand(agent_with(Script(FINAL), made())).run("go").text == "done"
-
-
-def test_a_bundled_middleware_that_was_not_called_is_an_error_with_the_fix() -> None:
-    with pytest.raises(TypeError, match=r"timeout makes a middleware: write timeout\(\.\.\.\)"):
-        agent_with(Script(FINAL), timeout)
 
 
 # ---------------------------------------------------------------------------------------------- compact with a summary

@@ -69,16 +69,6 @@ def agent_with(*middleware: Any, provider: Any = None, **options: Any) -> Agent:
 
 
 @WAYS
-def test_the_first_middleware_of_the_list_is_the_outermost(way: Way) -> None:
-    notes: list[Any] = []
-    assert way(agent_with(noting(notes, "a"), noting(notes, "b"))).text == "done"
-    assert [(name, where) for name, where, _, call_id in notes if call_id == "0.0"] == [
-        ("a", "in"), ("b", "in"), ("b", "out"), ("a", "out"),
-    ]  # fmt: skip
-    assert {(kind, call_id) for _, _, kind, call_id in notes} == {("CallModel", "0"), ("CallSkill", "0.0"), ("CallModel", "1")}
-
-
-@WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
 def test_a_middleware_sees_the_calls_of_every_scope(way: Way, parallel: bool) -> None:
     helper = Agent(instructions="h", skills=[echo], provider=MockProvider(command("echo", "in"), FINAL))
@@ -206,18 +196,6 @@ def test_a_pause_raised_by_a_middleware_needs_a_store_like_a_calls(way: Way, par
     with pytest.raises(KernaiError, match=r"paused \(over 100 €\), and a pause needs a store"):
         way(agent_with(for_skills(ask), provider=calls, parallel_skills=parallel), recorder=recorder)
     assert types(recorder)[-1] == "result"
-
-
-@WAYS
-def test_a_middleware_may_sleep(way: Way) -> None:
-    def wait(effect: CallSkill) -> Flow:
-        assert (yield Sleep(0)) is None
-        assert (yield Sleep(0.001, effect.scope, effect.call_id)) is None
-        return (yield effect)
-
-    notes: list[Any] = []
-    assert way(agent_with(for_skills(wait), noting(notes, "inner"))).text == "done"
-    assert {kind for _, _, kind, _ in notes} == {"CallModel", "CallSkill"}
 
 
 async def test_while_a_run_sleeps_the_event_loop_does_other_work() -> None:

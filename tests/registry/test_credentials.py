@@ -8,17 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from kernai import (
-    Credential,
-    CredentialMissingError,
-    KernaiError,
-    MappingResolver,
-    Setting,
-    Skill,
-    SkillContext,
-    configure,
-    reset,
-)
+import kernai
+from kernai import Credential, CredentialMissingError, KernaiError, MappingResolver, Setting, Skill, SkillContext, reset
 from kernai.registry.configuration import EnvironmentResolver, environment_name
 
 SECRET = "hunter2-secret"
@@ -77,7 +68,7 @@ def test_a_rotated_value_is_seen_at_the_next_read(monkeypatch: pytest.MonkeyPatc
 
 def test_the_configured_resolvers_are_used_if_none_was_given() -> None:
     ctx = context()  # created first, because the resolvers are looked up when a key is read
-    configure(credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
+    kernai.configure(credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
               setting_resolver=MappingResolver({"find it": {"timeout": "7"}}))
     assert ctx.credential("api_key") == SECRET
     assert ctx.setting("timeout") == 7

@@ -148,15 +148,6 @@ def test_a_block_whose_type_is_no_protocol_is_not_a_call() -> None:
     assert recorder.for_event("informational_only")[0].data == {"kinds": ["unheard"]}
 
 
-def test_protocols_are_listed_as_json_with_name_and_documentation() -> None:
-    protocols.register("tickets", answer, documentation="How to ask: <block>.")
-    provider = MockProvider('<block type="command" name="/protocols"/>', "<final>done</final>")
-    recorder = Recorder()
-    execute(Agent(instructions="", provider=provider), "x", recorder=recorder)
-    listed = json.loads(recorder.for_event("builtin_result")[0].data["result"])
-    assert listed == [{"name": "tickets", "documentation": "How to ask: <block>."}]
-
-
 def test_the_decorator_registers_a_function_by_its_name_and_docstring_and_returns_it() -> None:
     @protocol
     def ticketing(block: Block, ctx: SkillContext[Any]) -> str:

@@ -12,16 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import (
-    KernaiError,
-    LimitReachedError,
-    Media,
-    Message,
-    Result,
-    RunStoppedError,
-    StopReason,
-    Usage,
-)
+from kernai import KernaiError, LimitReachedError, Media, Message, Result, RunStoppedError, StopReason, Usage
 
 PICTURE = Media.from_bytes(b"hidden", mime_type="image/png")
 DONE = Result("done", StopReason.FINAL, 1, Usage(1, 2, 3, 0.5, 1), (Message("user", ["Go.", PICTURE]),), "run-1")
