@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 try:
-    from mcp import Client as _Client  # since version 2
+    from mcp import Client as _Client  # noqa: F401 - exists since version 2
 except ImportError as error:
     raise ImportError(
         'kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"', name="mcp"
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from kernai.mcp.serving import serve
 
 __all__ = ["Adapter", "McpClosedError", "McpConfigError", "McpError", "load", "serve", "setup", "shutdown"]
-
-del _Client
-
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name in this package
 

@@ -277,11 +277,10 @@ def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerCon
 
 
 def _names(argument: str, given: Iterable[str]) -> list[str]:
-    if isinstance(given, str):
-        raise TypeError(f"{argument} must be a list of names: write {argument}=[{given!r}]")
-    names = list(given) if isinstance(given, Iterable) else [given]
-    if not isinstance(given, Iterable) or not all(isinstance(one, str) for one in names):
-        raise TypeError(f"{argument} must be a list of names, got {given!r}")
+    names: list[Any] = [None] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not all(isinstance(one, str) for one in names):
+        hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else f", got {given!r}"
+        raise TypeError(f"{argument} must be a list of names{hint}")
     return names
 
 

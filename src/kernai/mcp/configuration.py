@@ -95,8 +95,7 @@ def read_servers(mapping: Mapping[str, Any], given: Collection[str] = ()) -> dic
             foreign = layout == "mcpServers"
             if not (foreign and isinstance(entry, Mapping) and entry.get("disabled") is True):
                 servers[name] = _server(name, entry, foreign=foreign, given=name in given)
-    missing = {name: _server(name, None, foreign=False, given=True) for name in given if name not in servers}
-    return servers | missing
+    return servers | {name: _server(name, None, foreign=False, given=True) for name in given if name not in servers}
 
 
 class _FaultError(Exception):

@@ -10,7 +10,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -169,8 +168,8 @@ class Server:
             self._stop = lambda: loop.is_closed() or loop.call_soon_threadsafe(stop.set)
             if self._stopped:  # before this thread came here
                 stop.set()
-            ready = partial(on_ready, url)
-            await tools.until_end(serve_http(tools.app, self._address, listener, stop, ready, tools.calls.cancel))
+            on_ready(url)  # clients can connect already: the socket is listening
+            await tools.until_end(serve_http(tools.app, self._address, listener, stop, tools.calls.cancel))
 
         with listener:
             run_to_end(main)

@@ -336,7 +336,6 @@ async def serve_http(
     address: Address,
     listener: socket.socket,
     stop: asyncio.Event,
-    on_ready: Callable[[], object],
     cancel_calls: Callable[[], object],
 ) -> None:
     """Serves on a listening socket until `stop` is set; then cancels the running calls."""
@@ -356,7 +355,6 @@ async def serve_http(
         inner, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(GRACE),
     ))
-    on_ready()  # clients can connect already: the socket is listening
     # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
     async with app.session_manager.run():
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
