@@ -80,26 +80,13 @@ def hang(arguments: dict[str, Any]) -> Any:
     if "started" in arguments:
         Path(arguments["started"]).touch()
     if "prints" in arguments:
-        print(arguments["prints"], flush=True)
+        print(arguments["prints"].replace("ID", json.dumps(arguments["id"])), flush=True)
     return None
 
 
 def log(arguments: dict[str, Any]) -> Any:
     send({"method": "notifications/message", "params": {"level": "warning", "logger": "raw", "data": arguments["data"]}})
     return text("logged")
-
-
-def nested(arguments: dict[str, Any]) -> Any:
-    """Answers with data of that many levels, which `json` could not write."""
-    levels = int(arguments["levels"])
-    result = '"result": {"content": [], "_meta": {"id": 5, "x": ' + "[" * levels + "]" * levels + "}}"
-    around = f'{{"jsonrpc": "2.0", "id": {arguments["id"]}, {result}}}'
-    if arguments["order"] == "id last":
-        around = f'{{{result}, "jsonrpc": "2.0", "id": {arguments["id"]}}}'
-    with _written:
-        sys.stdout.write(around + "\n")
-        sys.stdout.flush()
-    return None
 
 
 def list_changed(_: dict[str, Any]) -> Any:
@@ -117,7 +104,7 @@ def spawn(_: dict[str, Any]) -> Any:
 
 
 TOOLS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    one.__name__: one for one in (echo, say, pid, environment, die, hang, log, nested, list_changed, spawn)
+    one.__name__: one for one in (echo, say, pid, environment, die, hang, log, list_changed, spawn)
 }
 #: asks the client for something and answers with its answer
 ASKS = {

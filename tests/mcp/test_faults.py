@@ -80,7 +80,7 @@ def test_a_hung_call_ends_at_its_timeout_and_the_server_still_works() -> None:
         assert call(adapter, "pid").text == process
 
 
-def test_an_unreadable_answer_is_reported_without_a_warning_for_repeatable_calls() -> None:
+def test_half_an_answer_is_reported_without_a_warning_for_repeatable_calls() -> None:
     with raw_adapter(timeout=1) as adapter:
         answer = call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "id": 3, "result": "cut in the midd')
     assert answer.error is not None
@@ -436,15 +436,19 @@ def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(
 
 
 def nested(levels: int) -> str:
-    return '{"content": [{"type": "text", "text": "flat"}], "_meta": {"x": ' + "[" * levels + "]" * levels + "}}"
+    return '{"content": [{"type": "text", "text": "flat"}], "_meta": {"id": 5, "x": ' + "[" * levels + "]" * levels + "}}"
 
 
-@pytest.mark.parametrize("order", ["id first", "id last"])
-@pytest.mark.parametrize("levels", [400, 100_000])
-def test_an_answer_that_nests_too_deeply_is_an_error_at_once(levels: int, order: str) -> None:
+@pytest.mark.parametrize("answer, reason", [
+    *((f'{{"jsonrpc": "2.0", "id": ID, "result": {nested(levels)}}}', "nests too deeply") for levels in (400, 100_000)),
+    (f'{{"result": {nested(400)}, "jsonrpc": "2.0", "id": ID}}', "nests too deeply"),
+    ('{"jsonrpc": "2.0", "id": ID, "result": null}', "does not follow the protocol"),
+    ('{"jsonrpc": "2.0", "id": ID, "error": {"code": "E_FAIL", "message": "no disk"}}', "does not follow the protocol"),
+], ids=["deep", "very deep", "its id at the end", "null", "an error without a number"])
+def test_an_unreadable_answer_is_an_error_at_once(answer: str, reason: str) -> None:
     with raw_adapter(timeout=600) as adapter:
-        answer = call(adapter, "nested", levels=levels, order=order)
-        assert str(answer.error).startswith("server 'raw' failed at tools/call of 'nested': its answer cannot be read: it nests too deeply")
+        error = str(call(adapter, "hang", prints=answer).error)
+        assert error == f"server 'raw' failed at tools/call of 'hang': its answer cannot be read: it {reason}"
         assert call(adapter, "echo", text="it serves on").text == "it serves on"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -116,8 +117,10 @@ class _Watched:
         if not isinstance(item, Exception):
             return item
         text = type(item).__name__
-        with suppress(Exception):  # pydantic's errors have the refused input
-            text = str(item.errors()[0]["input"])  # type: ignore[attr-defined]  # suppressed if there is none
+        with suppress(Exception):  # pydantic's errors have the refused input, or what was missed in it
+            inputs = [one["input"] for one in item.errors()]  # type: ignore[attr-defined]  # suppressed if there is none
+            message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
+            text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         self._health.noise = self._health.noise or self._health.redactor.text(text)[:NOISE_CHARACTERS]
         answered = _answered_id(text)
         if answered is None:
