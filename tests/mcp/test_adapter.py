@@ -24,7 +24,6 @@ import kernai
 from kernai import Agent, MockProvider, skill
 from kernai.mcp import Adapter, McpConfigError, session, setup
 from kernai.mcp.serving import Server
-from kernai.testing.contracts import at_once
 from tests.mcp.support import RAW_SERVER, answering, ask, call, raw
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -244,22 +243,6 @@ def test_a_request_from_the_adapters_own_thread_is_an_error_instead_of_a_deadloc
     with adapter:
         call(adapter, "elicit")
     assert "would wait for itself" in str(errors[0])
-
-
-def test_requests_from_many_threads_open_a_server_once() -> None:
-    made: list[int] = []
-
-    def server() -> MCPServer:
-        made.append(1)
-        return counter()
-
-    with setup({}, {"counter": server}, register=False) as adapter:
-
-        def work(_: int) -> None:
-            assert call(adapter, "count", to=0).text == "counted to 0"
-
-        assert at_once(work, 8) == []
-    assert made == [1]
 
 
 async def test_a_request_does_not_block_the_event_loop_of_an_asynchronous_run() -> None:

@@ -226,20 +226,6 @@ def test_server_everything_works_over_every_transport(over_each_transport: Adapt
     assert prompt.text == "[user]\nWhat's weather in Rome?"
 
 
-def test_the_filesystem_server_gets_its_folders_from_the_configured_roots(node_servers: NodeServers, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    rooted = tmp_path / "rooted"
-    for folder in (elsewhere, rooted):
-        folder.mkdir()
-        Path(folder, "notes.txt").write_text(folder.name)
-    with adapter_of(files={**node_servers.command("filesystem", str(elsewhere)), "roots": [str(rooted)]}) as adapter:
-        folders = call(adapter, "list_allowed_directories").text
-        assert str(rooted) in folders or str(elsewhere) in folders
-        while str(rooted) not in folders:  # the server asks for the roots some time after it has started
-            folders = call(adapter, "list_allowed_directories").text
-        assert call(adapter, "read_text_file", path=str(rooted / "notes.txt")).text == "rooted"
-
-
 def test_the_time_server_is_used_in_the_revision_of_2026(time_server: dict[str, Any]) -> None:
     with adapter_of(time=time_server) as adapter:
         converted = call(

@@ -14,10 +14,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
 from kernai import KernaiError, Skill
@@ -91,15 +89,6 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
     assert [one["result"].get("content") for one in got[:2]] == [None, [{"type": "text", "text": "shouted"}]]
     assert len(got) == 3
     assert "descriptor: hello" in capfd.readouterr().err
-
-
-async def test_a_client_with_the_token_is_served(served: Any) -> None:
-    with Server(served.SKILLS, port=0, token=TOKEN) as server:
-        async with (
-            httpx2.AsyncClient(headers=dict([bearer(TOKEN)])) as carrier,
-            Client(streamable_http_client(server.url, http_client=carrier)) as client,
-        ):
-            assert not (await client.call_tool("add", {"a": 1})).is_error
 
 
 WRONG_TOKENS: list[list[tuple[str, str]]] = [

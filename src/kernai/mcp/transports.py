@@ -238,12 +238,8 @@ async def _sse(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any)
     begun = False
     try:
         async with sse_client(
-            config.url,
-            dict(config.headers),
-            timeout=config.timeout,
-            sse_read_timeout=_NEVER,
-            httpx_client_factory=make_client,
-            auth=auth,
+            config.url, dict(config.headers), timeout=config.timeout, sse_read_timeout=_NEVER,
+            httpx_client_factory=make_client, auth=auth,
         ) as streams:
             begun = True
             yield streams
