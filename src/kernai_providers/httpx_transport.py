@@ -108,7 +108,7 @@ class HttpxTransport:
                 if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
                     await deadline.dialed.aclose()
                 if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
-                    raise not_connected(error, route, connect) from (cause_of(error) if route.proxy is None else None)
+                    raise not_connected(error, route, connect) from cause_of(error)
                 if not isinstance(error, (OSError, httpx.HTTPError)):
                     raise
                 failed = broken(error, call.peer, deadline)

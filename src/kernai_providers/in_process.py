@@ -176,8 +176,10 @@ class LlamaTransport:
     """
 
     def __init__(
-        self, path: str, *, context: int = 8192, threads: int | None = None, chat_template: str | None = None
+        self, path: str | os.PathLike[str], *, context: int = 8192, threads: int | None = None,
+        chat_template: str | None = None,
     ) -> None:
+        path = os.fspath(path)
         if importlib.util.find_spec("xllamacpp") is None:
             raise MissingModelError(f"a model in this process needs xllamacpp: {INSTALL}")
         if not os.path.isfile(path):  # noqa: PTH113 - a path as the caller gives it

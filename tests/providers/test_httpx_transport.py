@@ -250,12 +250,16 @@ def test_a_socks_proxy_that_does_not_serve_is_a_failed_connection(
     pytest.importorskip("socksio", reason="SOCKS needs pip install httpx[socks]")
     with Socks(9, "s3cret", greeting) as proxy:
         monkeypatch.setenv("http_proxy", f"socks5://me:s3cret@127.0.0.1:{proxy.port}")
-        transport = HttpxTransport()
+        transport, before = HttpxTransport(), set(threading.enumerate())
         client = LoopClient(transport) if kind == "httpx-async" else transport
         with pytest.raises(TransportError, match=rf"no connection to vendor\.test:80 through the proxy .*{says}") as caught:
             read(client, Request("GET", "http://vendor.test/v1", timeouts=Timeouts(0.2, 15.0)))
         assert (caught.value.kind, "s3cret" in shown_by(caught.value)) == ("connect", False)
         client.close()
+        for thread in set(threading.enumerate()) - before:
+            if thread.name == "kernai-httpx":
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
 
 
 @pytest.mark.usefixtures("no_proxies")

@@ -72,7 +72,10 @@ def test_a_model_file_is_run_through_the_library(model_file: str, monkeypatch: p
     for _ in range(2):
         result = execute(agent, "Six times seven?")
         assert (result.text, result.usage.prompt_tokens, result.usage.completion_tokens) == ("42", 7, 3)
-    (params,) = library.loaded
+    provider.transport = LlamaTransport(Path(model_file), context=512, threads=1)
+    assert execute(agent, "Six times seven?").text == "42"
+    params, again = library.loaded
+    assert again == params
     assert (params.model.path, params.n_ctx, params.cpuparams.n_threads) == (model_file, 512, 1)
     assert asked[0]["grammar"] == agent.grammar()
     assert json.dumps(asked[0])
