@@ -217,9 +217,7 @@ class HttpxResponse:
 
     async def read(self) -> bytes:
         """Returns the next bytes of the body, still encoded, or none at its end."""
-        if self._ended:
-            return b""
-        if self._closed:
+        if self._closed and not self._ended:
             raise self._closed_error()
         try:
             with _serving(self.deadline):
@@ -231,8 +229,6 @@ class HttpxResponse:
             # for the parser, an early end is one of many errors
             seen = error if isinstance(error, OSError) else IncompleteRead(b"")
             raise broken(seen, self.peer, self.deadline) from cause_of(error)
-        if self._closed:
-            raise self._closed_error()
         self._ended = not data
         self.deadline.content(len(data))
         return data

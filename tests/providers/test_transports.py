@@ -102,6 +102,7 @@ def test_a_large_body_arrives_to_the_byte(stage: Stage) -> None:
         assert piece
         count, checksum = count + len(piece), zlib.crc32(piece, checksum)
     response.finish()
+    assert list(response) == []
     assert (count, checksum) == (len(block) * 128, zlib.crc32(block * 128))
 
 
@@ -437,6 +438,7 @@ def test_closing_from_elsewhere_wakes_the_reader(wire: Stage, framing: Any, tls:
     reader.join(PATIENCE)
     assert not reader.is_alive()
     assert [type(error) for error in ended] == [TransportError]
+    assert "closed on this side" in str(ended[0])
     assert wire.server.client_closed.wait(PATIENCE)
 
 
