@@ -16,7 +16,7 @@ from kernai import LlmResponse, ProviderError
 from kernai_providers import OpenAIProvider, openai
 from kernai_providers.reader import Reader
 from vendor_wires import WIRES
-from wire_format import Turn, data_of, sse
+from wire_format import Called, Turn, data_of, sse
 
 Outcome = tuple[str, LlmResponse]
 
@@ -415,22 +415,9 @@ def test_content_in_parts_is_text_and_reasoning() -> None:
     assert response.metadata["reasoning"] == "hm!"
 
 
-#: a call of a tool that nobody offered, as each vendor has it, with nothing said and an ordinary end
-TOOL_CALLS: dict[str, list[dict[str, Any]]] = {
-    "openai": [{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]},
-               {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}],
-    "openai-responses": [{"type": "response.output_item.done", "item": {"type": "function_call", "name": "f", "arguments": "{}"}},
-                         {"type": "response.completed", "response": {"output": [{"type": "function_call"}]}}],
-    "anthropic": [{"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "f", "input": {}}},
-                  {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}}, {"type": "message_stop"}],
-    "gemini": [{"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": {}}}]}, "finishReason": "STOP"}]}],
-    "ollama": [{"message": {"content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "done": True, "done_reason": "stop"}],
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_call_of_a_tool_that_nobody_offered_is_the_finish_reason(vendor: str) -> None:
-    said, response = whole(vendor, wire(vendor, TOOL_CALLS[vendor]))
+    said, response = whole(vendor, b"".join(WIRES[vendor].spoken("", [Called("f")])))
     assert (said, response.finish_reason) == ("", "tool")
 
 

@@ -131,13 +131,6 @@ def test_a_refusal_is_recognised_in_any_position(body: list[Any]) -> None:
     assert "I cannot." in str(error)
 
 
-@pytest.mark.parametrize("reason,ours", [("max_messages", "length"), ("steered", "other")])
-def test_reasons_of_an_incomplete_response_are_known(reason: str, ours: str) -> None:
-    body = events(completed(text_part("Half"), how="incomplete", incomplete_details={"reason": reason}))
-    response = answered("openai-responses", body)
-    assert (response.content, response.finish_reason, response.metadata["finish_reason"]) == ("Half", ours, reason)
-
-
 TALK = (Message("system", "Be brief."), user("Hello"), Message("assistant", "Hi."), user("Again"))
 
 
@@ -232,12 +225,6 @@ def gemini(reason: str, text: str = "", **candidate: Any) -> list[bytes]:
     return events({
         "candidates": [{"content": {"parts": parts}, "finishReason": reason, "index": 0, **candidate}], "usageMetadata": usage,
     })  # fmt: skip
-
-
-@pytest.mark.parametrize("reason", ["MODEL_ARMOR", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"])
-def test_more_reasons_of_gemini_are_content_filters(reason: str) -> None:
-    response = answered("gemini", gemini(reason, "Half"))
-    assert (response.finish_reason, response.metadata["finish_reason"]) == ("content_filter", reason)
 
 
 def test_an_answer_to_be_continued_is_cut_off_and_keeps_its_token() -> None:
