@@ -263,7 +263,7 @@ class ResponseFile(io.BufferedReader):
     def __init__(self, sock: WatchedSocket) -> None:
         self._bytes = _Bytes(sock)
         self._sock = sock
-        self._in_head = self._is_first = True
+        self._in_head = True
         self._has_begun = False
         super().__init__(self._bytes)
 
@@ -271,17 +271,14 @@ class ResponseFile(io.BufferedReader):
         line = super().readline(size)
         if not self._in_head:
             return line
-        if self._is_first:
-            while INTERIM.match(line):
-                while self._complete_line(line, size) not in BLANK:
-                    line = super().readline(size)
+        while INTERIM.match(line):  # no header begins so
+            while self._complete_line(line, size) not in BLANK:
                 line = super().readline(size)
-        bare = self._complete_line(line, size).rstrip(b" \t\r\n")
-        self._is_first = False
-        if line in BLANK:
+            line = super().readline(size)
+        if self._complete_line(line, size) in BLANK:
             self._in_head = False
             self._sock.has_head()
-        return bare + b"\r\n" if bare and line.endswith(b"\n") else line
+        return line.rstrip(b" \t\r\n") + b"\r\n" if line.endswith(b"\n") else line
 
     def read(self, size: int | None = -1) -> bytes:
         deadline = self._sock.deadline()
