@@ -46,6 +46,8 @@ class MemoryReply:
     pieces: bytes | Iterable[bytes | BaseException] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.status, int):
+            raise TypeError(f"status must be an int such as 200, got {type(self.status).__name__}")
         if isinstance(self.pieces, str):
             raise TypeError("pieces must be bytes, or an iterable of bytes and exceptions, got str: encode it")
 
@@ -93,7 +95,9 @@ class MemoryTransport:
         if isinstance(answer, BaseException):
             raise answer
         # call the function without the lock: it may wait, or send something itself
-        reply = answer if isinstance(answer, MemoryReply) else answer(request)
+        reply: object = answer if isinstance(answer, MemoryReply) else answer(request)
+        if not isinstance(reply, MemoryReply):
+            raise TypeError(f"the function for replies must return a MemoryReply, got {type(reply).__name__}")
         response = MemoryResponse(reply, call.peer, request.max_bytes, self._forget)
         with self._lock:
             self._open.add(response)
@@ -130,6 +134,8 @@ class MemoryResponse(StreamedResponse):
         for piece in self._pieces:
             if isinstance(piece, BaseException):
                 raise piece
+            if not isinstance(piece, (bytes, bytearray)):
+                raise TypeError(f"pieces must be bytes and exceptions, got {type(piece).__name__}")
             if piece:
                 return piece
         return b""

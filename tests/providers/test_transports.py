@@ -565,3 +565,14 @@ def test_many_threads_lose_no_request() -> None:
 def test_an_invalid_reply_of_a_transport_in_memory_is_an_error_at_once(replies: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"MemoryReply|function"):
         MemoryTransport(*replies)
+
+
+@pytest.mark.parametrize("reply, says", [
+    (lambda: MemoryReply(b"body"), "status must be an int such as 200, got bytes"),  # type: ignore[arg-type]  # the subject
+    (lambda: MemoryReply(pieces="body"), "pieces must be bytes.*got str: encode it"),  # type: ignore[arg-type]  # the subject
+    (lambda: MemoryReply(pieces=[b"one", "two"]), "pieces must be bytes and exceptions, got str"),  # type: ignore[list-item]  # the subject
+    (lambda: b"body", "the function for replies must return a MemoryReply, got bytes"),
+])  # fmt: skip
+def test_a_reply_of_the_wrong_type_is_an_error_that_names_it(reply: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        read(MemoryTransport(lambda request: reply()), REQUEST)
