@@ -45,8 +45,8 @@ class Deadline:
         self.connecting = False
         #: the connection that `HttpxTransport` opened for this request, if it did
         self.dialed: Any = None
-        #: how the request begins on the wire
-        self.method = request.method.encode()
+        #: how httpx begins the request
+        self.method = request.method.upper().encode()
         self._timeouts = request.timeouts
         self._peer = peer
         self._unwanted = request.unwanted

@@ -307,7 +307,7 @@ def test_a_refused_connection_names_host_and_port(wire: Stage) -> None:
 def test_silence_before_the_answer_and_in_its_middle_is_a_timeout(wire: Stage) -> None:
     gate = Gate()
     client = wire.answers(plain(b"").stall(gate), Reply(body=(b"begin", b"end")).hold(gate, at=1))
-    error = failure(lambda: client.send(wire.request(timeouts=Timeouts(read=0.1))))
+    error = failure(lambda: client.send(wire.request(method="post", timeouts=Timeouts(read=0.1))))
     assert (error.kind, error.retryable) == ("timeout", True)
     assert "silent for 0.1 seconds" in str(error)
     response = client.send(wire.request(timeouts=Timeouts(read=0.5)))  # long enough for the first piece to come
