@@ -72,6 +72,7 @@ def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     kernai.execute(Agent(instructions=""), "go", store=store, run_id="r", metadata=tagged, provider=MockProvider("hi"))
     for value in (43, "43"):
         assert [info.run_id for info in store.runs(tags={"order": value})] == ["r"]  # type: ignore[dict-item]  # the point
+    assert (bool(store.runs(status="final")), bool(store.runs(status="blocked"))) == (True, False)
 
 
 def test_the_start_of_a_page_is_given_as_a_run_and_not_as_an_id() -> None:

@@ -295,7 +295,10 @@ def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: A
         Workers(**{"store": store, "agents": {}, **given})
 
 
-def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(store: PostgresStore) -> None:
+def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WATCHED", 0.1)
     own = Workers(store, {"clerk": acting(print)})
     with pytest.raises(KernaiError, match="this worker has no agent 'clark'; it has 'clerk'"):
         own.submit("clark", "go")
@@ -303,6 +306,14 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(s
         own.submit("clerk", "go", tags="urgent")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(KernaiError, match="the store has no run 'r'"):
         own.handle("r").result(0)
+    with pytest.raises(KernaiError, match="the store has no run 'r'"):
+        next(own.handle("r").events())
+    handle = own.submit("clerk", "go")
+    events = handle.events()
+    assert next(events).type == "run_start"
+    store.delete(handle.run_id)
+    with pytest.raises(KernaiError, match="the store has no run"):
+        next(events)
     with pytest.raises(TimeoutError, match="has not ended after 0 s; it is queued"):
         own.submit("clerk", "go").result(0)
 

@@ -301,6 +301,9 @@ class RunPage:
             yield from found
             last = found[-1]
 
+    def __bool__(self) -> bool:
+        return bool(self.page(1))
+
     def page(self, limit: int, after: RunInfo | None = None) -> list[RunInfo]:
         """Returns at most `limit` runs after `after`, the last run of the previous page. Only its `run_id` and
         `updated_at` are used.

@@ -35,7 +35,7 @@ from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
-from kernai.postgres.store import IS_DUE, SELECTED, TASK, PostgresStore, enqueue, head_of
+from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
 from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
@@ -314,12 +314,18 @@ class RunHandle:
         return info
 
     def events(self, from_seq: int = 0) -> Iterator[Event]:
-        """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it."""
-        for entry in self._store.watch(self.run_id, from_seq):
-            yield Event.from_dict(entry)
-            is_end = entry["event"] == ResultRow.type and not entry["scope"]
-            if is_end and entry["data"]["stop_reason"] != StopReason.INTERRUPT:
-                return
+        """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it.
+
+        `KernaiError` if the run does not exist, or is deleted.
+        """
+        while True:
+            self.info()
+            for entry in self._store.watch(self.run_id, from_seq, timeout=WATCHED / 3):
+                from_seq += 1
+                yield Event.from_dict(entry)
+                is_end = entry["event"] == ResultRow.type and not entry["scope"]
+                if is_end and entry["data"]["stop_reason"] != StopReason.INTERRUPT:
+                    return
 
     def result(self, timeout: float | None = None) -> Result[Any]:
         """Waits until the run has ended or waits for a decision, and returns its `Result`. `TimeoutError` after
