@@ -6,20 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from kernai import events
 from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, SkillInputError, Stop
-from kernai.events import (
-    BuiltinErrorRow,
-    BuiltinResultRow,
-    CallEndedRow,
-    LlmResponseRow,
-    ModelFailedRow,
-    ProtocolErrorRow,
-    ProtocolResultRow,
-    ResultRow,
-    SkillErrorRow,
-    SkillResultRow,
-)
 from kernai.loop import corrections
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
@@ -46,7 +35,7 @@ class RecordedResponse(LlmResponse):
         return self.cost
 
 
-def response(row: LlmResponseRow) -> RecordedResponse:
+def response(row: events.LlmResponseRow) -> RecordedResponse:
     """The response of a model call."""
     return RecordedResponse(
         row.content, row.latency_ms, row.prompt_tokens, row.completion_tokens, row.total_tokens, row.finish_reason,
@@ -56,7 +45,7 @@ def response(row: LlmResponseRow) -> RecordedResponse:
     )
 
 
-def model_failure(row: ModelFailedRow) -> BaseException:
+def model_failure(row: events.ModelFailedRow) -> BaseException:
     """The error of a failed model call."""
     name = row.exception
     if name is None:
@@ -67,7 +56,7 @@ def model_failure(row: ModelFailedRow) -> BaseException:
     return _named(name, RecordedError if wrapped else ProviderError)(row.error)
 
 
-def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
+def value(row: events.SkillResultRow | events.ProtocolResultRow, media: MediaStore) -> Any:
     """The value that a call returned."""
     result, metadata = row.result, row.metadata or {}
     if isinstance(result, Mapping):
@@ -77,24 +66,24 @@ def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def payload(row: CallEndedRow | BuiltinResultRow | BuiltinErrorRow, media: MediaStore) -> Message:
+def payload(row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow, media: MediaStore) -> Message:
     """The message with a call's outcome that the model reads."""
-    if isinstance(row, BuiltinResultRow):
+    if isinstance(row, events.BuiltinResultRow):
         return Message("user", result_block(row.command, row.result))
-    if isinstance(row, BuiltinErrorRow):
+    if isinstance(row, events.BuiltinErrorRow):
         return Message("user", error_block(row.command, row.error))
     name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
-    if isinstance(row, SkillErrorRow) and row.exception == SkillInputError.__name__:
+    if isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
         return Message("user", str(corrections.invalid_call(name, SkillInputError(row.error))))
-    if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
+    if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
         is_answer = row.stop_reason == StopReason.FINAL
         return Message("user", (result_block if is_answer else error_block)(name, neutralize(row.error)))
-    assert isinstance(row, (SkillResultRow, ProtocolResultRow))
+    assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
     result = value(row, media)
     return result if isinstance(result, Message) else Message("user", result_parts(name, SkillResult.of(result).parts))
 
 
-def error(row: SkillErrorRow | ProtocolErrorRow, *, resumed: bool) -> BaseException:
+def error(row: events.SkillErrorRow | events.ProtocolErrorRow, *, resumed: bool) -> BaseException:
     """The error of a failed call. `resumed`: whether its run was resumed after a `Stop`."""
     if row.not_run:
         return NotBegun()
@@ -105,12 +94,12 @@ def error(row: SkillErrorRow | ProtocolErrorRow, *, resumed: bool) -> BaseExcept
     return _named(row.exception or RecordedError.__name__, RecordedError)(row.error)
 
 
-def exit_of(row: SkillErrorRow | ProtocolErrorRow) -> BaseException | None:
+def exit_of(row: events.SkillErrorRow | events.ProtocolErrorRow) -> BaseException | None:
     """The `SystemExit` that a call raised, if it did."""
     return _named(SystemExit.__name__, RecordedExit)(row.error) if row.exception == SystemExit.__name__ else None
 
 
-def stop(row: ResultRow) -> BaseException:
+def stop(row: events.ResultRow) -> BaseException:
     """The exception that stopped a run between two effects, according to its `result`."""
     if row.stop_reason == StopReason.ERROR:  # the host's own code failed: "CLASS: TEXT"
         name, _, text = str(row.error).partition(": ")
@@ -121,7 +110,7 @@ def stop(row: ResultRow) -> BaseException:
     return error if isinstance(error, LimitReachedError) else Cancelled()
 
 
-def stop_error(row: ResultRow) -> RunStoppedError:
+def stop_error(row: events.ResultRow) -> RunStoppedError:
     """The error of a stopped run's result."""
     reason, text = row.stop_reason, str(row.error)
     return RunCancelledError(text) if reason == StopReason.CANCELLED else LimitReachedError(text, reason)

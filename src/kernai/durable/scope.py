@@ -10,26 +10,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai import events
 from kernai.durable import outcomes
 from kernai.durable.approvals import Call, CallRefusedError, decided, pending_call
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.durable.replay_cursor import Comparison, ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
-from kernai.events import (
-    ApprovalRequestedRow,
-    BuiltinResultRow,
-    CallBegunRow,
-    LlmResponseRow,
-    MessagesSentRow,
-    ModelFailedRow,
-    ModelRestartedRow,
-    ProtocolErrorRow,
-    ProtocolResultRow,
-    SkillErrorRow,
-    SkillResultRow,
-    TaskEndedRow,
-    TaskErrorRow,
-)
 from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import (
     CallBuiltin,
@@ -58,11 +44,10 @@ if TYPE_CHECKING:
     from kernai.agents.definition import Rules
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.host_state import HostState, Saved
-    from kernai.events import TrustAddedRow
     from kernai.loop.run_state import Run
 
 #: rows of work without a result
-_ERRORS = (SkillErrorRow, ProtocolErrorRow, TaskErrorRow)
+_ERRORS = (events.SkillErrorRow, events.ProtocolErrorRow, events.TaskErrorRow)
 
 
 class DurableScope:
@@ -118,7 +103,7 @@ class DurableScope:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
         self.is_parked = frontier is not None and self._waits_for_decisions(frontier)
         if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self._cursor.rows:
-            self._durable.write_unrecorded(self.run, ModelRestartedRow("the run was resumed"))
+            self._durable.write_unrecorded(self.run, events.ModelRestartedRow("the run was resumed"))
 
     def _compare_rows(self) -> None:
         """Compares the rows that the loop has written with the recording. Rows beyond its end are new."""
@@ -163,13 +148,13 @@ class DurableScope:
 
     def _answer(self, effect: CallModel | CallBuiltin, following: Recorded) -> Completion | None:
         row, stream = following.row, self.run.stream
-        if isinstance(effect, CallBuiltin) and isinstance(row, BuiltinResultRow):
+        if isinstance(effect, CallBuiltin) and isinstance(row, events.BuiltinResultRow):
             return Completion(None, row.result)
-        if isinstance(effect, CallModel) and isinstance(row, LlmResponseRow):
+        if isinstance(effect, CallModel) and isinstance(row, events.LlmResponseRow):
             if stream is not None and row.given_up is not None:
                 stream.give_up(Usage(**row.given_up))
             return Completion(None, outcomes.response(row))
-        if isinstance(effect, CallModel) and isinstance(row, ModelFailedRow):
+        if isinstance(effect, CallModel) and isinstance(row, events.ModelFailedRow):
             if stream is not None:
                 stream.pieces[:] = [row.content]
                 stream.give_up(row.usage())
@@ -184,14 +169,14 @@ class DurableScope:
 
     def _completion(self, recorded: Recorded) -> Completion:
         row = recorded.row
-        if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
+        if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None
             exits = outcomes.exit_of(row) if in_task else None  # outside a task, an exit ended the whole run
             resumed = (exits or row.stop_reason) is not None and self._durable.history.was_resumed_after(recorded)
             if exits is not None and not resumed:
                 return Completion(None, error=exits)
             return Completion(None, error=outcomes.error(row, resumed=resumed))
-        assert isinstance(row, (SkillResultRow, ProtocolResultRow))
+        assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
         return Completion(None, outcomes.value(row, self.run.context.media_store))
 
     def _unrecorded(self, effect: CallModel | CallSkill | CallProtocol | CallBuiltin | SubRun) -> Completion | None:
@@ -227,7 +212,7 @@ class DurableScope:
     def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
         """Whether the recording says that a task ended before it began."""
         return not self._durable.has_begun(task.scope) and any(
-            isinstance(one.row, TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
+            isinstance(one.row, events.TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
             for one in self._cursor.rows[self._cursor.at:]
         )
 
@@ -238,7 +223,7 @@ class DurableScope:
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
         row = recorded.row
         spawned = getattr(row, "call_id", None)
-        if isinstance(row, TaskEndedRow):
+        if isinstance(row, events.TaskEndedRow):
             spawned = task_scope(self.run.scope, self.run.step, row.task_id)
         if spawned not in self._keys:
             raise divergence(recorded, row.type, "no such call or task was started")
@@ -258,8 +243,8 @@ class DurableScope:
     def _recorded_error(self, recorded: Recorded) -> BaseException:
         """The error of spawned work, from its parent's row."""
         row = recorded.row
-        if not isinstance(row, TaskErrorRow):
-            assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
+        if not isinstance(row, events.TaskErrorRow):
+            assert isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow))
             resumed = self._durable.history.was_resumed_after(recorded)
             return reading(recorded, lambda: outcomes.error(row, resumed=resumed))
         if row.not_run:
@@ -302,7 +287,7 @@ class DurableScope:
         while self.ended is None:
             value = error = None
             changed: list[Saved] = []
-            added: TrustAddedRow | None = None
+            added: events.TrustAddedRow | None = None
             if effect is not None:
                 try:
                     outcome = yield from self._performed(effect)
@@ -399,7 +384,8 @@ class DurableScope:
         Returns an outcome only if that failed; otherwise the caller parks the work.
         """
         waiting = self.run.outbox.waiting
-        announced = (at for at, row in enumerate(waiting) if isinstance(row, (CallBegunRow, MessagesSentRow)))
+        kinds = (events.CallBegunRow, events.MessagesSentRow)
+        announced = (at for at, row in enumerate(waiting) if isinstance(row, kinds))
         for _ in range(next(announced, len(waiting)), len(waiting)):
             waiting.pop()
         self._durable.is_left = True
@@ -516,5 +502,5 @@ class DurableScope:
 
     def _request(self, effect: Call, pause: Pause) -> None:
         asked = pending_call(self.run, effect, pause)
-        self.run.write(ApprovalRequestedRow(**asked.to_dict()))
+        self.run.write(events.ApprovalRequestedRow(**asked.to_dict()))
         self._durable.pending.append(asked)
