@@ -231,6 +231,16 @@ def test_a_system_exit_in_a_store_ends_its_run_but_not_the_event_loop() -> None:
     assert asyncio.run(main()) == "continues"
 
 
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
+@EACH_WAY
+def test_what_ends_a_loop_is_a_failure_when_a_store_raises_it(way: Way, error: type[BaseException]) -> None:
+    it = Agent(instructions="x", provider=MockProvider("<final>done</final>"))
+    with pytest.raises(RuntimeError, match=f"{error.__name__}: the disk is full"):
+        way.execute(it, "go", store=Appends(0, error), run_id="r")
+    with pytest.raises(RuntimeError, match=error.__name__):
+        list(kernai.stream(it, "go", store=Appends(0, error), run_id="r"))
+
+
 @pytest.mark.parametrize("parallel", [False, True])
 async def test_a_call_is_not_made_if_the_run_is_cancelled_while_the_call_is_being_recorded(
     parallel: bool,

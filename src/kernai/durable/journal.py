@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.store import RunInfo
+from kernai.errors import as_failure
 from kernai.events import ContextSavedRow
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
@@ -76,15 +77,15 @@ class Journal:
     def commit(self) -> None:
         """Appends the waiting rows. An error from the store ends the run, and is raised again by each later call."""
         with self._lock:
+            if self._failure is None:
+                try:
+                    self.held.look()
+                    if self._waiting:
+                        self._append(self._waiting[:])
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    self._failure = as_failure(error)  # a StopIteration would end the caller's loop over a stream
             if self._failure is not None:
                 raise self._failure
-            try:
-                self.held.look()
-                if self._waiting:
-                    self._append(self._waiting[:])
-            except BaseException as failure:
-                self._failure = failure
-                raise
 
     def _append(self, rows: Sequence[Row]) -> None:
         entries = list(map(self._delta.entry, rows))
