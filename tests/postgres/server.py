@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ class Server:
         if not durable:
             self._settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         self.dsn = f"postgresql://kernai@/postgres?host={self.folder}"
+        self._changing = threading.Lock()  # a test may kill a server that another thread is still starting
 
     @staticmethod
     def why_not() -> str | None:
@@ -59,13 +61,14 @@ class Server:
         command = command_of("postgres", "-D", str(self.folder / "data"), "-k", str(self.folder), *settings)
         until = time.monotonic() + PATIENCE
         ready = [str(program("pg_isready")), "-q", "-h", str(self.folder), "-U", "kernai"]
-        self._process = _begun(command)
-        while subprocess.run(ready, check=False).returncode:
-            if time.monotonic() > until:
-                raise RuntimeError(f"PostgreSQL does not start: {' '.join(command)}")
-            if self._process.poll() is not None:  # processes of the killed server have not ended yet
-                self._process = _begun(command)
-            time.sleep(0.02)
+        with self._changing:
+            self._process = _begun(command)
+            while subprocess.run(ready, check=False).returncode:
+                if time.monotonic() > until:
+                    raise RuntimeError(f"PostgreSQL does not start: {' '.join(command)}")
+                if self._process.poll() is not None:  # processes of the killed server have not ended yet
+                    self._process = _begun(command)
+                time.sleep(0.02)
 
     def stop(self) -> None:
         """Stop the server without waiting for clients, as `pg_ctl stop -m fast` does."""
@@ -74,6 +77,10 @@ class Server:
 
     def kill(self) -> None:
         """Kill the server and the processes that serve connections."""
+        with self._changing:
+            self._kill()
+
+    def _kill(self) -> None:
         server = self._process.pid
         serving: list[str] = []
         with suppress(FileNotFoundError):  # the server has ended
