@@ -526,6 +526,11 @@ def test_a_default_that_cannot_change_stays_the_same_object() -> None:
     assert probe(Any, default=sentinel).bind({})["x"] is sentinel
 
 
+def test_a_description_that_is_no_text_is_a_type_error_at_definition() -> None:
+    with pytest.raises(TypeError, match="the description of an Input must be a str, got int"):
+        probe(int, description=5)
+
+
 def test_a_default_that_cannot_be_copied_is_a_type_error_at_definition() -> None:
     import threading
 

@@ -112,7 +112,9 @@ class StreamParser:
             self._sink(self._release())
         self.certain, self._certain, self._completed = self._certain, None, 0
         if self._opening is not None:
-            self._emit("block_incomplete", self._leave())
+            block, listener = self._leave(), self._listeners["block_incomplete"]
+            if listener is not None:
+                listener(block)
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -167,7 +169,7 @@ class StreamParser:
                         break
                     content, at = text[at : step[0]], step[1]
                     if step[2]:
-                        self._complete(content)
+                        self._emit_end(self._leave(content), content)
                     elif content:
                         self._sink(content)
         except BaseException:
@@ -243,12 +245,10 @@ class StreamParser:
         self._waiting = False
         held = self._release()
         self._end_value(end)
-        if end == BROKEN:
-            self._scan(held)
-            return
-        end += len(held) - len(text)
+        end = 0 if end == BROKEN else end + len(held) - len(text)
         self._hold_unread(held[end:])
-        self._sink(held[:end])
+        if end > 0:
+            self._sink(held[:end])
         self._scan("")
 
     def _sink_value(self, text: str) -> None:
@@ -290,10 +290,6 @@ class StreamParser:
         listener = self._listeners["block_start"]
         if listener is not None:
             listener({"type": opening.type, "name": opening.name})
-
-    def _complete(self, rest: str) -> None:
-        """Closes the open block; `rest` is the last part of its content."""
-        self._emit_end(self._leave(rest), rest)
 
     def _leave(self, rest: str = "") -> Block:
         """Leaves the open block and returns it; `rest` is the content that is not stored yet."""
@@ -343,11 +339,6 @@ class StreamParser:
             listener = self._listeners["block_complete"]
             if listener is not None:
                 listener(block)
-
-    def _emit(self, event: str, data: object) -> None:
-        listener = self._listeners[event]
-        if listener is not None:
-            listener(data)
 
 
 def _both(first: Listener, second: Listener) -> Listener:

@@ -81,6 +81,10 @@ class Input(Value):
     default: Any = REQUIRED
     description: str = ""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.description, str):
+            raise TypeError(f"the description of an Input must be a str, got {type(self.description).__name__}")
+
     @property
     def required(self) -> bool:
         return self.default is REQUIRED
