@@ -33,7 +33,7 @@ from kernai import (
     parse,
     skills,
 )
-from kernai.grammars.gbnf import Rules, decimals, integers, repeated
+from kernai.grammars.gbnf import Rules, decimals, integers
 from kernai.grammars.response_grammar import JsonGrammar
 from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
@@ -336,13 +336,6 @@ def test_a_range_of_integers_accepts_only_integers_within_it(least: int, most: i
     near = {*range(-130, 260), *range(990, 1010)}
     assert {number for number in near if grammar.accepts(str(number))} == near & {*range(least, most + 1)}
     assert not any(grammar.accepts(text) for text in ("", "00", "007", "-", "-0", "+1", " 1"))
-
-
-@pytest.mark.parametrize("least, most, text", [
-    (0, 1, "a?"), (0, None, "a*"), (1, None, "a+"), (1, 1, "a"), (2, 2, "a{2}"), (2, None, "a{2,}"), (0, 2, "a{0,2}"),
-])  # fmt: skip
-def test_a_repetition_is_written_in_its_shortest_form(least: int, most: int | None, text: str) -> None:
-    assert repeated("a", least, most) == text
 
 
 @pytest.mark.parametrize("least, most", [

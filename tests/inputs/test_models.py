@@ -171,18 +171,6 @@ def test_label_and_sample_come_from_the_schema(schema: dict[str, Any], label: st
     assert made.read(block.content) == {"x": {"f": sample}}
 
 
-class Exact(pydantic.BaseModel):  # type: ignore[misc, name-defined]
-    pair: tuple[int, int]
-    texts: set[str] = pydantic.Field(min_length=2)
-    step: int = pydantic.Field(multiple_of=5, ge=7)
-
-
-def test_the_usage_line_of_a_model_with_tuples_sets_and_steps_is_valid() -> None:
-    made = probe(Exact)
-    [block] = parse(made.usage()).blocks
-    assert made.call(block.content) == Exact(pair=(1, 1), texts={"..0", "..1"}, step=10)
-
-
 def test_an_exception_with_errors_of_another_kind_is_one_fault() -> None:
     class OddError(Exception):
         def errors(self) -> int:
