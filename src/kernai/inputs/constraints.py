@@ -77,11 +77,11 @@ class Constraint:
             return True
         if self.name == "pattern":
             return kind is _TEXT
-        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
         if self.name in ("min_length", "max_length"):
-            of_length = kind is _TEXT or isinstance(kind, (ListType, DictType))
-            return of_length and is_number and self.value >= 0
+            has_length = kind is _TEXT or isinstance(kind, (ListType, DictType))
+            return has_length and isinstance(self.value, int) and self.value >= 0
         if kind in _NUMBERS:
+            is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
             return is_number and (self.name != "multiple_of" or self.value > 0)
         if not isinstance(kind, TextType):
             return False
