@@ -130,7 +130,8 @@ Code = NewType("Code", str)
 Names = TypeAliasType("Names", list[str])
 Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
 Endless = TypeAliasType("Endless", "int | Endless | None")  # type: ignore[misc]  # on purpose
-Bounded = TypeAliasType("Bounded", "list[Annotated[Bounded, at.MinLen(1)]]")
+Bounded = TypeAliasType("Bounded", "list[Annotated[Bounded | int, at.MinLen(1)]]")
+Groups = TypeAliasType("Groups", "dict[str, Annotated[list[Groups], at.MinLen(1)]] | int")
 Nested = TypeAliasType("Nested", "list[Nested] | int")
 Grown = TypeAliasType("Grown", "list[Grown[list[T]]] | T", type_params=(T,))  # type: ignore[misc]  # on purpose
 
@@ -182,6 +183,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (dict[Code, int], {"a": 1}, {"a": 1}, {"a": "b"}),
     (Names, ["a"], ["a"], [1]),
     (Pair[int], [1, 2], (1, 2), [1]),
+    (Groups, {"a": [1]}, {"a": [1]}, {"a": []}),
     (Annotated[int, "how many"], 5, 5, "a"),
     (Annotated[int, at.Ge(1)], 1, 1, 0),
     (Annotated[int, at.Gt(1), at.Lt(3)], 2, 2, 3),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType
+from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType, ways_of
 from kernai.inputs.schema import WORDS, Schema, condition, is_multiple, label_of, sample_of
 from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType, underlying
 from kernai.values.skill_result import plain
@@ -116,10 +116,13 @@ class ConstrainedType(WrapperType):
             is_endless = isinstance(one.value, float) and not math.isfinite(one.value)
             if keyword and not is_endless and not isinstance(kind, TextType):  # JSON Schema has neither
                 _tighten(made, keyword, _source(one.value) if keyword == "pattern" else one.value)
-        words = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
+        made[WORDS] = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
+        self.schema = made  # set first, since an alias may contain itself, and faults of a sample name its type
         sample = sample_of(made)
         better = self._fitting_sample(sample)
-        return {**made, **({} if better is sample else {"examples": [better]}), WORDS: words}
+        if better is not sample:
+            made["examples"] = [better]
+        return made
 
     def _fitting_sample(self, sample: Any) -> Any:
         """The sample if it satisfies the constraints, else another value that does, if one is found."""
@@ -170,8 +173,9 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
         return kind
-    if isinstance(inside := underlying(kind), ReferenceType):
-        raise TypeError(f"the type {inside.name} cannot be constrained inside itself")
+    for one in ways_of(kind, set()):
+        if isinstance(one, ReferenceType):  # it is still being built
+            raise TypeError(f"the type {one.name} cannot be constrained inside itself")
     if not isinstance(kind, UnionType):
         _check(found, [kind])
         return ConstrainedType(kind, found)

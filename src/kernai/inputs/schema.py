@@ -322,8 +322,10 @@ def _object(found: Schema, inside: tuple[Definition, ...]) -> Any:
     values = found.get("additionalProperties", {})
     if "properties" not in found and "required" not in found and values is not False:
         one = sample_of(values, inside)
+        if one is NO_VALUE:
+            return NO_VALUE if found.get("minProperties") else {}
         size = _copies(one, _bounded(found, "Properties", 1))
-        return {} if one is NO_VALUE else {f"key{at}" if size > 1 else "key": one for at in range(size)}
+        return {f"key{at}" if size > 1 else "key": one for at in range(size)}
     made = {key: sample_of(found.get("properties", {}).get(key), inside) for key in found.get("required", ())}
     return NO_VALUE if any(one is NO_VALUE for one in made.values()) else made
 
@@ -336,7 +338,7 @@ def _list(found: Schema, inside: tuple[Definition, ...]) -> Any:
     items = found.get("items", {})
     item = sample_of(items, inside)
     if item is NO_VALUE:
-        return first
+        return first if found.get("minItems", 0) <= len(first) else NO_VALUE
     more = _copies(item, max(0, _bounded(found, "Items", max(1, len(first))) - len(first)))
     _, item_schema = resolved(items)
     rest = [item] * more
