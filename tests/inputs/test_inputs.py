@@ -389,7 +389,9 @@ def test_an_infinitely_recursive_type_has_no_sample_and_no_usage_line_if_it_is_r
 # -------------------------------------------------------------------------------------------------- whole calls
 
 
-def plan(project: str, tickets: list[Ticket], due: date, limit: int = 10) -> None: ...
+def plan(
+    project: str, tickets: list[Ticket], due: date, limit: int = 10, days: frozenset[int] = frozenset()
+) -> None: ...
 
 
 PLAN = Skill("plan_work", execute=plan)
@@ -402,21 +404,22 @@ def error_of(skill: Skill, params: dict[str, object] | str) -> SkillInputError:
 
 
 def test_all_errors_of_a_call_are_reported_together_one_per_line() -> None:
-    error = error_of(PLAN, {"project": 1, "tickets": [{}, {"title": "b", "labels": [1, "x", 2]}], "due": "soon"})
+    tickets = [{}, {"title": "b", "labels": [1, "x", 2]}]
+    error = error_of(PLAN, {"project": 1, "tickets": tickets, "due": "soon", "days": [1, 2, 1]})
     assert [path for path, _ in error.faults] == [
-        "project", "tickets[0].title", "tickets[1].labels[0]", "tickets[1].labels[2]", "due",
+        "project", "tickets[0].title", "tickets[1].labels[0]", "tickets[1].labels[2]", "due", "days[2]",
     ]
     lines = str(error).splitlines()
     assert lines[0] == "project: expected string, received integer 1"
     assert lines[1] == "tickets[0].title: required, but missing: expected string, received nothing"
-    assert len(lines) == 6
+    assert len(lines) == 7
 
 
 def test_the_last_line_shows_a_valid_call_as_a_block() -> None:
     error = error_of(PLAN, {})
     assert str(error).splitlines()[-1] == (
         'Usage: <block type="command" name="plan_work">'
-        '{"project": "...", "tickets": [{"title": "..."}], "due": "2024-01-31", "limit": 10}</block>'
+        '{"project": "...", "tickets": [{"title": "..."}], "due": "2024-01-31", "limit": 10, "days": []}</block>'
     )
 
 

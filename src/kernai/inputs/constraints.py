@@ -203,15 +203,14 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
     """The constraints in one piece of metadata, if any."""
     if isinstance(given, (str, bytes, type)) or given is None:
         return
+    several = given if getattr(given, "__is_annotated_types_grouped_metadata__", False) else None
     if hasattr(given, "is_required") and isinstance(getattr(given, "metadata", None), list):  # pydantic's `Field(...)`
         for name in getattr(given, "_attributes_set", {}):
             if name not in _DESCRIPTIVE:
                 raise TypeError(f"Field({name}=...) in Annotated is not supported here")
-        for one in given.metadata:
-            yield from constraints_of(one)
-        return
-    if getattr(given, "__is_annotated_types_grouped_metadata__", False):
-        for one in given:
+        several = given.metadata
+    if several is not None:
+        for one in several:
             yield from constraints_of(one)
         return
     module = type(given).__module__.partition(".")[0]

@@ -31,17 +31,13 @@ class ListType(InputType):
             value = list(value)
         if not isinstance(value, (list, tuple)):
             return validation.refuse(self.label, value)
-        item, exact = self.item, self.item.exact
+        item, exact, before = self.item, self.item.exact, len(validation.faults)
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
         if self._build is list:
             return made
-        if self._is_set:
-            if validation.faults:
-                return None
+        if self._is_set and len(validation.faults) == before:
             self._refuse_duplicates(made, value, validation)
-            if validation.faults:
-                return None
-        return self._build(made)
+        return None if validation.faults else self._build(made)
 
     @staticmethod
     def _refuse_duplicates(made: list[Any], value: Sequence[Any], validation: Validation) -> None:
