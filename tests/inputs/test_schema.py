@@ -133,16 +133,8 @@ def is_valid(schema: dict[str, Any], value: Any) -> bool:
 @pytest.mark.parametrize("annotation, expected", TYPES, ids=lambda row: str(row)[:30])
 def test_a_type_has_its_schema(annotation: Any, expected: Any) -> None:
     table = table_of(annotation)
-    change(table.schema())  # a copy
+    table.schema()["properties"]["it"].clear()  # a copy
     assert schema_of(table) == {"type": "object", "properties": {"it": expected}, "required": ["it"]}
-
-
-def change(schema: Any) -> None:
-    """Spoils every object and list in it."""
-    for one in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(one, (dict, list)):
-            change(one)
-    schema.clear()
 
 
 def accepts(table: InputTable, arguments: dict[str, Any]) -> bool:
