@@ -128,6 +128,11 @@ class Seeded:
     seed: InitVar[int]
 
 
+@dataclass(init=False)
+class Unmade:
+    n: int
+
+
 @dataclass
 class Counted:
     n: int
@@ -352,7 +357,8 @@ def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter(an
         ("Missing", "'Missing' cannot be resolved"),
         ("list[", "cannot be resolved"),
         (Holder, "parameter 'x': field 'bad' of Holder: the type complex"),
-        (Seeded, "Seeded cannot be created from its fields: its constructor also needs 'seed'"),
+        (Seeded, "Seeded cannot be created from its fields: missing a required argument: 'seed'"),
+        (Unmade, "Unmade cannot be created from its fields: got an unexpected keyword argument 'n'"),
     ],
 )
 def test_the_type_error_says_what_is_wrong_with_the_annotation(annotation: Any, said: str) -> None:

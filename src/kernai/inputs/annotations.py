@@ -11,13 +11,12 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from kernai._util.api import signature_of
 from kernai.inputs.constraints import ConstrainedType, constrained, description_of
 from kernai.inputs.containers import (
     SETS,
@@ -289,7 +288,7 @@ def _dataclass_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[A
         if default is NO_VALUE and one.default_factory in (list, dict):
             default = one.default_factory()
         yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
-    _check_constructor(record, {one.name for one in fields})
+    _check_constructor(record, [one.name for one in fields])
 
 
 def _named_tuple_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -330,14 +329,14 @@ def _description_inside(annotation: Any) -> str:
     return undescribed(members[0])[1] if len(members) == 1 else ""
 
 
-def _check_constructor(record: type, names: Collection[str]) -> None:
-    """Raises `TypeError` if a dataclass needs more than its fields: an `InitVar`, or other arguments of `__init__`."""
-    for one in signature_of(record).parameters.values():
-        if one.name not in names and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-            raise TypeError(
-                f"{record.__name__} cannot be created from its fields: its constructor also needs {one.name!r}"
-            )
+def _check_constructor(record: type, names: Iterable[str]) -> None:
+    """Raises `TypeError` if a dataclass cannot be created from its fields alone: it has an `InitVar`, say."""
+    from inspect import signature
 
+    try:
+        signature(record).bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(f"{record.__name__} cannot be created from its fields: {error}") from error
 
 
 def _is_hashable(annotation: Any) -> bool:
