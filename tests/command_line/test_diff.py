@@ -67,12 +67,12 @@ def test_runs_that_differ_only_in_times_and_ids_are_the_same(here: Here, tmp_pat
 
 
 def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(here: Here, tmp_path: Path) -> None:
-    a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "apple")
+    a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "äpple")
     done = here("diff", "a.jsonl", "b.jsonl", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("--- a.jsonl\n+++ b.jsonl\n")
     assert "@@ 0.a, step 0: llm_response @@\n  after step 0: messages_sent " in done.stdout
-    assert '-  content: "<final>pear</final>"\n+  content: "<final>apple</final>"\n' in done.stdout
+    assert '-  content: "<final>pear</final>"\n+  content: "<final>äpple</final>"\n' in done.stdout
     assert '@@ root, step 0: task_complete @@\n  after step 0: task_start task_id: "a"' in done.stdout
     assert "@@ 0.b" not in done.stdout
     assert "\n0.b                  " in done.stdout
@@ -232,11 +232,12 @@ def test_every_difference_is_visible_and_printable(ours: Any, theirs: Any) -> No
 
 
 def test_different_values_that_look_the_same_are_shown_as_json() -> None:
-    ours, theirs = {"a": [{"b": 1}]}, {"a": {"-": {"b": 1}}}
-    [one] = compare(
-        scopes_of([{"event": "json", "data": ours}]), scopes_of([{"event": "json", "data": theirs}])
-    )
-    assert len(difference_lines(one.differences[0])) >= 2
+    ours, theirs = {"x": "a: 1\nb: 2"}, {"x": {"| a": 1, "| b": 2}}
+    [one] = compare(*(scopes_of([{"event": "json", "data": data}]) for data in (ours, theirs)))
+    assert difference_lines(one.differences[0]) == [
+        '-{"data": {"x": "a: 1\\nb: 2"}, "event": "json", "step": null}',
+        '+{"data": {"x": {"| a": 1, "| b": 2}}, "event": "json", "step": null}',
+    ]
 
 
 def test_malformed_recordings_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
