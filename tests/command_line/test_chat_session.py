@@ -319,6 +319,9 @@ def test_a_long_value_is_cut_to_the_width_of_the_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     Narrator()(Event("progress", {"data": "x"}))
     Narrator()(Event("skill_execute", {"skill": "look", "params": {"text": "x" * 200}, "call_id": "0.0"}, 0))
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("  call look ")
-    assert len(line) == 80
+    Narrator()(Event("skill_result", {"call_id": "0.0", "skill": "search_the_whole_archive", "result": "x" * 200, "duration_ms": 12}, 0))
+    Narrator()(Event("builtin_error", {"command": "/x", "error": "y" * 200}, 0))
+    call, result, error = capsys.readouterr().err.splitlines()
+    assert call.startswith("  call look ")
+    assert result.startswith("  result of search_the_whole_archive (12 ms): xx")
+    assert [len(line) for line in (call, result, error)] == [80, 80, 80]

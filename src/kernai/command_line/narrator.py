@@ -27,6 +27,7 @@ Lines = dict[type[events.Row], Callable[[Any], Line]]
 _NOTES = frozenset({"blank", "invalid_json", "not_a_hash", "no_tasks"})
 _IN_FLIGHT = {"retry": "it is called again", "skip": "its outcome stays unknown"}
 _VERBOSE_WIDTH = 2000
+_FOR_VALUE = 30  # columns that the beginning of a line leaves for its value
 _WHITE_SPACE = " \t\r\n"
 
 
@@ -120,7 +121,9 @@ class Narrator:
         width = _VERBOSE_WIDTH if self._verbose else output.columns()
         indent = "" if isinstance(row, events.MessagesSentRow) else "  "
         scope = f"[{event.scope}] " if event.scope else ""
-        line = f"{indent}{scope}"[: width // 3] + one_line(head, width if value == "" else width // 2)
+        line = f"{indent}{scope}"[: width // 3]
+        room = width - len(line)
+        line += one_line(head, room if value == "" else max(room // 2, room - _FOR_VALUE))
         if value != "":
             line += " " + one_line(jsonable(value), width - len(line) - 1)
         output.note(line, style)
