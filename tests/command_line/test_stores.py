@@ -350,6 +350,15 @@ def test_a_run_that_another_process_works_on_is_left_to_it(here: Here, paused: P
     assert hint.startswith("hint: let it finish, or ask it to stop: `kernai cancel STORE RUN`")
 
 
+def test_a_second_cancellation_without_a_reason_keeps_the_first_ones(here: Here, paused: Path) -> None:
+    with SqliteStore(paused / "runs.db") as store:
+        store.claim("r42", "the night shift", 60)
+        for reason in (("--reason", "the customer has left"), ()):
+            done = here("cancel", "runs.db", "r42", *reason, cwd=paused)
+            assert done.stdout == "the process that is working on it was asked to stop\n"
+        assert store.cancel_requests(["r42"]) == {"r42": "the customer has left"}
+
+
 @pytest.mark.parametrize("path, shown", [
     ("postgresql://u:secret@h:5432/d", "postgresql://u:***@h:5432/d"),
     ("postgres://u:sec/r@et@h1,h2/d?x=1", "postgres://u:***@h1,h2/d?x=1"),

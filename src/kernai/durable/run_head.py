@@ -208,7 +208,7 @@ class Head:
     def request_cancel(self, reason: str) -> None:
         if self.info.status in (StopReason.FINAL, StopReason.CLOSED):  # it would cancel the next input
             raise KernaiError(f"run {self.info.run_id!r} has ended already: {self.info.status}")
-        self.cancel = reason or "somebody cancelled the run"
+        self.cancel = reason or self.cancel or "somebody cancelled the run"
 
     def delete(self) -> bool:
         """Empties the head, except for `token` and `number`: the id may be used again, and no worker of the old run may
