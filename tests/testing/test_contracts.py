@@ -256,7 +256,7 @@ def test_it(recorded_run):
 
 
 @pytest.mark.parametrize("options", [(), ("--kernai-record",)])
-def test_a_misspelled_option_of_a_recorded_run_is_an_error(tests: pytest.Pytester, options: tuple[str, ...]) -> None:
+def test_a_wrong_option_of_a_recorded_run_is_an_error_and_leaves_the_recording(tests: pytest.Pytester, options: tuple[str, ...]) -> None:
     code = """
 def test_it(recorded_run):
     recorded_run(agent(), "Go.", provider=MockProvider("<final>1</final>"), OPTION)
@@ -264,6 +264,9 @@ def test_it(recorded_run):
     outcome(tests, code.replace("OPTION", "strict=True"), "--kernai-record", passed=1)
     report = outcome(tests, code.replace("OPTION", "strct=True"), *options, failed=1)
     assert "unknown option 'strct'; did you mean 'strict'?" in report
+    for wrong in ("name='a/b'", "name=5"):
+        assert "name must be text that can be part of a file" in outcome(tests, code.replace("OPTION", wrong), *options, failed=1)
+    outcome(tests, code.replace("OPTION", "limits=5"), "--kernai-record", failed=1)
     outcome(tests, code.replace("OPTION", "strict=True"), passed=1)  # the recording is still there
 
 

@@ -91,6 +91,8 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
     ) -> Result[Any]:
         __tracebackhide__ = True
         check_options(options, RunOptions, "name", "accept", "strict")
+        if not isinstance(name, str) or "/" in name or "\\" in name:
+            raise ValueError(f"name must be text that can be part of a file's name, got {name!r}")
         test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
         path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
         user = used_by.setdefault(path, request.node.nodeid)
@@ -99,10 +101,14 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
             pytest.fail(f"{user} uses {path} too: {advice}", pytrace=False)
         own.add(path)
         if request.config.getoption("--kernai-record"):
+            recorder = Recorder()
+            recorded_now = execute(agent, input, recorder=recorder, **options)
             path.parent.mkdir(exist_ok=True)
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # now that another is complete
             with JsonlSink(path) as sink:
-                return execute(agent, input, recorder=Recorder(sink), **options)
+                for event in recorder.entries:
+                    sink.record(event)
+            return recorded_now
         if not path.exists() or not path.stat().st_size:
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
         texts, recorded = _texts(input_summary(as_parts(input, "input", INPUT_PARTS))), _texts(_recorded_input(path))
