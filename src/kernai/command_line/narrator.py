@@ -17,7 +17,7 @@ from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line, printable
-from kernai.values.result import Result, StopReason, Usage
+from kernai.values.result import Result, StopReason
 
 #: style, beginning and value of a line; the value is shortened to fit. No line is shown if the beginning is empty.
 Line = tuple[str, str, object]
@@ -231,18 +231,13 @@ class PipedTurn(Narrator):
 
 def summary(result: Result[Any], seconds: float) -> str:
     """One line about how a run ended and what it used. A run that waits has the status that `kernai runs` shows."""
-    ended = WAITING if result.pending else result.stop_reason
-    return f"{ended}: {count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
-
-
-def used(usage: Usage) -> str:
-    """``2 model calls, 345 tokens, $0.0012``, without what is unknown."""
-    parts = [count(usage.model_calls, "model call")]
+    usage = result.usage
+    parts = [count(result.steps, "step"), count(usage.model_calls, "model call")]
     if usage.total_tokens is not None:
         parts.append(count(usage.total_tokens, "token"))
     if usage.cost is not None:
         parts.append(f"${usage.cost:.4f}")
-    return ", ".join(parts)
+    return f"{WAITING if result.pending else result.stop_reason}: {', '.join(parts)}, {seconds:.1f} s"
 
 
 def _took(row: Any) -> str:
