@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import io
 import os
-import pty
 import select
 import signal
 import sys
@@ -197,26 +196,6 @@ def test_lines_and_ctrl_c_at_the_prompt(
     monkeypatch.setattr(sys, "stdin", keys)
     assert main(["chat", agent_file]) == status
     assert capsys.readouterr().out == answers
-
-
-def test_a_terminal_shows_a_prompt(
-    agent_file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    screen, slave = pty.openpty()
-    try:
-        with open(slave, encoding="utf-8", closefd=False) as stdin, open(slave, "w", encoding="utf-8") as stdout:
-            monkeypatch.setattr(sys, "stdin", stdin)
-            monkeypatch.setattr(sys, "stdout", stdout)
-            os.write(screen, b"one\n\x04")
-            assert main(["chat", agent_file]) == 0
-            shown = ""
-            # a terminal delivers its text in pieces
-            while "You said: one\r\n> " not in shown and select.select([screen], [], [], PATIENCE)[0]:
-                shown += os.read(screen, 65536).decode()
-    finally:
-        os.close(screen)
-    assert "You said: one\r\n> " in shown
-    assert "/help lists the commands" in capfd.readouterr().err
 
 
 def test_without_stdin_a_chat_ends_at_once(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Reco
 from kernai.command_line import diff_command, main
 from kernai.command_line.diff_command import Difference, compare, difference_lines, scopes_of
 from tests.command_line.conftest import Here
-from tests.command_line.support import AGENT, as_json, error_lines, write
+from tests.command_line.support import AGENT, as_json, write
 
 PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}</block>'
 
@@ -332,11 +332,3 @@ def test_request_ids_in_errors_are_ignored(tmp_path: Path) -> None:
         return save(tmp_path / f"{number}.json", [event])
 
     assert main(["diff", run(1), run(2)]) == 0
-
-
-def test_comparing_a_file_that_is_not_a_recording_is_exit_status_2(here: Here, tmp_path: Path) -> None:
-    record(tmp_path / "a.jsonl", 1)
-    (tmp_path / "b.json").write_bytes(b"\xff")
-    done = here("diff", "a.jsonl", "b.json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert error_lines(done.stderr)[0] == "kernai: error: b.json is not a recording: byte 0 is not UTF-8 text"
