@@ -87,6 +87,17 @@ class Message(Replaceable):
         self._reasoning: tuple[Mapping[str, Any], ...] = tuple(map(copied, reasoning)) if reasoning else ()
         self._blocks = None if blocks is None else tuple(map(copied, blocks))
         self._answers = answers
+        if outside or blocks or answers is not None:
+            self._check_beside()
+
+    def _check_beside(self) -> None:
+        """Raises `TypeError` or `ValueError` for attributes that a stored message may have lost or mixed up."""
+        if not all(type(at) is int and 0 <= at < len(self._content) for at in self._outside):
+            raise ValueError(f"outside must be indexes of parts of the content, got {self._outside!r}")
+        if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in self._blocks or ()):
+            raise TypeError("blocks must be dicts with 'type', 'name' and 'content'")
+        if self._answers is not None and type(self._answers) is not int:
+            raise TypeError(f"answers must be the index of a block, got {self._answers!r}")
 
     @property
     def role(self) -> Role:
