@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -406,6 +407,20 @@ def test_a_replay_with_skills_goes_through_middleware_and_the_decision_of_a_pers
     assert paid == [7]
     assert kernai.replay(agent, "r", store=store, skills="run").result is not None
     assert paid == [7, 7], "edited by a person; the other one was refused"
+
+
+def test_a_replay_with_skills_gives_them_the_decision_under_which_they_were_called() -> None:
+    def ask(ctx: kernai.SkillContext[Any]) -> str:
+        if ctx.approval is None and not ctx.woken:
+            raise Pause("Which?", until=datetime(2026, 1, 1, tzinfo=UTC))
+        return "woken" if ctx.woken else str(ctx.approval.value)
+
+    agent = Agent(instructions="x", skills=[Skill("ask", execute=ask)], protocols=[])
+    for approvals, said in (({"0.0": {"answer": "blue"}}, "blue"), (None, "woken")):
+        store, mock = MemoryStore(), MockProvider(command("ask"), "<final>1</final>")
+        assert kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r").pending
+        assert said in kernai.resume(agent, "r", provider=mock, store=store, approvals=approvals).messages[2].text
+        assert kernai.replay(agent, "r", store=store, skills="run").result is not None
 
 
 @pytest.mark.parametrize("options, error", [

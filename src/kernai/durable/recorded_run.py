@@ -69,6 +69,8 @@ class Facts:
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, events.ApprovalGivenRow] = {}
         self._decided: dict[str, events.ApprovalGivenRow] = {}
+        #: whether the last decision on a call was that its time had come
+        self.woken: dict[str, bool] = {}
         self.in_flight: dict[str, events.InFlightRow] = {}
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
@@ -97,7 +99,8 @@ class Facts:
         elif isinstance(row, events.ApprovalGivenRow):
             self.waiting.pop(row.call_id, None)
             self.approvals[row.call_id] = row
-            if row.decision != WOKEN:
+            self.woken[row.call_id] = row.decision == WOKEN
+            if not self.woken[row.call_id]:
                 self._decided[row.call_id] = row
             self._approved.add(row.call_id)
         elif isinstance(row, events.RunResumedRow):

@@ -343,10 +343,13 @@ class _SkillChecks:
 
     def _context(self, run: Run, call: CallSkill) -> SkillContext[Any]:
         root, skill = run.root, run.held_skill(call.skill)
-        return SkillContext(
+        is_woken = self._history.facts.woken.get(call.call_id, False)
+        context = SkillContext(
             skill, run.context, run.context.media_store, root.credential_resolver, root.setting_resolver,
-            call_id=call.call_id, run_id=root.run_id,
+            call_id=call.call_id, run_id=root.run_id, approval=None if is_woken else call.approval,
         )
+        context.woken = is_woken
+        return context
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
