@@ -69,9 +69,9 @@ class Facts:
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, events.ApprovalGivenRow] = {}
         self._decided: dict[str, events.ApprovalGivenRow] = {}
+        self.in_flight: dict[str, events.InFlightRow] = {}
         #: whether the last decision on a call was that its time had come
         self.woken: dict[str, bool] = {}
-        self.in_flight: dict[str, events.InFlightRow] = {}
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
