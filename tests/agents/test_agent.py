@@ -219,7 +219,13 @@ def test_callable_instructions_are_called_once_a_step() -> None:
     assert [call.messages[0].text[:7] for call in provider.calls] == ["Step 1.", "Step 2.", "Step 3."]
 
 
+async def later() -> str:
+    return "x"
+
+
 def test_instructions_that_give_no_text_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="instructions must be text or a plain function that returns it, got <function later"):
+        Agent(instructions=later)  # type: ignore[arg-type]  # the point
     agent = Agent(instructions=lambda: None, provider=MockProvider("done"))  # type: ignore[arg-type]  # the point
     with pytest.raises(TypeError, match=r"instructions.*NoneType"):
         agent.system_prompt()

@@ -291,13 +291,16 @@ def test_nothing_secret_is_in_it() -> None:
     def closes(text: str = SECRET) -> Callable[[str], str]:
         return lambda note="x": text  # type: ignore[misc]
 
+    def signing(effect: Any, key: str) -> Any:
+        return (yield effect)
+
     class Host(Agent[Any]):
         api_key: str
 
     host = Host(
         instructions=SECRET, skills=[Skill("s", execute=closes(), inputs={"note": Input(str, default=SECRET)},
                                            credentials={"key": Credential(default=SECRET)})],
-        generation=GenerationOptions(extra={"key": SECRET}), middleware=[partial(guardrail(bool), SECRET)],
+        generation=GenerationOptions(extra={"key": SECRET}), middleware=[partial(signing, key=SECRET)],
     )
     host.api_key = SECRET
     start = recording(host, "<final>1</final>")[0]["data"]

@@ -8,7 +8,7 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
-from kernai._util.api import annotated_names, check_function, closest, is_async, likely, signature_of
+from kernai._util.api import annotated_names, check_function, closest, is_async, is_generator, likely, signature_of
 from kernai.agents.setup import Key, Revision, Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
@@ -321,6 +321,8 @@ def _arguments(instructions: Callable[..., str]) -> int:
     """Returns how many arguments a callable that returns instructions takes: 0 or 1."""
     from inspect import Parameter
 
+    if is_async(instructions) or is_generator(instructions):
+        raise TypeError(f"instructions must be text or a plain function that returns it, got {instructions!r:.80}")
     try:
         parameters = signature_of(instructions).parameters.values()
     except (TypeError, ValueError):
@@ -365,10 +367,7 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
             raise TypeError(f"middleware must hold instances: write {one.__name__}()")
         if isinstance(one, FunctionType) and one.__qualname__ in _FACTORIES and one.__module__.startswith("kernai."):
             raise TypeError(f"{one.__name__} makes a middleware: write {one.__name__}(...)")
-        if not callable(one):
-            raise TypeError(f"middleware may hold callables that give a generator, not {type(one).__name__}")
-        if is_async(one):
-            raise TypeError(f"{one!r} is an async function: a middleware is a plain generator, also under asyncio")
+        check_function("a middleware", one, "the effect (a plain generator, also under asyncio)", None)
     return given
 
 
