@@ -11,22 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Block,
-    Event,
-    LlmResponse,
-    Message,
-    MockProvider,
-    Model,
-    Protocol,
-    Provider,
-    Recorder,
-    Skill,
-    SkillContext,
-    arun,
-    skill,
-)
+import kernai
+from kernai import Agent, Event, LlmResponse, Message, MockProvider, Model, Recorder, Skill, SkillContext, arun, skill
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.testing.contracts import at_once
 from tests.ways import LIVE_ONLY, PATIENCE
@@ -35,7 +21,7 @@ from tests.written import command, final, plan
 OnChunk = Callable[[str], Any]
 
 
-class Native(Provider):
+class Native(kernai.Provider):
     """Answers on the event loop as an async function says."""
 
     def __init__(self, answer: Callable[[Sequence[Message], OnChunk], Any]) -> None:
@@ -66,9 +52,9 @@ async def test_async_functions_run_on_the_loop_and_sync_ones_in_threads(protocol
     both = (("now", plain), ("later", native))
     agent = Agent(
         instructions="x", skills=[Skill(name, execute=one, inputs={}) for name, one in both if not protocols],
-        protocols=[Protocol(name, one) for name, one in both if protocols],
+        protocols=[kernai.Protocol(name, one) for name, one in both if protocols],
     )
-    text = "".join(str(Block(name)) if protocols else command(name) for name, _ in both)
+    text = "".join(str(kernai.Block(name)) if protocols else command(name) for name, _ in both)
     recorder = Recorder()
     assert await arun(agent, "go", provider=MockProvider(text, "done"), recorder=recorder) == "done"
     [(thread, _), on_the_loop] = seen

@@ -11,22 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import (
-    Agent,
-    Block,
-    GenerationOptions,
-    Message,
-    MockProvider,
-    Models,
-    Protocol,
-    Recorder,
-    Skill,
-    SkillContext,
-    configure,
-    execute,
-    parse,
-    skill,
-)
+import kernai
+from kernai import Agent, Block, MockProvider, Models, Recorder, Skill, SkillContext, configure, execute, parse, skill
 from kernai.agents.agent import OnProse
 from kernai.loop.decision import Answer, Calls, Correction, Decision, ParsedResponse, Workflow, decide
 from kernai.loop.effects import CallModel, CallSkill, Effect, Spawn
@@ -274,7 +260,7 @@ def run_of_every_kind() -> ByHand:
     agent = Agent(
         instructions="x",
         skills=[look, helper.as_skill("helper", "Helps.")],
-        protocols=[Protocol("echo", lambda block, ctx: block.content)],
+        protocols=[kernai.Protocol("echo", lambda block, ctx: block.content)],
         provider=MockProvider(plan(task("a", "x"), strategy="parallel"), "<final>task</final>", calls, "<final>4</final>"),
         parallel_skills=True,
     )
@@ -325,7 +311,7 @@ def test_effects_are_compared_by_their_fields_which_their_repr_shows() -> None:
 
 
 def test_a_copy_may_differ_in_some_fields() -> None:
-    one = CallModel("2.a", 1, [Message("user", "x")], Models.TEXT_ONLY, GenerationOptions())
+    one = CallModel("2.a", 1, [kernai.Message("user", "x")], Models.TEXT_ONLY, kernai.GenerationOptions())
     other = one.replace(model=Models.LLAVA)
     assert (one.model, other.model, other.call_id, other.messages) == (Models.TEXT_ONLY, Models.LLAVA, "2.a/1", one.messages)
     wrong: dict[str, Any] = {"voice": "loud"}

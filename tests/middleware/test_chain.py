@@ -11,21 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import (
-    Agent,
-    KernaiError,
-    Limits,
-    LlmResponse,
-    MockProvider,
-    Pause,
-    Protocol,
-    ProviderError,
-    Recorder,
-    Skill,
-    Stop,
-    aexecute,
-    skill,
-)
+import kernai
+from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, aexecute, skill
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
 from kernai.middleware.chain import through
@@ -188,12 +175,12 @@ def test_a_middleware_may_stop_the_run(way: Way, parallel: bool) -> None:
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
 def test_a_pause_raised_by_a_middleware_needs_a_store_like_a_calls(way: Way, parallel: bool) -> None:
     def ask(effect: CallSkill) -> Flow:
-        raise Pause("over 100 €")
+        raise kernai.Pause("over 100 €")
         yield
 
     recorder = Recorder()
     calls = MockProvider(command("echo", "a") + command("echo", "b"), FINAL)
-    with pytest.raises(KernaiError, match=r"paused \(over 100 €\), and a pause needs a store"):
+    with pytest.raises(kernai.KernaiError, match=r"paused \(over 100 €\), and a pause needs a store"):
         way(agent_with(for_skills(ask), provider=calls, parallel_skills=parallel), recorder=recorder)
     assert types(recorder)[-1] == "result"
 
@@ -228,7 +215,7 @@ def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str) -> None:
             raise
 
     recorder = Recorder()
-    options: dict[str, Any] = {"limits": Limits(timeout=0.05)} if by == "timeout" else {"cancel": begun}
+    options: dict[str, Any] = {"limits": kernai.Limits(timeout=0.05)} if by == "timeout" else {"cancel": begun}
     calls = MockProvider(command("echo", "a") * (2 if by == "spawned" else 1), FINAL)
     agent = agent_with(for_skills(wait), provider=calls, parallel_skills=by == "spawned")
     result = way(agent, recorder=recorder, **options)

@@ -8,20 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    LlmResponse,
-    MemoryStore,
-    MockProvider,
-    Protocol,
-    ProviderError,
-    Recorder,
-    Skill,
-    SkillContext,
-    SkillResult,
-    Stop,
-    skill,
-)
+import kernai
+from kernai import Agent, LlmResponse, MockProvider, ProviderError, Recorder, Skill, SkillContext, Stop, skill
 from kernai.middleware import CallSkill, HookContext, Hooks, fallback
 from tests.durable.durable_cases import WAYS as DURABLE_WAYS
 from tests.durable.durable_cases import Way as DurableWay
@@ -62,7 +50,7 @@ class Noting(Hooks):
 def agent_with(hooks: Any, *answers: Any, **options: Any) -> Agent:
     return Agent(
         instructions="x", provider=Script(*answers), skills=[echo, fail], middleware=[hooks],
-        protocols=[Protocol("note", lambda block, ctx: block.content)], **options,
+        protocols=[kernai.Protocol("note", lambda block, ctx: block.content)], **options,
     )  # fmt: skip
 
 
@@ -177,7 +165,7 @@ def test_on_error_decides_how_a_failed_model_call_continues(way: Way, verdicts: 
         ("fail", "error", "not yet", []),
         *[(wrong, "final", f"Verdict.on_error must return 'retry', 'fail', 'skip', None or a SkillResult, got {wrong!r}", [])
           for wrong in ("retrry", "instead", "fallback", False)],
-        (SkillResult("retry"), "final", None, ["retry"]),
+        (kernai.SkillResult("retry"), "final", None, ["retry"]),
     ],
     ids=str,
 )
@@ -408,7 +396,7 @@ def test_in_a_sub_run_a_stop_is_the_answer_of_only_that_sub_run(way: Way) -> Non
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("hook", ["before_tool", "after_model"])
 def test_a_run_finished_by_a_hook_can_be_resumed_replayed_and_continued(way: DurableWay, hook: str, at_once: bool) -> None:
-    store = MemoryStore()
+    store = kernai.MemoryStore()
     it = worker(finishing(hook, skill="look" if hook == "before_tool" else None), parallel_skills=at_once)
     scripts = {"go": [command("break_down") + command("look") + command("break_down")]}
     options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
