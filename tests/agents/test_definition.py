@@ -426,6 +426,30 @@ def test_a_replay_with_skills_gives_them_the_decision_under_which_they_were_call
         assert kernai.replay(agent, "r", store=store, skills="run").result is not None
 
 
+def test_a_replay_with_skills_begins_with_the_hosts_state_of_then_and_outlives_an_exit() -> None:
+    class Counting(kernai.Context):
+        count = 0
+
+        def save(self) -> int:
+            return self.count
+
+        def restore(self, data: int) -> None:
+            self.count = data
+
+    def number(ctx: kernai.SkillContext[Counting]) -> str:
+        ctx.run_context.count += 1
+        return f"call {ctx.run_context.count}"
+
+    def leave() -> None:
+        sys.exit("no such file")
+
+    skills = [Skill("number", execute=number), Skill("leave", execute=leave)]
+    agent, store = Agent(instructions="x", skills=skills, protocols=[], parallel_skills=True), MemoryStore()
+    mock = MockProvider(command("number"), command("number") + command("leave"), "<final>1</final>")
+    assert kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r", context=Counting()).ok
+    assert kernai.replay(agent, "r", store=store, skills="run", context=Counting()).result is not None
+
+
 @pytest.mark.parametrize("options, error", [
     ({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'"),
 ])

@@ -177,7 +177,8 @@ class DurableRun:
         facts = history.facts
         made = {call: Decision.recorded(row) for call, row in facts.approvals.items()} | dict(approvals)
         self.decisions = {call: replace(decision, asked=facts.asked.get(call)) for call, decision in made.items()}
-        self._state = HostState(facts.contexts)
+        # skills that are called again change the host's state again, from its beginning
+        self._state = HostState({} if self.check_skill is not None else facts.contexts)
         self._restore(run)
         root = DurableScope(self, run, self._conversation(run, content, inputs), history.of(""))
         self.scopes[""] = root

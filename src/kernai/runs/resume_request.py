@@ -321,7 +321,7 @@ class _SkillChecks:
                 break
             try:
                 answer = Completion(None, self._performed(run, effect, context))
-            except (Exception, Control) as error:  # noqa: BLE001 - thrown into the middleware, which may handle it
+            except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - thrown into the middleware, which may handle it
                 answer = Completion(None, error=error)
         if effect.error is None:
             try:
@@ -329,7 +329,7 @@ class _SkillChecks:
             except Exception as error:  # noqa: BLE001 - as `Call.end` does
                 effect = Completion(None, error=error)
         assert effect.error is not None
-        if not isinstance(effect.error, (Exception, Control)):
+        if not isinstance(effect.error, (Exception, SystemExit, Control)):
             raise effect.error
         return True, f"{type(effect.error).__name__}: {context.scrub(error_text(effect.error))}"
 
