@@ -450,6 +450,18 @@ def test_a_replay_with_skills_begins_with_the_hosts_state_of_then_and_outlives_a
     assert kernai.replay(agent, "r", store=store, skills="run", context=Counting()).result is not None
 
 
+def test_a_replay_with_skills_gives_them_the_idempotency_keys_of_then() -> None:
+    def key(ctx: kernai.SkillContext[Any]) -> str:
+        return ctx.idempotency_key
+
+    agent, store = Agent(instructions="x", skills=[Skill("key", execute=key)], protocols=[]), MemoryStore().tenant("acme")
+    for expected in ("acme/r:0.0", "acme/r~1:0.0"):
+        mock = MockProvider(command("key"), "<final>1</final>")
+        assert expected in kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r").messages[2].text
+        assert kernai.replay(agent, "r", store=store, skills="run").result is not None
+        store.delete("r")
+
+
 @pytest.mark.parametrize("options, error", [
     ({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'"),
 ])

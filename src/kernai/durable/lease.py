@@ -154,6 +154,12 @@ def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
 # ------------------------------------------------------------------------------------------------ what is held here
 
 
+def key_of(store: RunStore, run_id: str, number: int) -> str:
+    """The prefix of a run's idempotency keys; `number` is how many earlier runs had its id."""
+    tenant = store.tenant_name
+    return (f"{tenant}/" if tenant else "") + run_id + (f"~{number}" if number else "")
+
+
 class Held:
     """One run in its store, and its lease, from the append that claims it to the append that releases it.
 
@@ -225,8 +231,7 @@ class Held:
             return
         first, self.lease, self._sent, self._failure = self.lease is None, lease, sent, None
         if first:
-            tenant = self.store.tenant_name
-            self.key = (f"{tenant}/" if tenant else "") + self.run_id + (f"~{lease.number}" if lease.number else "")
+            self.key = key_of(self.store, self.run_id, lease.number)
             LEASES.add(self)
         if lease.cancel is not None:
             self.cancel(lease.cancel)

@@ -20,6 +20,7 @@ from kernai.durable.approvals import WOKEN, Decision, DecisionError, decided
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
+from kernai.durable.lease import key_of
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
 from kernai.durable.replay_cursor import divergence, shown
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
@@ -216,6 +217,9 @@ class Replay(Value, Generic[Output_co]):
 class ReplayRequest(_RecordedRequest):
     """Compares an agent with a recorded run."""
 
+    #: the prefix of the run's idempotency keys, if a store says more than the run's id
+    _key: str | None = None
+
     def __init__(
         self, agent: Agent[Any], run_id: str | None, store: Store | None, recording: Any, agents: Agents,
         options: Mapping[str, Any], *, accept: Iterable[str] = (), skills: str = "recorded", same: Same | None = None,
@@ -234,6 +238,8 @@ class ReplayRequest(_RecordedRequest):
             raise TypeError("replay needs the id of the run in the store")
         else:
             entries, _ = _load(store, run_id, context)
+            if self._runs_skills and (runs := leased(store)) is not None and (info := runs.info(run_id)) is not None:
+                self._key = key_of(runs, run_id, info.number)
         recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
         super().__init__(agent, recorded, agents, context, options, may_call=True)
 
@@ -259,7 +265,7 @@ class ReplayRequest(_RecordedRequest):
         run = self._run(delivery)
         wrap = run.root.wrap
         durable = DurableRun(run.root)
-        checks = _SkillChecks(wrap, history, self._same)
+        checks = _SkillChecks(wrap, history, self._same, self._key)
         durable.check_skill = checks.check if self._runs_skills else None
         try:
             root = durable.replay(
@@ -283,10 +289,13 @@ class _SkillChecks:
     is a text, or a list of texts and media references.
     """
 
-    def __init__(self, wrap: Callable[[Run, Effect, Work], Work], history: History, same: Same | None) -> None:
+    def __init__(
+        self, wrap: Callable[[Run, Effect, Work], Work], history: History, same: Same | None, key: str | None
+    ) -> None:
         self._wrap = wrap
         self._history = history
         self._same = same
+        self._key = key
         self._loop = BackgroundLoop("kernai-async")
 
     def close(self) -> None:
@@ -346,7 +355,7 @@ class _SkillChecks:
         is_woken = self._history.facts.woken.get(call.call_id, False)
         context = SkillContext(
             skill, run.context, run.context.media_store, root.credential_resolver, root.setting_resolver,
-            call_id=call.call_id, run_id=root.run_id, approval=None if is_woken else call.approval,
+            call_id=call.call_id, run_id=root.run_id, key=self._key, approval=None if is_woken else call.approval,
         )
         context.woken = is_woken
         return context
