@@ -160,9 +160,8 @@ def test_a_changed_tool_definition_is_reported_in_both_revisions(mode: str) -> N
         assert reported_changes(adapter) == []
         assert call(adapter, "grow").text == "grown"
         events: list[Any] = []
-        described = {"method": "tools/describe", "params": {"name": "grow"}}
         for _ in range(1000 if mode == "auto" else 0):  # the server says it on its own time, and nothing is listed before it does
-            events = ask(adapter, described).events
+            events = call(adapter, "grow", depth="1").events
             if events:
                 break
         if mode == "auto":  # this SDK's server notifies no clients of older revisions; the raw one does
@@ -170,13 +169,15 @@ def test_a_changed_tool_definition_is_reported_in_both_revisions(mode: str) -> N
         assert reported_changes(adapter) == [["description", "inputSchema", "outputSchema"]]
 
 
-def test_changes_are_noticed_again_after_a_server_has_stopped_reporting_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or_has_stopped(
+    reports: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session, "LISTEN_AGAIN_SECONDS", 0.0)
     inputs, asked = ["old"], Semaphore(0)
 
     async def listing(*_: Any) -> ListToolsResult:
-        schema = {"type": "object", "required": [*inputs]}
-        return ListToolsResult(tools=[Tool(name="take", input_schema=schema)])
+        return ListToolsResult(tools=[Tool(name="take", input_schema={"type": "object", "required": [*inputs]})])
 
     async def take(_: Any, params: Any) -> CallToolResult:
         return CallToolResult(content=[TextContent(text=json.dumps(params.arguments))])
@@ -185,13 +186,19 @@ def test_changes_are_noticed_again_after_a_server_has_stopped_reporting_them(mon
         asked.release()
         return EmptyResult()  # ends the stream of reports
 
-    server = SdkServer("taker", on_list_tools=listing, on_call_tool=take, on_subscriptions_listen=report)
+    server = SdkServer("taker", on_list_tools=listing, on_call_tool=take, on_subscriptions_listen=report if reports else None)
     with setup({}, {"it": server}, register=False) as adapter:
         assert call(adapter, "take", old=1).text == '{"old": 1}'
         inputs[:] = ["new"]
-        for _ in range(3):
-            assert asked.acquire(timeout=20)
-        assert call(adapter, "take", new=1).text == '{"new": 1}'
+        if reports:
+            for _ in range(3):
+                assert asked.acquire(timeout=20)
+            answer = call(adapter, "take", old=1, new=1)  # fits before and after the change
+        else:
+            answer = call(adapter, "take", new=1)
+        assert [event["mcp"] for event in answer.events] == ["tool_changed"]
+        inputs[:] = ["newest"]
+        assert '"required": ["newest"]' in ask(adapter, {"method": "tools/describe", "params": {"name": "take"}}).text
 
 
 @asynccontextmanager

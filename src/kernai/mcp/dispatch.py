@@ -60,7 +60,7 @@ class Dispatch:
             case "servers/list":
                 return json.dumps([one.about() for one in self.servers.values()], ensure_ascii=False)
             case "tools/describe":
-                connection, tool = self._tool(request)
+                connection, tool = self._tool(request, again=True)
                 self._emit_changes(connection, [tool.name])
                 return language.tool_in_full(connection.name, tool)
             case "tools/call":
@@ -102,6 +102,8 @@ class Dispatch:
 
     def _call_tool(self, request: Request) -> Returned:
         connection, tool = self._tool(request)
+        if faults(tool.input_schema, request.arguments):  # not every server reports a changed tool
+            connection, tool = self._tool(request, again=True)
         _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
         return self._perform(connection, tool, request.arguments)
 
@@ -252,10 +254,10 @@ class Dispatch:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self.servers)}.{hint}")
 
-    def _tool(self, request: Request) -> tuple[Connection, Tool]:
+    def _tool(self, request: Request, *, again: bool = False) -> tuple[Connection, Tool]:
         """The tool that the request means. Raises `McpError` if there is none, or more than one."""
         servers = self._servers_for(request)
-        failures = self._list_tools(servers)
+        failures = self._list_tools(servers, again=again)
         if not any(request.name in one.catalogue.listed for one in servers):  # not every server reports a new tool
             self._list_tools([one for one in servers if one.is_open], again=True)
         if not any(request.name in one.catalogue.tools for one in servers):

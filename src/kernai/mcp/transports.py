@@ -203,10 +203,8 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
     if os.name == "posix" and sys.executable and not getattr(sys, "frozen", False) and _GUARD.is_file():
         command = [sys.executable, "-I", "-S", str(_GUARD), *command]
     parameters = StdioServerParameters(
-        command=command[0],
-        args=command[1:],
+        command=command[0], args=command[1:], cwd=config.cwd,
         env=dict(config.env),  # added to the SDK's small default environment; never our whole environment
-        cwd=config.cwd,
         encoding_error_handler="replace",  # invalid UTF-8 spoils one line, not the connection
     )
     errors = stderr.open()
