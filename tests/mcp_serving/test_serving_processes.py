@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -132,25 +132,20 @@ def test_an_http_server_shuts_down_cleanly_while_a_stream_is_open(python: WarmPy
         assert server.process.stderr is not None
         url = server.process.stderr.readline().split()[-1]
         parts = urlsplit(url)
-        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PATIENCE) as client:
-            body = json.dumps({
-                "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                "params": {"name": "stuck", "arguments": {}, "_meta": {
-                    "progressToken": 1, "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                    "io.modelcontextprotocol/clientCapabilities": {},
-                }},
-            })
-            client.sendall((
-                f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer t0ken\r\n"
-                f"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
-                f"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: stuck\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n{body}"
-            ).encode())
-            got = b""
-            while b"stuck" not in got:
-                chunk = client.recv(4096)
-                assert chunk, got
-                got += chunk
+        meta = {
+            "progressToken": 1, "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "stuck", "arguments": {}, "_meta": meta}}
+        headers = {
+            "Authorization": "Bearer t0ken", "Content-Type": "application/json", "Mcp-Method": "tools/call", "Mcp-Name": "stuck",
+            "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28",
+        }
+        with closing(HTTPConnection(parts.netloc, timeout=PATIENCE)) as client:
+            client.request("POST", parts.path, json.dumps(body), headers)
+            answer = client.getresponse()
+            while b"stuck" not in (line := answer.readline()):
+                assert line
             interrupt(server, how)
             assert server.end() == (0, "", "")
 
