@@ -174,7 +174,11 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
     reports: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "LISTEN_AGAIN_SECONDS", 0.0)
-    inputs, asked = ["old"], Semaphore(0)
+    inputs, asked, of_others = ["old"], Semaphore(0), [0]
+
+    async def listing_of_others(*_: Any) -> ListToolsResult:
+        of_others[0] += 1
+        return ListToolsResult(tools=[])
 
     async def listing(*_: Any) -> ListToolsResult:
         return ListToolsResult(tools=[Tool(name="take", input_schema={"type": "object", "required": [*inputs]})])
@@ -187,7 +191,8 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
         return EmptyResult()  # ends the stream of reports
 
     server = SdkServer("taker", on_list_tools=listing, on_call_tool=take, on_subscriptions_listen=report if reports else None)
-    with setup({}, {"it": server}, register=False) as adapter:
+    others = SdkServer("others", on_list_tools=listing_of_others)
+    with setup({}, {"it": server, "others": others}, register=False) as adapter:
         assert call(adapter, "take", old=1).text == '{"old": 1}'
         inputs[:] = ["new"]
         if reports:
@@ -199,6 +204,7 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
         assert [event["mcp"] for event in answer.events] == ["tool_changed"]
         inputs[:] = ["newest"]
         assert '"required": ["newest"]' in ask(adapter, {"method": "tools/describe", "params": {"name": "take"}}).text
+    assert of_others == [1]
 
 
 @asynccontextmanager

@@ -306,8 +306,7 @@ def _client_maker(
             kept = {name: value for name, value in given.items() if getattr(found, name) is None}
             return dataclasses.replace(found, **kept)
         return Client(
-            found,
-            client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
+            found, client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
             log_level="info",  # since revision 2026-07-28, servers send log messages only to clients that ask
             cache=None,  # `Catalogue` does the caching
             **given,

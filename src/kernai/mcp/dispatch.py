@@ -60,7 +60,7 @@ class Dispatch:
             case "servers/list":
                 return json.dumps([one.about() for one in self.servers.values()], ensure_ascii=False)
             case "tools/describe":
-                connection, tool = self._tool(request, again=True)
+                connection, tool = self._tool_now(request, self._tool(request)[0])
                 self._emit_changes(connection, [tool.name])
                 return language.tool_in_full(connection.name, tool)
             case "tools/call":
@@ -102,8 +102,8 @@ class Dispatch:
 
     def _call_tool(self, request: Request) -> Returned:
         connection, tool = self._tool(request)
-        if faults(tool.input_schema, request.arguments):  # not every server reports a changed tool
-            connection, tool = self._tool(request, again=True)
+        if faults(tool.input_schema, request.arguments):
+            connection, tool = self._tool_now(request, connection)
         _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
         return self._perform(connection, tool, request.arguments)
 
@@ -266,6 +266,10 @@ class Dispatch:
         connection, tool = _only(request, "tool", {one: one.catalogue.tools for one in servers})
         self._refuse_guarded(connection, tool)
         return connection, tool
+
+    def _tool_now(self, request: Request, owner: Connection) -> tuple[Connection, Tool]:
+        """The tool as its server lists it now, because not every server reports a changed tool."""
+        return self._tool(Request(request.method, {**request.params, "server": owner.name}), again=True)
 
     def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
         """The prompt that the request means. Raises `McpError` if there is none, or more than one."""

@@ -116,11 +116,7 @@ class Session:
     """One client, which starts to open at once. `on_tools_changed` is called when the server reports changed tools."""
 
     def __init__(
-        self,
-        config: ServerConfig,
-        make_client: MakeClient,
-        on_tools_changed: Callable[[], object],
-        redactor: Redactor,
+        self, config: ServerConfig, make_client: MakeClient, on_tools_changed: Callable[[], object], redactor: Redactor
     ) -> None:
         self._closing = asyncio.Event()
         self.health = Health(self._closing.set, redactor)
