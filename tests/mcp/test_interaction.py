@@ -249,6 +249,8 @@ def test_a_person_who_refuses_ends_the_call(decision: Any, reads: str) -> None:
     ({"answer": {}}, "who.name: required, but missing (string)"),
     ({"answer": {"name": 5}}, "who.name: expected string, received integer 5"),
     ({"answer": "Ada"}, "who.name: required, but missing (string)"),
+    ({"answer": {"name": "Ada", "more": {}}}, "who.more: expected string or number or boolean or null or array, received empty object"),
+    ({"answer": {"name": "Ada", "more": [1]}}, "who.more[0]: expected string, received integer 1"),
 ])
 def test_a_person_whose_answer_is_invalid_is_asked_again(decision: Any, why: str) -> None:
     with desk() as adapter:
