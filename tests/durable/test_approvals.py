@@ -544,6 +544,24 @@ def test_a_call_still_waits_after_its_run_was_stopped(way: Way, ends: str) -> No
 
 
 @EACH_WAY
+def test_the_usage_of_agents_that_wait_is_counted_when_the_run_is_stopped(way: Way) -> None:
+    cancel = threading.Event()
+
+    def slow(ctx: Ctx) -> None:
+        while not ctx.cancelled:
+            pass
+
+    chief = Agent(instructions="x", skills=[payer([]).as_skill("clerk", "Pays.")]).as_skill("chief", "Orders.")
+    it = Agent(instructions="x", skills=[chief, Skill("slow", execute=slow)], parallel_skills=True)
+    scripts = {"go": [command("chief", "order") + command("slow")], "order": [command("clerk", "job")], "job": [command("pay")]}
+    result = way.execute(
+        it, "go", **given(scripts, store=MemoryStore(), run_id="r", cancel=cancel),
+        on_event=lambda event: cancel.set() if event.type == "approval_requested" else None,
+    )
+    assert (result.stop_reason, result.usage.model_calls) == ("cancelled", 3)
+
+
+@EACH_WAY
 def test_a_credential_is_not_in_the_reason_of_a_pause(way: Way) -> None:
     kernai.configure(credential_resolver=kernai.MappingResolver({"KERNAI_SKILL_PAY_KEY": "geheim-123"}))
 

@@ -54,9 +54,12 @@ SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), c
 @EACH_WAY
 def test_the_hosts_state_is_recorded_when_it_changes_and_restored_after_any_crash(way: Way) -> None:
     store, context = Appends(), Cart()
-    options: dict[str, Any] = {"provider": provider(SHOPPING)}
-    way.execute(shopper(), "go", store=store, run_id="r", context=context, **options)
+    options, seen = {"provider": provider(SHOPPING)}, list[str]()
+    way.execute(
+        shopper(), "go", store=store, run_id="r", context=context, on_event=lambda event: seen.append(event.type), **options
+    )
     entries = store.load("r")
+    assert all(seen[at - 1] == "skill_result" for at, one in enumerate(seen) if one == "context_saved"), "right after it"
     assert [one["data"]["items"] for one in entries if one["event"] == "context_saved"] == [["a"], ["a", "b"], ["a", "b", "c"]]
     for length in store.lengths[:-1]:
         again = Cart()

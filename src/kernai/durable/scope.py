@@ -133,8 +133,6 @@ class DurableScope:
             recorded = following and reading(following, self._answer, effect, following)
             return recorded or self._unrecorded(effect)
         call = history.outcome_of(effect.call_id)
-        if call is None and following is not None:
-            raise divergence(following, following.row.type, f"call {effect.call_id} is made")
         return self._unrecorded(effect) if call is None else self._from_record(effect, call)
 
     def _end_of(self, child: DurableScope) -> Completion | None:
