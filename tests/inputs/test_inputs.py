@@ -395,9 +395,7 @@ def test_an_infinitely_recursive_type_has_no_sample_and_no_usage_line_if_it_is_r
 # -------------------------------------------------------------------------------------------------- whole calls
 
 
-def plan(
-    project: str, tickets: list[Ticket], due: date, limit: int = 10, days: frozenset[int] = frozenset()
-) -> None: ...
+def plan(project: str, tickets: list[Ticket], due: date, limit: int = 10, days: set[int] | None = None) -> None: ...
 
 
 PLAN = Skill("plan_work", execute=plan)
@@ -425,7 +423,7 @@ def test_the_last_line_shows_a_valid_call_as_a_block() -> None:
     error = error_of(PLAN, {})
     assert str(error).splitlines()[-1] == (
         'Usage: <block type="command" name="plan_work">'
-        '{"project": "...", "tickets": [{"title": "..."}], "due": "2024-01-31", "limit": 10, "days": []}</block>'
+        '{"project": "...", "tickets": [{"title": "..."}], "due": "2024-01-31", "limit": 10, "days": null}</block>'
     )
 
 
