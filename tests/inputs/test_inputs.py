@@ -242,7 +242,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (date, "2024-02-30", "x", 'date such as "2024-01-31"', 'string "2024-02-30"'),
     (date, 20240101, "x", "date", "integer 20240101"),
     (datetime, "noon", "x", "datetime", 'string "noon"'),
-    (time, "25:00", "x", "time", 'string "25:00"'),
     (Decimal, "NaN", "x", "decimal", 'string "NaN"'),
     (Decimal, "1_000", "x", "decimal", 'string "1_000"'),
     (time, "19.99", "x", "time", 'string "19.99"'),
@@ -251,10 +250,8 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Decimal, 1.5, "x", "decimal number as text", "number 1.5"),
     (Decimal, True, "x", "decimal", "boolean true"),
     (uuid.UUID, "{" + UUID_TEXT + "}", "x", "UUID", "string"),
-    (uuid.UUID, "1-2-3", "x", "UUID", 'string "1-2-3"'),
     (list, "abc", "x", "list", 'string "abc"'),
     (list, {}, "x", "list", "empty object"),
-    (list[str], ["a", 1], "x[1]", "string", "integer 1"),
     (list[list[int]], [[1], ["y"]], "x[1][0]", "integer", 'string "y"'),
     (tuple[int, str], [1], "x", "list of 2: (integer, string)", "list of 1 item"),
     (tuple[int, str], [1, 2], "x[1]", "string", "integer 2"),
@@ -372,7 +369,6 @@ def test_many_choices_are_listed_up_to_a_point() -> None:
     assert "48, 49, …" in message
     fifty = enum.Enum("fifty", {f"M{number}": number for number in range(50)})  # type: ignore[misc]  # as above
     assert "48, 49, received" in faults(fifty, 999)[0][1]
-    assert bound(many, 199) is many(199)
 
 
 def test_nested_tuples_and_unions_are_outlined() -> None:

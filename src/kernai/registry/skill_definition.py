@@ -146,11 +146,12 @@ class Skill:
     ) -> dict[str, object]:
         """The result of `bind` with some inputs changed. The changes are checked and converted as by `bind`.
 
-        Raises `ValueError` for a name that is not an input.
+        Raises `ValueError` for a name that is not an input, or a field that does not exist.
         """
-        for one in changes:
-            if one not in self.table.inputs:
-                raise ValueError(f"{one!r} is no input of {self.name}{likely(str(one), self.table.inputs, 'it has')}")
+        for one in self.table.dropped(changes):
+            meant = self.table.meant(changes).values()
+            hint = likely(one, self.table.inputs, "it has") if one in changes else likely(one, meant)
+            raise ValueError(f"{one!r} is no input of {self.name}{hint}")
         if type(self).bind is Skill.bind and type(self.table) is InputTable:
             return self.table.rebind(arguments, changes, media_store, repair=repair)
         return self.bind({**arguments, **changes}, media_store, repair=repair)
