@@ -167,6 +167,8 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "2", "1,500", "$0.0020", "How many lamps?"]
     assert [*second[:6], second[7]] == ["r42", "clerk", "waiting", "2", "-", "-", "Refund order 42"]
     assert max(map(len, rows)) <= 120
+    limited = here("runs", "runs.db", "--limit", "1", cwd=paused).stdout.splitlines()
+    assert [row.split()[0] for row in limited] == ["RUN", "lamps"]
     last, earlier = as_json(here("runs", "runs.db", "--json", cwd=paused).stdout)
     assert last.pop("updated_at") > earlier.pop("updated_at")
     assert last.pop("input").startswith("How many\nlamps? x")
