@@ -209,6 +209,11 @@ def test_a_skill_file_may_import_from_the_working_directory(here: Here, tmp_path
     (tmp_path / "skills").mkdir()
     write(tmp_path / "skills", "a.py", "import kernai, helper\n@kernai.skill(name=helper.NAME)\ndef f() -> str: ...\n")
     assert "### x" in here("skills", "skills/*.py", cwd=tmp_path).stdout
+    write(tmp_path, "shared.py", "import kernai\n@kernai.skill(register=False)\ndef shared() -> str: ...\n")
+    for name in "bc":
+        write(tmp_path, f"{name}.py", "from shared import shared\n")
+    done = here("skills", "b.py", "c.py", cwd=tmp_path)
+    assert (done.stdout.count("### shared"), done.stderr) == (1, "")
 
 
 def test_a_file_without_skills_says_so(here: Here, tmp_path: Path) -> None:
