@@ -318,10 +318,33 @@ def test_the_end_of_a_run_inside_a_skill_is_only_that_skills_error(way: Way) -> 
     assert [word in error for word, error in zip(("2 steps", "max_calls=1", "cancelled"), errors, strict=True)] == [True] * 3
 
 
-@pytest.mark.parametrize("wrong", [True, "now", 1, lambda: True, threading.Lock()])
+class Awaited:
+    async def is_set(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("wrong", [True, "now", 1, lambda: True, threading.Lock(), threading.Event, Awaited()])
 def test_a_cancel_without_is_set_is_the_callers_mistake(wrong: object) -> None:
     with pytest.raises(TypeError, match="cancel must have is_set"):
         execute(Agent(instructions="x", provider=MockProvider("x")), "go", cancel=wrong)
+
+
+@ways.WAYS
+@pytest.mark.parametrize("asked", [0, 1, 3, 5])
+def test_a_cancel_that_cannot_be_asked_ends_the_run_with_its_error_and_a_result(way: ways.Way, asked: int) -> None:
+    class Lost:
+        left = asked
+
+        def is_set(self) -> bool:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("no connection")
+            return False
+
+    recorder = Recorder()
+    result = way(Agent(instructions="x", provider=MockProvider("hello")), cancel=Lost(), recorder=recorder)
+    assert (result.stop_reason, str(result.error)) == ("error", "cancel.is_set() raised OSError: no connection")
+    assert results(recorder) == {"": "error"}
 
 
 # ------------------------------------------------------------------------------------------- interrupts

@@ -29,6 +29,10 @@ def answer(block: Block, ctx: SkillContext[Any]) -> str:
     return f"{block.name}: {block.content}"
 
 
+def yielding(block: Block, ctx: SkillContext[Any]) -> Any:
+    yield answer(block, ctx)
+
+
 # ---------------------------------------------------------------------------------------------- what may be one
 
 
@@ -50,7 +54,9 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
         (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
         (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
         (("a\nb", answer), ValueError, "or control characters"),
-        (("a", None), TypeError, r"handler must be callable with \(block, ctx\)"),
+        (("a", None), TypeError, r"handler must be a function of \(block, ctx\), got None"),
+        (("a", lambda block: "x"), TypeError, r"handler must be a function of \(block, ctx\): too many positional arguments"),
+        (("a", yielding), TypeError, "a handler returns its answer, it does not yield"),
         (("a", answer, 5), TypeError, "documentation must be text or None"),
     ],
 )

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop
+from kernai._util.api import is_async
+from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, error_text
 from kernai.interrupts import calls_out
 from kernai.loop.effects import Cancelled
 from kernai.values.result import StopReason
@@ -48,10 +49,11 @@ class Cancellation:
     __slots__ = ("_clock", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet", "must_be_watched")
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
-        if outer is not None and not callable(getattr(outer, "is_set", None)):
+        is_set = getattr(outer, "is_set", None)
+        if outer is not None and (isinstance(outer, type) or not callable(is_set) or is_async(is_set)):
             raise TypeError(
-                f"cancel must have is_set(), and {type(outer).__name__} has none: pass a threading.Event, and set() it "
-                "to cancel the run"
+                f"cancel must have is_set(), and {type(outer).__name__} has no plain one: pass threading.Event(), and "
+                "set() it to cancel the run"
             )
         self._clock = clock
         self._outer = outer
@@ -93,8 +95,12 @@ class Cancellation:
 
     def is_set(self) -> bool:
         if not self._set and self._outer is not None:
-            # remembered: clearing the caller's event later does not resume the run
-            self._set = bool(self._outer.is_set())
+            try:
+                # remembered: clearing the caller's event later does not resume the run
+                self._set = bool(self._outer.is_set())
+            except Exception as error:  # noqa: BLE001 - asked again at the run's end, it would prevent its `result`
+                self._outer = None
+                self.stop(Stop("error", f"cancel.is_set() raised {type(error).__name__}: {error_text(error)}"))
         return self._set or (self.deadline is not None and self._clock.monotonic() >= self.deadline)
 
     def check(self) -> None:

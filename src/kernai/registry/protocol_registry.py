@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from kernai._util.api import Value, first_paragraph
+from kernai._util.api import Value, check_function, first_paragraph, is_generator
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.errors import KernaiError
@@ -42,8 +42,9 @@ class Protocol(Value):
         if "'" in self.name or escape_attribute(self.name) != self.name:
             unfit = "quotes or angle brackets or control characters"
             raise ValueError(f"a protocol's name may not hold {unfit}, got {self.name!r}")
-        if not callable(self.handler):
-            raise TypeError(f"handler must be callable with (block, ctx), got {type(self.handler).__name__}")
+        check_function("handler", self.handler, "(block, ctx)", None, None, may_be_async=True)
+        if is_generator(self.handler):
+            raise TypeError("a handler returns its answer, it does not yield; collect it into a list")
         if self.documentation is not None and not isinstance(self.documentation, str):
             raise TypeError(f"documentation must be text or None, got {type(self.documentation).__name__}")
 
