@@ -35,6 +35,7 @@ from kernai.errors import (
     ProviderError,
     RunCancelledError,
     Stop,
+    copied,
     error_text,
 )
 from kernai.events import (
@@ -154,6 +155,8 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
 def _ended(run: Run, error: BaseException) -> Result[Any]:
     """Returns the result of a run that `error` has ended, or raises the error again if it is meant for the caller."""
     try:
+        if isinstance(error, (LimitReachedError, ProviderError)) and error.result is not None:
+            error = copied(error)  # it has ended another run, whose result it keeps
         if isinstance(error, LimitReachedError):
             return run.finish(StopReason(error.reason), error=error)
         if isinstance(error, ProviderError):

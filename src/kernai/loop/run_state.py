@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.agents.definition import definition_of
 from kernai.agents.setup import NO_SYSTEM, Key
 from kernai.blocks.block import neutralize
-from kernai.errors import (
-    Control,
-    KernaiError,
-    LimitReachedError,
-    ProviderError,
-    RunStoppedError,
-    Stop,
-    copied,
-    error_text,
-)
+from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
 from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
@@ -459,9 +450,6 @@ class Run:
         `raised`: a `Stop` that a call raised has ended the run, and not a limit of the root.
         """
         usage = self.meter.usage()
-        if error is not None and error.result is not None:  # it has ended another run, whose result it keeps
-            earlier, error = error, copied(error)
-            error.__cause__ = earlier
         result: Result[Any] = Result(
             text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error, pending,
             self.finish_reason, self.truncated, self.output if reason is StopReason.FINAL else None,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from kernai._util.api import check_function, is_async
+from kernai._util.api import check_function
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.errors import DeadlockError, error_text
@@ -110,9 +110,7 @@ class TaskScheduler:
         """
         from queue import SimpleQueue
 
-        if is_async(execute):
-            raise TypeError("execute is an async function: use arun")
-        check_function("execute", execute, "(task, results)", None, None)
+        check_function("execute", execute, "(task, results); arun takes async ones", None, None)
         pool = WorkerPool(max_workers)
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         while not self.done:
