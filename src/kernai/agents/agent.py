@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
@@ -259,8 +258,8 @@ class Agent(Generic[Output_co]):
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
             raise TypeError(_no_option(unknown[0]))
-        made = copy(self)
-        vars(made).update(revision=Revision(), _setup=None)
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), revision=Revision(), _setup=None)
         for name, value in changes.items():
             setattr(made, name, value)
         return made
