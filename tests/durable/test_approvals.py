@@ -283,6 +283,34 @@ def test_a_skill_may_pause_again_after_it_was_approved(way: Way, at_once: bool) 
 
 @EACH_WAY
 @AT_ONCE
+def test_inputs_that_a_person_changed_stay_changed_if_the_call_pauses_again(way: Way, at_once: bool) -> None:
+    paid: list[Any] = []
+
+    def pay(amount: int, to: str, ctx: Ctx) -> str:
+        if ctx.approval is None or ctx.approval.by != "chief":
+            raise Pause("may it?")
+        paid.append((amount, to))
+        return "paid"
+
+    made = Agent(instructions="x", skills=[Skill("pay", execute=pay, idempotent=True)], parallel_skills=at_once)
+    call = command("pay", '{"amount": 500, "to": "ann"}')
+    store = MemoryStore()
+    options: dict[str, Any] = {"provider": provider({"go": [call + command("/skills")]})}
+    result = way.execute(made, "go", run_id="r", store=store, **options)
+    for change, shown in (({"amount": 5}, {"amount": 5, "to": "ann"}), ({"to": "bob"}, {"amount": 5, "to": "bob"}), (None, None)):
+        decision = Decision(True if change is None else {"params": change}, by="chief" if change is None else "clerk")
+        result = way.resume(made, "r", store=store, approvals={"0.0": decision}, **options)
+        assert [one.params for one in result.pending] == ([] if shown is None else [shown])
+    entries = store.load("r")
+    given = [at for at, one in enumerate(entries) if one["event"] == "approval_given"]
+    assert way.resume(made, "r", store=cut(store, given[-1] + 1), **options).ok  # the process died before the call
+    assert paid == [(5, "bob")] * 2
+    assert kernai.replay(made, "r", store=store, skills="run").result == result
+    assert paid == [(5, "bob")] * 3
+
+
+@EACH_WAY
+@AT_ONCE
 @pytest.mark.parametrize("decision, answer", [({"answer": {"sizes": {5}}}, {"sizes": [5]}), (True, {})])
 def test_a_call_that_paused_reads_the_answer_and_its_question(
     decision: Any, answer: Any, way: Way, at_once: bool

@@ -161,14 +161,28 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
         error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
         return Completion(None, error=error)
     approved = call.replace(approval=decision)
-    if decision.params is None or not isinstance(approved, (CallSkill, SubRun)):
-        return approved
-    assert approved.skill is not None
+    return approved if decision.params is None else _changed(run, approved, decision)
+
+
+def as_shown(run: Run, call: Call, params: object) -> Call | Completion:
+    """Returns a call that waits again with the inputs that people changed before; `params` are the ones last shown."""
+    now = called(call)[1]
+    if not isinstance(params, Mapping) or not isinstance(now, Mapping):
+        return call
+    changes = {name: value for name, value in params.items() if name in now and now[name] != value}
+    return _changed(run, call, Decision({"params": changes})) if changes else call
+
+
+def _changed(run: Run, call: Call, decision: Decision) -> Call | Completion:
+    """Returns the call with the inputs that the decision changes."""
+    if not isinstance(call, (CallSkill, SubRun)):
+        return call
+    assert call.skill is not None
     try:
-        given = {"input": approved.input[0]} if isinstance(approved, SubRun) else approved.arguments
-        arguments = edited(run, approved.skill, given, decision)
+        given = {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments
+        arguments = edited(run, call.skill, given, decision)
     except (SkillInputError, ValueError) as error:
         return Completion(None, error=error)
-    if isinstance(approved, SubRun):
-        return approved.replace(input=(str(arguments["input"]),))
-    return Effect.replace(approved, arguments=arguments)
+    if isinstance(call, SubRun):
+        return call.replace(input=(str(arguments["input"]),))
+    return Effect.replace(call, arguments=arguments)

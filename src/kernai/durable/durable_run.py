@@ -19,7 +19,6 @@ from kernai.durable.approvals import (
     DecisionError,
     DoubtfulPause,
     called,
-    decided,
     edited,
 )
 from kernai.durable.history import History
@@ -258,9 +257,8 @@ class DurableRun:
         given = sub_run.input
         if sub_run.skill is None and rows and isinstance(rows[0].row, RunStartRow):  # the runtime writes a task's input
             given = parts_of(rows[0], rows[0].row.input, run.context.media_store)
-        decision = self.history.facts.agreed(sub_run.scope)
-        if sub_run.skill is not None and decision is not None:
-            agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, decision)
+        if sub_run.skill is not None:
+            agreed = self.history.facts.as_agreed(self.scopes[run.scope.rpartition("/")[0]].run, sub_run)
             given = agreed.input if isinstance(agreed, SubRun) else given
         scope = DurableScope(self, run, run_loop(run, given), rows)
         self.scopes[run.scope] = scope
@@ -285,9 +283,7 @@ class DurableRun:
         refused = decision is not None and decision.refusal is not None
         if refused or call.call_id in facts.waiting or call.call_id in self.history.never_ran:
             return None
-        made: Call | Completion = call
-        if (agreed := facts.agreed(call.call_id)) is not None:
-            made = decided(run, call, agreed)
+        made = facts.as_agreed(run, call)
         found = PendingCall(call.call_id, *called(call if isinstance(made, Completion) else made))
         verdict, known = self._verdict(run, call, found), facts.in_flight.get(call.call_id)
         if verdict.decision == "fail":

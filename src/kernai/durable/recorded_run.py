@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kernai import events
 from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES, WOKEN, Decision
+from kernai.durable.approvals import REPLACES, WOKEN, Call, Decision, as_shown, decided
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.loop import corrections
+from kernai.loop.effects import Completion
 from kernai.loop.run_state import input_message
 from kernai.loop.trust import holds_results
 from kernai.loop.workflow import RESULT_NAME, planned
@@ -24,6 +25,7 @@ from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.inputs.table import Repair
+    from kernai.loop.run_state import Run
     from kernai.values.media import MediaStore
     from kernai.values.message import InputPart
 
@@ -69,6 +71,8 @@ class Facts:
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, events.ApprovalGivenRow] = {}
         self._decided: dict[str, events.ApprovalGivenRow] = {}
+        #: the parameters last shown of calls that paused again after a person had changed some
+        self.changed: dict[str, Any] = {}
         self.in_flight: dict[str, events.InFlightRow] = {}
         #: whether the last decision on a call was that its time had come
         self.woken: dict[str, bool] = {}
@@ -93,9 +97,7 @@ class Facts:
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, events.ApprovalRequestedRow):
-            waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
-            self.asked[row.call_id] = waiting.metadata
-            self.approvals.pop(row.call_id, None)
+            self._note_request(row)
         elif isinstance(row, events.ApprovalGivenRow):
             self.waiting.pop(row.call_id, None)
             self.approvals[row.call_id] = row
@@ -113,10 +115,23 @@ class Facts:
         elif isinstance(row, events.ContextSavedRow):
             self.contexts[one.scope] = row
 
+    def _note_request(self, row: events.ApprovalRequestedRow) -> None:
+        waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
+        self.asked[row.call_id] = waiting.metadata
+        self.approvals.pop(row.call_id, None)
+        agreed = self.agreed(row.call_id)
+        if row.call_id in self.changed or (agreed is not None and agreed.params is not None):
+            self.changed[row.call_id] = row.params
+
     def agreed(self, call_id: str) -> Decision | None:
         """The last decision on a call; None if there is none."""
         row = self._decided.get(call_id)
         return None if row is None else Decision.recorded(row)
+
+    def as_agreed(self, run: Run, call: Call) -> Call | Completion:
+        """Returns a call with the last decision on it, or the outcome of a refused one."""
+        made, decision = as_shown(run, call, self.changed.get(call.call_id)), self.agreed(call.call_id)
+        return made if decision is None or isinstance(made, Completion) else decided(run, made, decision)
 
     def approved_below(self, scope: str) -> Iterable[str]:
         """The calls within a sub-run that were approved since the last resume. If the sub-run never began, neither did

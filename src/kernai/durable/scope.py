@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai import events
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, CallRefusedError, decided, pending_call
+from kernai.durable.approvals import Call, CallRefusedError, as_shown, decided, pending_call
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.durable.replay_cursor import Comparison, ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
@@ -71,7 +71,7 @@ class DurableScope:
         self._running: set[Any] = set()
         self._parked: set[Any] = set()
         self._done: dict[Any, Completion] = {}
-        self._calls: dict[Any, CallSkill | CallProtocol] = {}
+        self._calls: dict[Any, Call] = {}
         self._children: dict[Any, DurableScope] = {}
         self._keys: dict[str, Any] = {}  # by scope or call id
         self._has_failed = False
@@ -355,7 +355,7 @@ class DurableScope:
         outcome = (yield from self._commit()) or self._forbidden(effect)
         outcome = outcome or (yield from attempted(approved))
         if isinstance(outcome.error, Pause):
-            self._park(effect, outcome.error)
+            self._park(approved, outcome.error)
         return outcome
 
     def _forbidden(self, effect: Effect) -> Completion | None:
@@ -436,7 +436,7 @@ class DurableScope:
             self._done[key] = Completion(key, approved.value, approved.error)
             return None
         if not isinstance(what, SubRun):
-            self._calls[key] = what
+            self._calls[key] = approved
         return spawn.replace(what=approved)
 
     def _joined(self) -> Generator[Effect, Any, Completion]:
@@ -473,8 +473,12 @@ class DurableScope:
 
     # ------------------------------------------------------------------------------------------------- approvals
 
-    def _approved(self, effect: Call) -> Effect | Completion:
+    def _approved(self, effect: Call) -> Call | Completion:
         """The call to make, or the outcome of a refused one. Parks the call if nobody has decided yet."""
+        shown = as_shown(self.run, effect, self._durable.history.facts.changed.get(effect.call_id))
+        if isinstance(shown, Completion):
+            return shown
+        effect = shown
         decision = self._durable.decisions.pop(effect.call_id, None)
         if decision is not None and decision.is_woken:  # not a consent, unless somebody agreed before the call paused
             self._durable.woken.add(effect.call_id)

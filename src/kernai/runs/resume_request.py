@@ -16,7 +16,7 @@ from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.delivery import ThreadsDelivery
-from kernai.durable.approvals import WOKEN, Decision, DecisionError, decided
+from kernai.durable.approvals import WOKEN, Decision, DecisionError
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
@@ -305,8 +305,7 @@ class _SkillChecks:
         """Raises `ReplayDivergenceError` if a skill does not return the same as before."""
         row = recorded.row
         assert isinstance(row, (SkillResultRow, SkillErrorRow))
-        decision = self._history.facts.agreed(call.call_id)
-        made = call if decision is None else decided(run, call, decision)
+        made = self._history.facts.as_agreed(run, call)
         if row.is_broken_off or not isinstance(made, CallSkill):
             return
         then = row.result if isinstance(row, SkillResultRow) else f"{row.exception}: {row.error}"
