@@ -362,11 +362,6 @@ def test_requests_of_an_older_revisions_server_are_declined_because_it_cannot_wa
         assert call(adapter, "elicit").text == '{"result": {"action": "decline"}}'
 
 
-def test_a_pause_without_a_store_is_an_error_that_says_so() -> None:
-    with desk() as adapter, pytest.raises(kernai.KernaiError, match="store"):
-        execute(agent(adapter, requests("tools/call", name="register")), "go")
-
-
 # ----------------------------------------------------------------------------------------------------------- tasks
 
 
