@@ -94,7 +94,7 @@ class OpenAIProvider(HttpProvider):
         options: dict[str, Any] = {
             "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
         }
-        options[self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"] = generation.max_tokens
+        options[self.max_tokens_name(model)] = generation.max_tokens
         if generation.cache and self.caches:
             options["prompt_cache_key"] = cache_key(messages, model)
             if keeps_longer(generation, model) and body["messages"]:
@@ -151,6 +151,10 @@ class OpenAIProvider(HttpProvider):
     def reasons(self, model: Model) -> bool:
         """Whether this is a reasoning model of the vendor."""
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
+
+    def max_tokens_name(self, model: Model) -> str:
+        """Returns the name of this model's token limit."""
+        return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
     def between(self, model: Model) -> list[Any]:
         """Returns a blank line, because texts are joined."""

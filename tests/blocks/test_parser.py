@@ -70,6 +70,7 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
     assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
     assert block == ANY, "another object may be equal to it"
     assert repr(block) == "Block(type='command', name='a', content='x')"
+    assert block.with_content("y") == Block("command", "a", "y")
     assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
     for attribute in ("type", "name", "content", "more"):
         with pytest.raises(AttributeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from kernai._util.api import Replaceable
 from kernai.values.media import Media
@@ -52,6 +52,10 @@ class Block(Replaceable):
     @property
     def content(self) -> str:
         return self._content
+
+    def with_content(self, content: str) -> Self:
+        """The same block with other content."""
+        return self.__replace__(content=content)
 
     def to_dict(self) -> dict[str, str | None]:
         return {"type": self._type, "name": self._name, "content": self._content}
