@@ -51,11 +51,14 @@ def _status(text: str) -> str:
 
 def _age(text: str) -> datetime:
     """An argparse type: the time that was this long ago."""
-    found = re.fullmatch(r"(\d{1,5})([dhm])", text)
+    found = re.fullmatch(r"(\d{1,6})([dhm])", text)
     if found is None:
         raise ArgumentTypeError(f"must be a number with d, h or m, such as 90d, got {text!r}")
     units = {"d": "days", "h": "hours", "m": "minutes"}
-    return datetime.now(UTC) - timedelta(**{units[found[2]]: int(found[1])})
+    try:
+        return datetime.now(UTC) - timedelta(**{units[found[2]]: int(found[1])})
+    except OverflowError:
+        raise ArgumentTypeError(f"is before the year 1, got {text!r}: give a shorter time, such as 90d") from None
 
 
 def _delete(options: Namespace, store: stores.RunStore) -> int:
@@ -63,8 +66,8 @@ def _delete(options: Namespace, store: stores.RunStore) -> int:
         raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
     if options.older_than is None and options.status is None:
         raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
-    count = store.store.delete(updated_before=options.older_than, status=options.status)
-    output.write(f"{count} {'run' if count == 1 else 'runs'} deleted")
+    deleted = store.store.delete(updated_before=options.older_than, status=options.status)
+    output.write(f"{output.count(deleted, 'run')} deleted")
     return OK
 
 
