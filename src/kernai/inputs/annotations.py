@@ -17,6 +17,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from kernai._util.api import signature_of
 from kernai.inputs.constraints import ConstrainedType, constrained, description_of
 from kernai.inputs.containers import (
     SETS,
@@ -331,10 +332,8 @@ def _description_inside(annotation: Any) -> str:
 
 def _check_constructor(record: type, names: Iterable[str]) -> None:
     """Raises `TypeError` if a dataclass cannot be created from its fields alone: it has an `InitVar`, say."""
-    from inspect import signature
-
     try:
-        signature(record).bind(**dict.fromkeys(names))
+        signature_of(record).bind(**dict.fromkeys(names))
     except TypeError as error:
         raise TypeError(f"{record.__name__} cannot be created from its fields: {error}") from error
 
