@@ -304,3 +304,17 @@ def test_a_long_value_is_cut_to_the_width_of_the_terminal(
     assert call.startswith("  call look ")
     assert result.startswith("  result of search_the_whole_archive (12 ms): xx")
     assert [len(line) for line in (call, result, error)] == [80, 80, 80]
+
+
+@pytest.mark.parametrize("data, shown", [
+    ({"decision": "retry", "by": "ann"}, "it is called again, as ann decided"),
+    ({"decision": "skip", "by": "ann", "reason": "paid by hand"}, "it is not called again, as ann decided: paid by hand"),
+    ({"decision": "skip", "by": "ann"}, "its outcome stays unknown, as ann decided"),
+    ({"decision": "skip"}, "its outcome stays unknown"),
+])
+def test_a_decision_on_a_call_in_flight_is_shown_with_who_made_it_and_why(
+    data: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    Narrator()(Event("in_flight", {"call_id": "0.0", **data}))
+    assert capsys.readouterr().err == f"  call 0.0 was interrupted; {shown}\n"

@@ -39,6 +39,12 @@ def _decided(row: events.ApprovalGivenRow) -> Line:
     return ("dim", head, "") if isinstance(row.decision, bool) else ("dim", f"{head}:", row.decision)
 
 
+def _in_flight(row: events.InFlightRow) -> Line:
+    what = "it is not called again" if row.reason else _IN_FLIGHT.get(row.decision, row.decision)
+    who, why = f", as {row.by} decided" if row.by else "", f": {row.reason}" if row.reason else ""
+    return "yellow", f"call {row.call_id} was interrupted; {what}{who}{why}", ""
+
+
 _STEPS: Lines = {
     events.MessagesSentRow: lambda row: ("dim", f"step {row.place[0]}", ""),
     events.RunResumedRow: lambda row: ("dim", f"the run continues after event {row.from_seq}", ""),
@@ -74,9 +80,7 @@ _CALLS: Lines = {
     events.ModelWaitingRow: lambda row: ("yellow", f"asks the model again in {row.seconds:.1f} s:", row.reason),
     events.ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
     events.ApprovalGivenRow: _decided,
-    events.InFlightRow: lambda row: (
-        "yellow", f"call {row.call_id} was interrupted; {row.reason or _IN_FLIGHT.get(row.decision, row.decision)}", ""
-    ),
+    events.InFlightRow: _in_flight,
 }
 _MORE: Lines = {
     events.LlmResponseRow: lambda row: ("dim", _answered(row), ""),
