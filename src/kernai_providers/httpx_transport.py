@@ -113,7 +113,7 @@ class HttpxTransport:
                     raise
                 failed = broken(error, call.peer, deadline)
                 if failed.kind == "closed" and deadline.awaits_head and not (deadline.dialed or deadline.has_received):
-                    continue  # an idle connection turned out to be closed and is gone
+                    continue  # an idle connection was closed, and is now gone from the pool
                 raise failed from cause_of(error)
             deadline.answered()
             try:
@@ -357,7 +357,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         deadline = DEADLINE.get()
-        if deadline.connecting and buffer.startswith(deadline.method):  # and not what a proxy is told before
+        if deadline.connecting and buffer.startswith(deadline.method):  # not a proxy's handshake
             deadline.connects(still=False)
         with _plain_errors():
             await self._inner.write(buffer, timeout)

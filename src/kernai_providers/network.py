@@ -45,7 +45,7 @@ class Deadline:
         self.connecting = False
         #: the connection that `HttpxTransport` opened for this request, if it did
         self.dialed: Any = None
-        #: how httpx begins the request
+        #: with which httpx begins the request
         self.method = request.method.upper().encode()
         self._timeouts = request.timeouts
         self._peer = peer
@@ -271,7 +271,7 @@ class ResponseFile(io.BufferedReader):
         line = super().readline(size)
         if not self._in_head:
             return line
-        while INTERIM.match(line):  # no header begins so
+        while INTERIM.match(line):  # no header line looks like this
             while self._complete_line(line, size) not in BLANK:
                 line = super().readline(size)
             line = super().readline(size)

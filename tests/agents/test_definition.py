@@ -426,7 +426,7 @@ def test_a_replay_with_skills_gives_them_the_decision_under_which_they_were_call
         assert kernai.replay(agent, "r", store=store, skills="run").result is not None
 
 
-def test_a_replay_with_skills_begins_with_the_hosts_state_of_then_and_outlives_an_exit() -> None:
+def test_a_replay_with_skills_starts_from_the_original_state_of_the_host_and_survives_an_exit() -> None:
     class Counting(kernai.Context):
         count = 0
 
@@ -450,7 +450,7 @@ def test_a_replay_with_skills_begins_with_the_hosts_state_of_then_and_outlives_a
     assert kernai.replay(agent, "r", store=store, skills="run", context=Counting()).result is not None
 
 
-def test_a_replay_with_skills_gives_them_the_idempotency_keys_of_then() -> None:
+def test_a_replay_with_skills_gives_them_their_original_idempotency_keys() -> None:
     def key(ctx: kernai.SkillContext[Any]) -> str:
         return ctx.idempotency_key
 

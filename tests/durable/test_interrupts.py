@@ -233,7 +233,7 @@ def test_a_system_exit_in_a_store_ends_its_run_but_not_the_event_loop() -> None:
 
 @pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
 @EACH_WAY
-def test_what_ends_a_loop_is_a_failure_when_a_store_raises_it(way: Way, error: type[BaseException]) -> None:
+def test_a_stop_iteration_from_a_store_is_a_failure_and_not_the_end_of_the_stream(way: Way, error: type[BaseException]) -> None:
     it = Agent(instructions="x", provider=MockProvider("<final>done</final>"))
     with pytest.raises(RuntimeError, match=f"{error.__name__}: the disk is full"):
         way.execute(it, "go", store=Appends(0, error), run_id="r")

@@ -250,7 +250,7 @@ def test_large_entries_and_media_are_loaded_completely(store: SqliteStore) -> No
 
 
 @pytest.mark.parametrize("wrong", [ValueError("wrong key"), LookupError("wrong key")])
-def test_a_codec_that_cannot_decode_a_run_is_reported_and_not_a_damage(path: Path, wrong: Exception) -> None:
+def test_a_codec_that_cannot_decode_a_run_is_reported_as_such_and_not_as_damage(path: Path, wrong: Exception) -> None:
     class Reversed:
         fails = False
 

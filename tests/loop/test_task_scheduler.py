@@ -267,7 +267,7 @@ def test_workers_have_the_callers_context_variables() -> None:
     assert set(results.values()) == {"Ada"}
 
 
-def test_what_cannot_do_a_task_is_the_callers_mistake() -> None:
+def test_a_function_that_cannot_do_a_task_is_refused() -> None:
     with pytest.raises(TypeError, match=r"execute must be a plain function of .*; arun takes async ones, got <function _echo"):
         TaskScheduler(DIAMOND).run(_echo)
     wrong: Any

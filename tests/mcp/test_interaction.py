@@ -333,7 +333,7 @@ async def ending(context: Any, params: Any) -> Any:
     (lambda context, params: params["s3cret"], "TypeError"), (lambda context, params: None, "ValidationError"),
     (ending, "SystemExit"), (cancelling, "CancelledError"),
 ])
-def test_a_callback_that_fails_is_in_the_log_and_the_server_reads_no_more_than_that(
+def test_a_callback_that_fails_is_logged_and_the_server_reads_only_the_class_of_its_error(
     callback: Callable[..., Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     failure = f"the client's elicitation callback failed with {reason}"

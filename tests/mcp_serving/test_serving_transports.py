@@ -356,7 +356,7 @@ def no_context() -> Any:
 
 
 @pytest.mark.parametrize("new_context, message", [
-    (no_context, "no such shop"), (lambda: None, "the server's context= gave NoneType, not a Context"),
+    (no_context, "no such shop"), (lambda: None, "the server's context= must return a Context, got NoneType"),
 ])
 async def test_a_failure_to_create_the_context_fails_only_that_call(served: Any, new_context: Any, message: str) -> None:
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -144,7 +144,7 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
     (lambda: ask(MAKE().on_call(lambda *_: 5)), TypeError, "must give text or an LlmResponse, got int"),
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
     (lambda: MAKE(chunk_size="1"), ValueError, "chunk_size"),
-    (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must give a dict, .*, got None"),
+    (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must return a dict, .*, got None"),
     (lambda: MAKE().on_call("a"), TypeError, "on_call"),
     (lambda: MAKE().fail_on_step(0, "boom"), TypeError, "error"),
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),

@@ -98,7 +98,7 @@ def _flags(function: Any) -> int:
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    """`inspect.signature`, which on Python 3.14 would fail for an annotation that only type checkers can evaluate."""
+    """`inspect.signature`, but names that only type checkers know, which fail on Python 3.14, may stay unresolved."""
     import inspect
 
     if sys.version_info >= (3, 14):
@@ -109,7 +109,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def annotated_names(cls: type) -> Collection[str]:
-    """The names that a class annotates in its own body. The annotations need not be evaluable."""
+    """The names that a class annotates in its own body. The annotations are not evaluated."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format, get_annotations
 
@@ -121,9 +121,9 @@ def annotated_names(cls: type) -> Collection[str]:
 def check_function(
     name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, **named: Any
 ) -> Any:
-    """Returns a function that takes `given` and `named`. Raises `TypeError` for anything else.
+    """Returns `function` if it can be called with `given` and `named`. Raises `TypeError` if not.
 
-    The error has the `name` of the option, and says in words of which `arguments` it must be a function.
+    The error names the option (`name`) and describes the expected `arguments` in words.
     """
     if not callable(function) or (is_async(function) and not may_be_async):
         kind = "function" if may_be_async else "plain function"

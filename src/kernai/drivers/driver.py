@@ -253,8 +253,8 @@ class Driver:
     def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
         """Returns the exception to throw into the loop for the exception that an effect raised.
 
-        Ctrl-C and the like stop all work of the run. Of those that spawned work raises, `beside` the root, only Ctrl-C
-        does; the caller gets it when everything has ended.
+        Ctrl-C and similar exceptions stop all work of the run. If spawned work raised one, `beside` the root, only
+        Ctrl-C stops the run, and its caller gets it once everything has ended.
         Exceptions raised on purpose (`Stop`, `Pause`) are left to the loop.
         """
         error = as_failure(raised)

@@ -101,7 +101,7 @@ class DurableRun:
         self._state = HostState({})
         self._in_flight: InFlight = "fail"
         self._verdicts: Mapping[str, Decision] = {}
-        #: whether the last input was not added to the conversation yet
+        #: whether an input has not been added to the conversation yet
         self._is_input_left = False
         self._failing: list[PendingCall] = []
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernai.values.message import InputPart
 
 T = TypeVar("T")
-#: how a call ended, by which the model reads a message
+#: rows with the outcome of a call, which the model reads as a message
 Outcome = events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow
 
 
@@ -63,7 +63,7 @@ def _damage(run_id: str, seq: int, kind: str, error: Exception) -> KernaiError:
 
 
 class Facts:
-    """What a recording says beside the decisions of its loops. A new run has none."""
+    """What a recording contains apart from what its loops decided, such as approvals and saved contexts."""
 
     def __init__(self) -> None:
         #: by call id: calls that wait for a decision, decisions that were not used yet, the last decision on each call,
@@ -74,7 +74,7 @@ class Facts:
         #: the parameters last shown of calls that paused again after a person had changed some
         self.changed: dict[str, Any] = {}
         self.in_flight: dict[str, events.InFlightRow] = {}
-        #: whether the last decision on a call was that its time had come
+        #: by call id, whether the last decision on the call was that its time had come
         self.woken: dict[str, bool] = {}
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}

@@ -114,7 +114,8 @@ class ConstrainedType(WrapperType):
         for one in self.constraints:
             keyword = one.keyword(kind)
             is_endless = isinstance(one.value, float) and not math.isfinite(one.value)
-            if keyword and not is_endless and not isinstance(kind, TextType):  # JSON Schema has neither
+            # JSON Schema has neither infinity nor bounds on dates
+            if keyword and not is_endless and not isinstance(kind, TextType):
                 _tighten(made, keyword, _source(one.value) if keyword == "pattern" else one.value)
         made[WORDS] = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
         self.schema = made  # set first, since an alias may contain itself, and faults of a sample name its type

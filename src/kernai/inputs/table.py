@@ -222,7 +222,7 @@ class InputTable:
         """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
         notes = list(self._notes(params))
         usage = self.usage()
-        # a caller in Python may give values that JSON does not have; and the last correction is for some faults only
+        # a Python caller may pass values that JSON cannot express, and the last correction does not suit every fault
         with suppress(LookupError, TypeError, ValueError, RecursionError):
             for meant, note in self._corrections(params, faults):
                 call = self._call_of(meant)

@@ -38,7 +38,7 @@ MAX_STEPS = 50_000
 #: limit for checking a schema itself, which is done once: a second or two, enough for 200 KB of schema
 MAX_STEPS_FOR_SCHEMA = 400_000
 #: limit for keywords inside one another, each of which takes up to five frames of the stack. If the stack overflowed
-#: inside the library's Rust code, it would print a traceback and raise what is no `Exception`.
+#: inside the library's Rust code, it would print a traceback and raise something that is no `Exception`.
 MAX_NESTING = 160
 #: characters of an error's text that count as a step
 _TEXT_STEP = 50

@@ -166,7 +166,7 @@ class Server:
         async def main(stop: asyncio.Event) -> None:
             loop = asyncio.get_running_loop()
             self._stop = lambda: loop.is_closed() or loop.call_soon_threadsafe(stop.set)
-            if self._stopped:  # before this thread came here
+            if self._stopped:  # `stop` was called before this thread got here
                 stop.set()
             on_ready(url)  # clients can connect already: the socket is listening
             await tools.until_end(serve_http(tools.app, self._address, listener, stop, tools.calls.cancel))

@@ -249,7 +249,7 @@ class _Call:
         try:
             run_context = new_context()
             if not isinstance(run_context, Context):
-                raise TypeError(f"the server's context= gave {type(run_context).__name__}, not a Context")
+                raise TypeError(f"the server's context= must return a Context, got {type(run_context).__name__}")
             if self.served.skill.wants_context:
                 self.context = SkillContext(
                     self.served.skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,

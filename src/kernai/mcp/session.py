@@ -35,7 +35,7 @@ Emit = Callable[[dict[str, Any]], object]
 
 #: seconds between two checks of a waiting thread whether its run has been cancelled
 POLL_SECONDS = 0.1
-#: seconds until a server is asked again to report changed tools, after it has stopped
+#: seconds until a server that has stopped reporting changed tools is asked again to report them
 LISTEN_AGAIN_SECONDS = 10.0
 
 

@@ -117,7 +117,7 @@ class _Watched:
         if not isinstance(item, Exception):
             return item
         text = type(item).__name__
-        with suppress(Exception):  # pydantic's errors have the refused input, or what was missed in it
+        with suppress(Exception):  # pydantic's errors have the refused input, or the object that lacks a field
             inputs = [one["input"] for one in item.errors()]  # type: ignore[attr-defined]  # suppressed if there is none
             message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
             text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)

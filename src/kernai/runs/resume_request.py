@@ -217,7 +217,7 @@ class Replay(Value, Generic[Output_co]):
 class ReplayRequest(_RecordedRequest):
     """Compares an agent with a recorded run."""
 
-    #: the prefix of the run's idempotency keys, if a store says more than the run's id
+    #: the prefix of the run's idempotency keys; None for the run's id
     _key: str | None = None
 
     def __init__(

@@ -201,7 +201,7 @@ class MockProvider(NotCopied, Provider):
                 self._stream(block.content, partial(show, number, block.type, block.name))
         usage: object = counter(messages, content) if counter is not None else {}
         if not isinstance(usage, Mapping):
-            raise TypeError(f"the token counter must give a dict, such as {{'prompt_tokens': 3}}, got {usage!r}")
+            raise TypeError(f"the token counter must return a dict, such as {{'prompt_tokens': 3}}, got {usage!r}")
         return replace(response, **usage)
 
     def _stream(self, text: str, on_chunk: Callable[[str], object]) -> None:

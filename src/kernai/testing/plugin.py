@@ -59,7 +59,7 @@ def mock_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., MockPro
         return made[-1]
 
     yield make
-    if request.node.stash.get(_PASSED, default=False):  # otherwise the report says already why not
+    if request.node.stash.get(_PASSED, default=False):  # otherwise the report already says what is wrong
         for one in made:
             one.check()
 
@@ -104,7 +104,7 @@ def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
             recorder = Recorder()
             recorded_now = execute(agent, input, recorder=recorder, **options)
             path.parent.mkdir(exist_ok=True)
-            path.unlink(missing_ok=True)  # now that another is complete
+            path.unlink(missing_ok=True)  # now that the new recording is complete
             with JsonlSink(path) as sink:
                 for event in recorder.entries:
                     sink.record(event)
