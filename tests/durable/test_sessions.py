@@ -366,6 +366,10 @@ def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
     again = kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=spent))
     assert (again.stop_reason, str(again.error)) == ("timeout", "timeout=60 s has passed"), "the whole limit is named"
     assert kernai.resume(talker([]), "r", limits=Limits(timeout=120), **three(store=copy)).ok
+    set_back = MemoryStore()  # while the last two entries were written
+    rows = spent.load("r")[:len(entries)]
+    set_back.append("r", 0, [*rows[:-2], *({**one, "timestamp": "2000-12-31T23:00:00.000Z"} for one in rows[-2:])], [])
+    assert kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=set_back)).stop_reason == "timeout"
 
 
 class AsyncStore(MemoryStore):

@@ -312,14 +312,13 @@ class RecordedRun:
 
     def seconds(self) -> float:
         """How long the run took, without the time between its segments."""
-        total, first, last = 0.0, None, None
+        segments: list[list[datetime]] = []
         for one in self.all:
-            at = reading(one, datetime.fromisoformat, one.row.at)
-            if first is None or isinstance(one.row, events.RunResumedRow):
-                total += (last - first).total_seconds() if first is not None and last is not None else 0.0
-                first = at
-            last = at
-        return total + ((last - first).total_seconds() if first is not None and last is not None else 0.0)
+            if not segments or isinstance(one.row, events.RunResumedRow):
+                segments.append([])
+            segments[-1].append(reading(one, datetime.fromisoformat, one.row.at))
+        # not until the last time, which is before the first one if somebody set the clock back
+        return sum((max(times) - times[0]).total_seconds() for times in segments)
 
     def history(self, media: MediaStore) -> list[Message]:
         return reading(self.scopes[""][0], lambda: [message(one, media) for one in self.start.history])
