@@ -26,6 +26,7 @@ from kernai import (
     MediaStore,
     MockProvider,
     Provider,
+    RunConflictError,
     Skill,
     stream,
 )
@@ -318,3 +319,12 @@ def test_a_decision_on_a_call_in_flight_is_shown_with_who_made_it_and_why(
     monkeypatch.setenv("COLUMNS", "120")
     Narrator()(Event("in_flight", {"call_id": "0.0", **data}))
     assert capsys.readouterr().err == f"  call 0.0 was interrupted; {shown}\n"
+
+
+@pytest.mark.parametrize("again, hint", [
+    ("kernai resume a.py runs.db r", "`kernai resume a.py runs.db r` continues after it"), (None, "start again to continue after it"),
+])
+def test_a_run_that_another_process_has_continued_stops_with_advice(again: str | None, hint: str) -> None:
+    with pytest.raises(CommandError, match="another process has continued the run") as caught, stores.continuing(again):
+        raise RunConflictError("run 'r' has 2 entries")
+    assert caught.value.hint == hint

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import pytest
+from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
@@ -343,6 +344,17 @@ def test_a_callback_that_fails_is_logged_and_the_server_reads_only_the_class_of_
         assert json.loads(call(adapter, "elicit").text) == {"error": {"code": -32603, "message": failure}}
     assert [(one.name, one.message) for one in caplog.records] == [("kernai.mcp", failure)] * 2
     assert all(one.exc_info for one in caplog.records)
+
+
+def test_an_mcp_error_that_a_callback_raises_is_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(context: Any, params: Any) -> Any:
+        raise MCPError(-32042, "ask after lunch")
+
+    with desk(elicitation=refuse) as adapter:
+        assert "ask after lunch" in str(call(adapter, "register").error)
+    with setup(raw(), register=False, elicitation=refuse) as adapter:  # of an older revision
+        assert json.loads(call(adapter, "elicit").text) == {"error": {"code": -32042, "message": "ask after lunch"}}
+    assert not caplog.records
 
 
 def test_a_request_that_nobody_can_answer_is_an_error() -> None:

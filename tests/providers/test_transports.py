@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from kernai.testing.contracts import at_once
+from kernai_providers.http_transport import HttpTransport
 from kernai_providers.in_process import MemoryReply, MemoryTransport
 from kernai_providers.transport import (
     AsyncResponse,
@@ -302,6 +303,12 @@ def test_a_refused_connection_names_host_and_port(wire: Stage) -> None:
     error = failure(lambda: client.send(wire.request()))
     assert error.kind == "connect"
     assert f"127.0.0.1:{wire.server.port}: Connection refused" in str(error)
+
+
+@pytest.mark.parametrize("host", ["localhost..b", "localhost." + "a" * 64])
+def test_a_name_that_no_host_can_have_is_a_failed_connection(host: str) -> None:
+    error = failure(lambda: HttpTransport().send(Request("GET", f"http://{host}/v1")))
+    assert (error.kind, str(error)) == ("connect", f"no connection to {host}:80: this is not the name of a host")
 
 
 def test_silence_before_the_answer_and_in_its_middle_is_a_timeout(wire: Stage) -> None:

@@ -162,5 +162,3 @@ def test_an_assigned_option_is_checked_as_by_configure(name: str, value: object,
     with pytest.raises(error, match=re.escape(says)):
         setattr(kernai.config, name, value)
     assert kernai.config.snapshot() == before
-
-

@@ -68,8 +68,10 @@ def test_a_rotated_value_is_seen_at_the_next_read(monkeypatch: pytest.MonkeyPatc
 
 def test_the_configured_resolvers_are_used_if_none_was_given() -> None:
     ctx = context()  # created first, because the resolvers are looked up when a key is read
-    kernai.configure(credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
-              setting_resolver=MappingResolver({"find it": {"timeout": "7"}}))
+    kernai.configure(
+        credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
+        setting_resolver=MappingResolver({"find it": {"timeout": "7"}}),
+    )
     assert ctx.credential("api_key") == SECRET
     assert ctx.setting("timeout") == 7
     reset()
