@@ -45,7 +45,7 @@ class Deadline:
         self.connecting = False
         #: the connection that `HttpxTransport` opened for this request, if it did
         self.dialed: Any = None
-        #: with which httpx begins the request
+        #: the method, with which httpx begins the request
         self.method = request.method.upper().encode()
         self._timeouts = request.timeouts
         self._peer = peer

@@ -29,7 +29,7 @@ ANSWERS = 4
 CHECKED_CLOSE = 3
 TYPED_TASKS = 4
 #: version of what counts as a quoted call. Since 2 a call is also recognised by its letters and digits alone, and one
-#: response may confirm several calls. Since 3 calls in a history's messages from protocol handlers count
+#: response may confirm several calls. Since 3, calls in a history's messages from protocol handlers count
 QUOTES = 3
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({

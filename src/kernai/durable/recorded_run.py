@@ -71,7 +71,7 @@ class Facts:
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, events.ApprovalGivenRow] = {}
         self._decided: dict[str, events.ApprovalGivenRow] = {}
-        #: the parameters last shown of calls that paused again after a person had changed some
+        #: by call id, the parameters that a person saw last, if the call paused again after somebody had changed some
         self.changed: dict[str, Any] = {}
         self.in_flight: dict[str, events.InFlightRow] = {}
         #: by call id, whether the last decision on the call was that its time had come

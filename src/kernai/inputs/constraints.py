@@ -149,7 +149,7 @@ class ConstrainedType(WrapperType):
 
 def _beside(edge: Any) -> Iterator[Any]:
     """The values next to a bound. Does not import the modules of dates and times."""
-    if hasattr(edge, "hour") and not hasattr(edge, "year"):  # times cannot be added to
+    if hasattr(edge, "hour") and not hasattr(edge, "year"):  # nothing can be added to a time
         yield from (plain(edge.min), plain(edge.max.replace(microsecond=0)))
         return
     step = type(edge - edge)(1)  # a day, for dates

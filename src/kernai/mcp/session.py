@@ -182,7 +182,7 @@ class Session:
                     async with client.listen(tools_list_changed=True) as changes:
                         async for _ in changes:
                             self._on_tools_changed()
-                self._on_tools_changed()  # from now on, changes are not reported
+                self._on_tools_changed()  # until the server is asked again, it reports no changes
                 await asyncio.sleep(LISTEN_AGAIN_SECONDS)
                 self._on_tools_changed()
 

@@ -187,7 +187,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
                 raise SystemExit(text) from None
             hidden = copied(error) if isinstance(error, ProviderError) else RuntimeError()
             hidden.args = (text,)
-            vars(hidden).pop("__notes__", None)  # they are in the text
+            vars(hidden).pop("__notes__", None)  # the text has them, redacted
             raise hidden from None
 
     return middleware
