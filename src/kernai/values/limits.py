@@ -113,6 +113,7 @@ class Budget:
     def check_call(self, number: int) -> None:
         """Raises `LimitReachedError` if a limit forbids the call with this number, which has been counted already."""
         limits, most = self.limits, self._most_calls
+        # without the lock: each of these is one number, which another thread may only increase
         if self._too_deep >= MAX_TOO_DEEP:
             raise self._depth_error()
         if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
