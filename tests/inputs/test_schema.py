@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 import json
+import os
+import signal
+import threading
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -222,3 +225,31 @@ def test_a_pydantic_model_speaks_for_itself() -> None:
         "description": "in euros", "exclusiveMinimum": 0, "title": "Price", "type": "number",
     }
     assert item["required"] == ["theName", "price"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_shows_a_schema_although_a_thread_of_its_parent_was_computing_one() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Silent):
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            begun.set()
+            assert go_on.wait(20)
+            return {}
+
+    thread = threading.Thread(target=lambda: schema_of(table_of(Slow)))
+    thread.start()
+    assert begun.wait(20)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            signal.alarm(5)  # ends a child that waits forever
+            status = schema_of(table_of(Silent))["required"] != ["it"]
+        finally:
+            os._exit(status)
+    go_on.set()
+    thread.join(20)
+    assert os.waitpid(child, 0)[1] == 0

@@ -5,12 +5,36 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import Field
     from inspect import Signature
     from typing import Self
+
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """An attribute that is computed when it is first read.
+
+    Unlike `functools.cached_property` up to Python 3.11, it has no lock that a forked child could find locked.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> T:
+        value = vars(instance)[self._name] = self._compute(instance)
+        return value
+
+    if TYPE_CHECKING:  # the attribute may be set, too
+
+        def __set__(self, instance: object, value: T) -> None: ...
 
 
 class Replaceable:

@@ -7,9 +7,9 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai._util.api import close_matches
+from kernai._util.api import Once, close_matches
 from kernai.agents.definition import Rules, part_of
 from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.blocks.block import neutralize
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kernai.values.model import GenerationOptions, Model
 
 
-Value = TypeVar("Value")
 #: in characters, about 2,000 tokens. The model has to ask for a longer listing, unless the agent says otherwise
 SHORT_LISTING = 8_000
 
@@ -72,23 +71,6 @@ class System:
 
 
 NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
-
-
-class Once(Generic[Value]):
-    """An attribute that is computed when it is first read.
-
-    Unlike `functools.cached_property` up to Python 3.11, it has no lock that a forked child could find locked.
-    """
-
-    def __init__(self, compute: Callable[[Any], Value]) -> None:
-        self._compute = compute
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: object, owner: type) -> Value:
-        value = vars(instance)[self._name] = self._compute(instance)
-        return value
 
 
 class Setup:

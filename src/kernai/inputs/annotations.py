@@ -14,10 +14,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import cached_property
 from typing import Any
 
-from kernai._util.api import signature_of
+from kernai._util.api import Once, signature_of
 from kernai.inputs.constraints import ConstrainedType, constrained, description_of
 from kernai.inputs.containers import (
     SETS,
@@ -51,7 +50,7 @@ class Namespace:
         self.globals: dict[str, Any] = getattr(plain, "__globals__", {})
         self._function = plain
 
-    @cached_property
+    @Once
     def locals(self) -> dict[str, Any]:
         """The local names of the scopes around the function; those of inner scopes take precedence."""
         around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from kernai._util.api import Once
 from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType, ways_of
 from kernai.inputs.schema import WORDS, Schema, condition, is_multiple, label_of, sample_of
 from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType, underlying
@@ -108,7 +108,7 @@ class ConstrainedType(WrapperType):
             validation.refuse(self.label, value)
         return made
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         made, kind = dict(self.inner.schema), underlying(self.inner)
         for one in self.constraints:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
+from kernai._util.api import Once
 from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
@@ -52,7 +52,7 @@ class ListType(InputType):
                 fault = f"expected a value that a set can hold, received {shown(value[at])}"
                 validation.faults.append(Fault((at,), fault))
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         item = self.item.schema
         made = {"type": "array", "items": item} if item else {"type": "array"}
@@ -73,7 +73,7 @@ class TupleType(InputType):
         pairs = zip(self.items, value, strict=True)
         return tuple(validation.inside(at, item, one) for at, (item, one) in enumerate(pairs))
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         size, items = len(self.items), [item.schema for item in self.items]
         return {"type": "array", "minItems": size, "maxItems": size, **({"prefixItems": items} if items else {})}
@@ -95,7 +95,7 @@ class DictType(InputType):
                 validation.refuse("text as a key", key, (str(key),))
         return {key: validation.inside(str(key), self.item, one) for key, one in value.items()}
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         item = self.item.schema
         return {"type": "object", "additionalProperties": item} if item else {"type": "object"}
@@ -110,11 +110,11 @@ class UnionType(InputType):
     def __init__(self, members: Sequence[InputType]) -> None:
         self.members = tuple(members)
 
-    @cached_property
-    def natural(self) -> frozenset[type]:  # type: ignore[override]
+    @Once
+    def natural(self) -> frozenset[type]:
         return frozenset().union(*(member.natural for member in self.members))
 
-    @cached_property
+    @Once
     def _natural(self) -> dict[type, tuple[InputType, ...]]:
         """The members by the Python classes of the JSON values that they are written in."""
         return {kind: tuple(m for m in self.members if kind in m.natural) for kind in self.natural}
@@ -171,7 +171,7 @@ class UnionType(InputType):
             for fault in faults
         ]
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         every = [member.schema for member in self.members]
         members = [one for at, one in enumerate(every) if one not in every[:at]]
@@ -197,7 +197,7 @@ class ReferenceType(WrapperType):
             raise TypeError(f"the type {self.name} is defined in terms of itself")
         self.inner = inner
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         definition = Definition(self.name)
         self.schema = {"$ref": definition}  # set first, since the schema of the target may contain it
@@ -271,7 +271,7 @@ class RecordType(InputType):
         self._build = build
         self._instance = instance
 
-    @cached_property
+    @Once
     def types(self) -> dict[str, InputType]:
         return {one.name: one.type for one in self.fields}
 
@@ -300,7 +300,7 @@ class RecordType(InputType):
             faults.extend(_faults_of(error, value))
             return None
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         definition = Definition(self.name)
         self.schema = {"$ref": definition}  # set first, since the schema of a field may contain it
@@ -355,7 +355,7 @@ class ModelType(InputType):
             validation.faults.extend(_faults_of(error, value))
             return None
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         try:
             schema = self.model.model_json_schema()

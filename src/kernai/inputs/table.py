@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kernai._util.api import Value, close_matches
+from kernai._util.api import Once, Value, close_matches
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
@@ -304,7 +304,7 @@ class InputTable:
         """
         return self._usage
 
-    @cached_property
+    @Once
     def _usage(self) -> str:
         sample = self.sample()
         is_right = self.has_media or self._is_right(sample)  # a sample cannot have an existing media id
@@ -332,12 +332,12 @@ class InputTable:
             for line in outline_of(schema, one.name):
                 yield "  - " + line
 
-    @cached_property
+    @Once
     def whole(self) -> Schema:
         """The schema of all inputs, in the form of `kernai.inputs.schema`."""
         return object_schema(self._fields)
 
-    @cached_property
+    @Once
     def is_marked(self) -> bool:
         """Whether an input, or a part of one, accepts only trusted values."""
         return self._may_be_marked and any(True for _ in marks_of(self.whole))

@@ -13,11 +13,11 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeVar
 from unicodedata import category, normalize
 from uuid import UUID
 
+from kernai._util.api import Once
 from kernai.inputs.containers import DictType, ListType, UnionType
 from kernai.inputs.schema import MARK, WORDS, Schema, label_of, marks_of, resolved
 from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType, WrapperType, underlying
@@ -52,7 +52,7 @@ class TrustedType(WrapperType):
             raise TypeError(f"Trusted cannot be a type of {inner.label}: {reason}")
         super().__init__(inner)
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         return marked(self.inner.schema)
 
@@ -269,12 +269,12 @@ class Words:
             return self._digits.get(contact.digits)
         return next((source for text, source in self._texts if _occurs_in(contact.text, text)), None)
 
-    @cached_property
+    @Once
     def _numbers(self) -> dict[Decimal, str]:
         runs = ((run[0], source) for text, source in self._texts for run in _RUN.finditer(text.replace("\u2212", "-")))
         return _firsts((_number(run), source) for run, source in runs)
 
-    @cached_property
+    @Once
     def _digits(self) -> dict[str, str]:
         return _firsts((one.digits, source) for text, source in self._texts for one in contacts(text))
 

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kernai._util.api import Once
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
@@ -146,12 +147,12 @@ class InputType:
         """The converted value. Faults are added to `validation`; if there are any, the return value means nothing."""
         raise NotImplementedError
 
-    @cached_property
+    @Once
     def schema(self) -> Schema:
         """The type as JSON Schema, in the form of `kernai.inputs.schema`. Do not change it."""
         raise NotImplementedError
 
-    @cached_property
+    @Once
     def label(self) -> str:
         """The type in words, for the model."""
         return label_of(self.schema)
@@ -186,8 +187,8 @@ class WrapperType(InputType):
     def __init__(self, inner: InputType) -> None:
         self.inner = inner
 
-    @cached_property
-    def natural(self) -> frozenset[type]:  # type: ignore[override]
+    @Once
+    def natural(self) -> frozenset[type]:
         return self.inner.natural
 
     def convert(self, value: object, validation: Validation) -> Any:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from itertools import chain
 from typing import Any
 from weakref import WeakSet
@@ -25,6 +24,7 @@ from procrastinate.schema import SchemaManager
 from psycopg import sql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from kernai._util.api import Once
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 
@@ -46,7 +46,7 @@ class Connection(psycopg.Connection[Any]):
     third of an append's time.
     """
 
-    @cached_property
+    @Once
     def appends(self) -> psycopg.Cursor[Any]:
         return self.cursor()
 
