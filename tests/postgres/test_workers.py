@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext
+from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext, resume
 from kernai.postgres import PostgresStore, RunHandle, Workers, workers
 from kernai.postgres.workers import submit_again
 from kernai.testing.contracts import at_once
@@ -84,7 +84,11 @@ def test_a_submitted_run_is_done_and_its_result_can_be_read_elsewhere(store: Pos
     results = [elsewhere.handle(one.run_id).result(PATIENCE) for one in handles]
     assert [(one.text, one.stop_reason) for one in results] == [("done", "final")] * 5
     assert jobs(store) == []
-    assert [one.type for one in handles[0].events()][-1] == "result"
+    events = list(handles[0].events())
+    assert events[-1].type == "result"
+    assert list(handles[0].events(len(events))) == [], "a reader that reconnects after the end waits for nothing"
+    resume(it, "r0", store=store, input="and now?")
+    assert [one.type for one in handles[0].events()].count("result") == 2
     with pytest.raises(RunConflictError, match="run 'r1' has"):
         own.submit("clerk", "go", run_id="r1")
     with pytest.raises(ValueError, match="run_id must be a non-empty text, got ''"):

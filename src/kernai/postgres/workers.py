@@ -318,14 +318,13 @@ class RunHandle:
 
         `KernaiError` if the run does not exist, or is deleted.
         """
-        while True:
-            self.info()
+        while (info := self.info()).status in UNFINISHED or from_seq < info.length:
             for entry in self._store.watch(self.run_id, from_seq, timeout=WATCHED / 3):
                 from_seq += 1
                 yield Event.from_dict(entry)
                 is_end = entry["event"] == ResultRow.type and not entry["scope"]
                 if is_end and entry["data"]["stop_reason"] != StopReason.INTERRUPT:
-                    return
+                    break  # perhaps only one of its inputs has ended
 
     def result(self, timeout: float | None = None) -> Result[Any]:
         """Waits until the run has ended or waits for a decision, and returns its `Result`. `TimeoutError` after
