@@ -81,6 +81,12 @@ def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(he
     assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
 
 
+def test_a_difference_in_the_first_event_is_shown_as_such(here: Here, tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    more = [{**events[0], "event": "noticed", "data": {}}, *events]
+    done = here("diff", save(tmp_path / "a.json", events), save(tmp_path / "b.json", more), cwd=tmp_path)
+    assert "@@ root, step 0: noticed @@\n  (nothing before it is the same)\n+step 0: noticed\n" in done.stdout
+
+
 def test_the_order_in_which_parallel_work_ended_is_ignored(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     def move(name: str, changed: list[dict[str, Any]]) -> None:
         """Swap events of tasks a and b."""

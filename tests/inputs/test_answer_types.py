@@ -304,6 +304,14 @@ class Nobody(Enum):
     pass
 
 
+class HalfAModel:
+    """Has only one of the two methods by which pydantic models are recognised."""
+
+    @classmethod
+    def model_validate(cls, value: Any) -> HalfAModel:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize("output, message", [
     (Annotated[str, at.Ge(1)], "does not apply to string"),
     (Annotated[int, at.MinLen(1)], "does not apply to integer"),
@@ -322,6 +330,7 @@ class Nobody(Enum):
     (tuple[int, *tuple[str, ...]], "unpacks a tuple, which is not supported"),
     (Literal[()], "has no values"),
     (Nobody, "Nobody has no members"),
+    (HalfAModel, "HalfAModel is not supported"),
     (set[Tree], "cannot be in a set"),
     (Page, "type variable"),
     (Pair, "type variable"),

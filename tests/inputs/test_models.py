@@ -139,6 +139,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"const": 5}, "5", 5),
     ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
     ({"type": "array"}, "list", ["..."]),
+    ({"type": "array", "items": True}, "list", ["..."]),
     ({"type": "array", "items": {"type": "integer"}}, "list of integer", [1]),
     ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, "list of 2: (integer, boolean)", [1, True]),
     ({"type": "array", "items": {"type": "integer"}, "maxItems": 0}, "list of integer, of at most 0 items", []),

@@ -74,6 +74,7 @@ def test_a_provider_gets_the_tools_and_a_system_message_without_blocks() -> None
     assert call.tools is not None
     assert [tool.name for tool in call.tools.tools] == ["search", "fails", "plan", "/tasks"]
     assert call.tools.tools[0].schema["required"] == ["query"]
+    assert call.tools.tools[2].schema["additionalProperties"] is False
     assert call.messages[0].text == "Be brief."
     first, *answers = call.messages[2:]
     assert first.blocks is not None

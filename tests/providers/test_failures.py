@@ -128,7 +128,8 @@ def test_the_text_of_an_error_is_bounded() -> None:
         error = failed(500, body, secrets=["a-secret"])
         assert str(error).endswith("…")
         assert len(str(error)) <= longest + len("acme: HTTP 500: ")
-    assert str(failed(500, b"x" * 9999)) == f"acme: HTTP 500: {'x' * 299}…"
+    assert str(failed(500, b"x" * 300)) == f"acme: HTTP 500: {'x' * 300}"
+    assert str(failed(500, b"x" * 301)) == f"acme: HTTP 500: {'x' * 299}…"
     error = failed(500, openai("c" * 500, None, "m"), {"x-request-id": "r" * 500})
     assert len(error.code or "") == 100
     assert len(str(error)) < 300

@@ -86,6 +86,8 @@ def test_a_run_whose_provider_measures_in_floats_and_has_no_metadata_can_be_resu
         def call(self, *given: Any) -> LlmResponse:
             return replace(super().call(*given), **measured)
 
+    unmeasured: Any = {"latency_ms": None}
+    assert LlmResponse("x", **unmeasured).latency_ms == 0
     agent, store = Agent(instructions="x", provider=Measures("one", "two")), MemoryStore()
     kernai.execute(agent, "go", store=store, run_id="r")
     assert kernai.resume(agent, "r", store=store, input="go on").text == "two"
