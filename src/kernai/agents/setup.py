@@ -76,6 +76,11 @@ NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)
 class Setup:
     """What is the same in every step. `skills` and `protocols` are what the agent may call; the rest is derived."""
 
+    __slots__ = (  # what every step reads; attributes in `__dict__` would be slower
+        "__dict__", "_all_protocols", "_all_skills", "_number", "_plain", "_protocols_version", "_revision",
+        "_skills_version", "constrains", "is_native", "rules", "skills", "system",
+    )
+
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
         # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
