@@ -426,7 +426,9 @@ def test_the_last_line_shows_a_valid_call_as_a_block() -> None:
 @pytest.mark.parametrize("params", [{"prodct": date(2024, 1, 2)}, {"other": b"bytes"}, {"product": "x", "more": {1}}])
 def test_values_of_a_caller_in_python_that_json_does_not_have_are_input_errors(params: dict[str, object]) -> None:
     inputs: dict[str, Any] = {"product": date} if "more" not in params else {"product": int, "more": Any}
-    error_of(Skill("find", execute=lambda **_: None, inputs=inputs), params)
+    error = error_of(Skill("find", execute=lambda **_: None, inputs=inputs), params)
+    assert error.faults
+    assert "Usage:" in str(error)
 
 
 def test_a_thousand_errors_are_all_listed_in_a_readable_message() -> None:

@@ -1,6 +1,6 @@
 """Checks answers: whether they are complete and of the agent's output type, see `Agent(output=...)`.
 
-A call that the vendor cut off is never run, and the model is told why (`corrections`). For an answer that was cut off,
+A call that the vendor cut off is never run, and the model reads why (`corrections`). For an answer that was cut off,
 `Agent.on_truncated` decides whether it is accepted, continued or an error. An empty response is a failed model call. A
 replay reads the recorded text again and gets the same value.
 """
@@ -130,7 +130,7 @@ def _is_answer(run: Run, prose: str) -> bool:
 
 
 def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
-    """Checks an answer against the agent's output type and `output_check`. If it fails, tells the model what is wrong.
+    """Checks an answer against the agent's output type and `output_check`. If it fails, the model reads what is wrong.
 
     Raises `LimitReachedError` if the model may not try again.
     """

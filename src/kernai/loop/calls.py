@@ -62,7 +62,7 @@ Payload = Part | list[Part] | Message
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    """Runs the calls and injects one message for each. Calls beyond `MAX_CALLS` are not run, and the model is told."""
+    """Runs the calls and injects one message for each. Of calls beyond `MAX_CALLS`, the model only reads how many."""
     run.skill_contexts.clear()
     if run.agent.parallel_skills and len(blocks) > 1:
         yield from _run_at_once(run, blocks[:MAX_CALLS])

@@ -40,7 +40,7 @@ class Method:
         return (*self.required, *self.optional)
 
 
-#: all methods; the model is told that the list is closed
+#: all methods; the model reads that there are no others
 METHODS = {
     method.name: method
     for method in (
