@@ -71,6 +71,7 @@ from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
+    from kernai.agents.native_tools import Tool, Tools
     from kernai.blocks.plan import Plan, PlanResult, Task
     from kernai.blocks.stream_parser import StreamParser
     from kernai.drivers.run_stream import RunStream
@@ -82,7 +83,6 @@ if TYPE_CHECKING:
     from kernai.inputs.trusted import Trusted
     from kernai.loop.task_scheduler import TaskScheduler
     from kernai.registry.declarations import Credential, Setting
-    from kernai.registry.provider import Tool, Tools
     from kernai.runs.mapping import Progress, RunResults
     from kernai.runs.resume_request import Replay
     from kernai.testing.mock_provider import MockProvider
@@ -216,8 +216,8 @@ if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
         "StreamParser": "blocks.stream_parser",
         "Task": "blocks.plan",
         "TaskScheduler": "loop.task_scheduler",
-        "Tool": "registry.provider",
-        "Tools": "registry.provider",
+        "Tool": "agents.native_tools",
+        "Tools": "agents.native_tools",
         "Trusted": "inputs.trusted",
         "UntrustedValue": "values.pending_calls",
         "fork": "durable.history",

@@ -1,14 +1,16 @@
-"""What an agent may call, as tools for native calls."""
+"""`Tools`: what an agent may call, as a provider with native calls gets it. Few agents need this module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.api import Value
 from kernai.blocks.plan import STRATEGIES
 from kernai.registry.protocol_registry import Protocol
-from kernai.registry.provider import Tool
 from kernai.registry.skill_definition import Skill
+from kernai.values.message import Message, Part, Wording
 
 if TYPE_CHECKING:
     from kernai.agents.know_how import KnowHow
@@ -44,6 +46,52 @@ _PLAN_DESCRIPTION = (
     "Has several tasks done by sub-agents with your skills, for work that falls into independent parts. All results "
     "come back together; that of a task that failed begins with error:. Call nothing else beside it."
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tool(Value):
+    """One thing that a model may call. `schema` is the JSON Schema of its parameters, an object.
+
+    A call becomes a block of this `type`: a ``command`` with this name, a `plan`, a `final`, or the block of a
+    protocol, whose parameters are `name` and `content`.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    type: str = "command"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tools(Value):
+    """The tools of a model call that may use native calls, and the wording of the conversation for it.
+
+    `output` is the JSON Schema of the answer; None for text. `blocks_system` is the system message for a provider
+    without native calls, `system` the one for a provider with them. `constrained` is `Agent.constrain`.
+    """
+
+    tools: tuple[Tool, ...]
+    blocks_system: Message
+    system: Message
+    output: Mapping[str, Any] | None = None
+    constrained: bool = False
+
+    def messages(self, messages: Sequence[Message]) -> list[Message]:
+        """The conversation for a model that calls natively."""
+        system, rest = (messages[0], messages[1:]) if messages and messages[0].role == "system" else (None, messages)
+        return [*([] if system is None else [self._system(system)]), *map(_native, rest)]
+
+    def _system(self, system: Message) -> Message:
+        """The system message for native calls, with what middleware has added to the original."""
+        text = system.text.replace(self.blocks_system.text, self.system.text, 1)
+        return system if text == system.text else Message("system", text)
+
+
+def _native(message: Message) -> Message:
+    if not any(type(part) is Wording for part in message.content):
+        return message
+    parts: list[Part] = [part.native if type(part) is Wording else part for part in message.content]
+    return message.rewritten(parts)
 
 
 def native_tools(

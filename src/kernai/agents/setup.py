@@ -15,7 +15,6 @@ from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.blocks.block import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.protocol_registry import ProtocolAccess
-from kernai.registry.provider import Tools
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import SkillAccess
 from kernai.values.message import Message, Outside, instruction_parts
@@ -23,6 +22,7 @@ from kernai.values.message import Message, Outside, instruction_parts
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.agents.know_how import KnowHow
+    from kernai.agents.native_tools import Tools
     from kernai.inputs.answer_type import AnswerType
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.provider import Provider
@@ -244,7 +244,7 @@ class Setup:
         return known[2]
 
     def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
-        from kernai.agents.native_tools import native_tools  # few agents call natively
+        from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
 
         callable_skills = self.skills.visible() if self._skill_selection is not None else []
         protocols = self.protocols.visible()

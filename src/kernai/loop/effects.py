@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kernai.agents.agent import Agent
+    from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
-    from kernai.registry.provider import Provider, Tools
+    from kernai.registry.provider import Provider
     from kernai.values.message import InputPart, Message
     from kernai.values.model import GenerationOptions, Model
 

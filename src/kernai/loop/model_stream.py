@@ -22,11 +22,12 @@ from kernai.values.llm_response import check_numbers
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
+    from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
     from kernai.blocks.stream_parser import StreamParser
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
-    from kernai.registry.provider import Provider, Tools
+    from kernai.registry.provider import Provider
     from kernai.values.llm_response import LlmResponse
 
 

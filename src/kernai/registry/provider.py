@@ -7,16 +7,15 @@ call, as data, which the provider translates into its vendor's format. The loop 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import Value
-from kernai.values.message import Message, Part, Wording, placeholder
+from kernai.values.message import placeholder
 
 if TYPE_CHECKING:
     from kernai.values.llm_response import LlmResponse
     from kernai.values.media import Media
+    from kernai.values.message import Message, Part
     from kernai.values.model import GenerationOptions, Model
 
 
@@ -100,49 +99,3 @@ def check_provider(provider: object, name: str = "provider") -> Provider | None:
             raise TypeError(f"{name} must be an instance: write {provider.__name__}(...)")
         raise TypeError(f"{name} must be a kernai.Provider, got {type(provider).__name__}")
     return provider
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tool(Value):
-    """One thing that a model may call. `schema` is the JSON Schema of its parameters, an object.
-
-    A call becomes a block of this `type`: a ``command`` with this name, a `plan`, a `final`, or the block of a
-    protocol, whose parameters are `name` and `content`.
-    """
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-    type: str = "command"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tools(Value):
-    """The tools of a model call that may use native calls, and the wording of the conversation for it.
-
-    `output` is the JSON Schema of the answer; None for text. `blocks_system` is the system message for a provider
-    without native calls, `system` the one for a provider with them. `constrained` is `Agent.constrain`.
-    """
-
-    tools: tuple[Tool, ...]
-    blocks_system: Message
-    system: Message
-    output: Mapping[str, Any] | None = None
-    constrained: bool = False
-
-    def messages(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation for a model that calls natively."""
-        system, rest = (messages[0], messages[1:]) if messages and messages[0].role == "system" else (None, messages)
-        return [*([] if system is None else [self._system(system)]), *map(_native, rest)]
-
-    def _system(self, system: Message) -> Message:
-        """The system message for native calls, with what middleware has added to the original."""
-        text = system.text.replace(self.blocks_system.text, self.system.text, 1)
-        return system if text == system.text else Message("system", text)
-
-
-def _native(message: Message) -> Message:
-    if not any(type(part) is Wording for part in message.content):
-        return message
-    parts: list[Part] = [part.native if type(part) is Wording else part for part in message.content]
-    return message.rewritten(parts)

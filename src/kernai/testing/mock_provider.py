@@ -18,7 +18,7 @@ from kernai.values.llm_response import LlmResponse, written
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.registry.provider import Tools
+    from kernai.agents.native_tools import Tools
     from kernai.values.message import Message
     from kernai.values.model import GenerationOptions, Model
 
