@@ -33,14 +33,14 @@ from kernai import (
     skill,
 )
 from kernai.mcp.serving import Server
-from kernai.mcp.serving_tools import MAX_WAITING, Progress, Toolbox, served_table
+from kernai.mcp.serving_tools import MAX_WAITING, Progress, Tools, served_table
 
 
 def named(name: str, **options: Any) -> Skill:
     return Skill(name, execute=lambda: name, description=f"Does {name}.", inputs={}, **options)
 
 
-def names(toolbox: Toolbox) -> list[str]:
+def names(toolbox: Tools) -> list[str]:
     return [tool.name for tool in toolbox.all()]
 
 
@@ -48,7 +48,7 @@ def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
     registry = SkillRegistry()
     registry.register(named("a"))
     for source in (named("a"), [named("a")], (named("a"),), {named("a")}, registry, (one for one in [named("a")])):
-        toolbox = Toolbox(source)
+        toolbox = Tools(source)
         assert names(toolbox) == names(toolbox) == ["a"]
         found = toolbox.find("a")
         assert found is not None
@@ -58,7 +58,7 @@ def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
 
 def test_changes_of_a_registry_are_served() -> None:
     registry = SkillRegistry()
-    toolbox = Toolbox(registry)
+    toolbox = Tools(registry)
     assert names(toolbox) == []
     registry.register(named("a"))
     registry.register(named("of no fit name"))
@@ -77,14 +77,14 @@ def test_changes_of_a_registry_are_served() -> None:
 
 def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
     agent = Agent(name="The Boss: 1", instructions="a secret", provider=MockProvider("x"), skills=[named("a")])
-    tool = Toolbox(agent).all()[0]
+    tool = Tools(agent).all()[0]
     assert (tool.name, tool.input_schema["required"]) == ("The_Boss_1", ["input"])
     assert "The Boss: 1" in (tool.description or "")
     assert "secret" not in tool.model_dump_json()
-    assert Toolbox(agent, description="Ask it.").all()[0].description == "Ask it."
-    assert names(Toolbox(agent.replace(name=None))) == ["agent"]
-    assert names(Toolbox(agent.replace(name="ö"))) == ["agent"]
-    assert names(Toolbox(agent.replace(name="x" * 200))) == ["x" * 128]
+    assert Tools(agent, description="Ask it.").all()[0].description == "Ask it."
+    assert names(Tools(agent.replace(name=None))) == ["agent"]
+    assert names(Tools(agent.replace(name="ö"))) == ["agent"]
+    assert names(Tools(agent.replace(name="x" * 200))) == ["x" * 128]
 
 
 def test_the_served_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:
@@ -92,11 +92,11 @@ def test_the_served_skills_of_an_agent_are_those_that_it_may_call_itself() -> No
     blind, seeing = Model("blind"), Model("seeing", ("text", "vision"))
     skills: list[str | Skill] = ["registered", "unknown", named("direct"), named("sees", requires="vision")]
     agent = Agent(instructions="", provider=MockProvider("x"), skills=skills, model=blind)
-    toolbox = Toolbox(agent, "skills")
+    toolbox = Tools(agent, agent_as="skills")
     assert names(toolbox) == [registered.name, "direct"]
     assert toolbox.find("sees") is None
-    assert names(Toolbox(agent.replace(model=seeing), "skills")) == ["registered", "direct", "sees"]
-    assert names(Toolbox(agent.replace(skills="all"), "skills")) == ["registered"]
+    assert names(Tools(agent.replace(model=seeing), agent_as="skills")) == ["registered", "direct", "sees"]
+    assert names(Tools(agent.replace(skills="all"), agent_as="skills")) == ["registered"]
 
 
 @pytest.mark.parametrize("agent_as", ["tool", "skills"])
@@ -104,7 +104,7 @@ def test_skills_that_the_configuration_does_not_allow_are_neither_listed_nor_fou
     source: Any = [named("a"), named("b")]
     if agent_as == "skills":
         source = Agent(instructions="", provider=MockProvider("x"), skills=source)
-    toolbox = Toolbox(source, agent_as)
+    toolbox = Tools(source, agent_as=agent_as)
     assert names(toolbox) == ["a", "b"]
     configure(allowed_skills=["b"])
     assert names(toolbox) == ["b"]
@@ -140,7 +140,7 @@ def test_serving_an_unsupported_source_is_an_error_at_once(
 
 def test_every_name_that_the_specification_allows_is_served() -> None:
     every = [named("A-z_0.9"), named("x" * 128)]
-    assert names(Toolbox(every)) == [one.name for one in every]
+    assert names(Tools(every)) == [one.name for one in every]
 
 
 def test_a_credential_is_not_in_the_description_of_a_tool() -> None:
@@ -148,7 +148,7 @@ def test_a_credential_is_not_in_the_description_of_a_tool() -> None:
     def log_in(ctx: SkillContext[Any]) -> str:
         return ctx.credential("key") or ""
 
-    tool = Toolbox(log_in).all()[0]
+    tool = Tools(log_in).all()[0]
     assert "s3cret" not in tool.model_dump_json()
     assert tool.input_schema == {"type": "object", "properties": {}}
     assert tool.description is None

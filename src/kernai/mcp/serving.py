@@ -9,19 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from mcp import MCPError, types
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server as SdkServer
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
-import kernai
-from kernai._util.api import close_matches
-from kernai._util.worker_pool import DEFAULT_SIZE
-from kernai.mcp.serving_tools import AgentAs, Calls, Source, Toolbox
+from kernai.mcp.serving_tools import AgentAs, Source, Tools
 from kernai.mcp.serving_transports import GRACE, Address, run_to_end, serve_http, serve_stdio
 from kernai.values.context import Context
 
@@ -98,8 +90,8 @@ def serve(
         raise ValueError(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
-    tools = _Tools(source, options)
-    run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop)))
+    tools = Tools(source, **_known(options))
+    run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop), GRACE))
 
 
 class Server:
@@ -110,9 +102,9 @@ class Server:
     """
 
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
-        given: dict[str, Any] = {key: value for key, value in options.items() if key in _HTTP_OPTIONS}
-        self._address = Address(**given)
-        self._tools = _Tools(source, options)
+        given = _known(options)
+        self._address = Address(**{key: given.pop(key) for key in _HTTP_OPTIONS if key in given})
+        self._tools = Tools(source, **given)
         self._listener: socket.socket | None = None
         self._url: str | None = None
         self._thread: threading.Thread | None = None
@@ -169,7 +161,7 @@ class Server:
             if self._stopped:  # `stop` was called before this thread got here
                 stop.set()
             on_ready(url)  # clients can connect already: the socket is listening
-            await tools.until_end(serve_http(tools.app, self._address, listener, stop, tools.calls.cancel))
+            await tools.until_end(serve_http(tools.app, self._address, listener, stop, tools.cancel), GRACE)
 
         with listener:
             run_to_end(main)
@@ -178,63 +170,12 @@ class Server:
         return f"Server({self._url or 'not started'})"
 
 
-class _Tools:
-    """The SDK's server (`app`), with handlers that list and call the tools."""
-
-    def __init__(self, source: Source, options: ServeOptions) -> None:
-        unknown = options.keys() - ServeOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ServeOptions.__annotations__)}")
-        new_context = options.get("context") or Context
-        if not callable(new_context):
-            raise TypeError(f"context must be a function that gives a Context, got {type(new_context).__name__}")
-        for text in ("name", "version", "instructions"):
-            given = options.get(text)
-            if given is not None and not isinstance(given, str):
-                raise TypeError(f"{text} must be text, got {given!r}")
-        workers = options.get("max_workers", DEFAULT_SIZE)
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise ValueError(f"max_workers must be an int of at least 1, got {workers!r}")
-        self._toolbox = Toolbox(source, options.get("agent_as", "tool"), options.get("description"))
-        self.calls = Calls(new_context, workers)
-        agent_name = source.name if isinstance(source, kernai.Agent) else None
-        self.app: SdkServer[Any] = SdkServer(
-            options.get("name") or agent_name or "kernai",
-            version=options.get("version") or kernai.__version__,
-            instructions=options.get("instructions"),
-            on_list_tools=self._list,
-            on_call_tool=self._call,
-            get_tool_input_schema=self._schema,
-        )
-
-    async def until_end(self, serving: Awaitable[None]) -> None:
-        """Serves, then waits for cancelled calls to clean up."""
-        try:
-            await serving
-        finally:
-            await self.calls.close(GRACE)
-
-    async def _list(
-        self, _: ServerRequestContext[Any, Any], __: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._toolbox.all())
-
-    async def _call(
-        self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        served = self._toolbox.find(params.name)
-        if served is None:
-            known = [tool.name for tool in self._toolbox.all()]
-            hint = ", ".join(close_matches(params.name, known, 3) or known[:10])
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
-        wants_progress = request.meta is not None and request.meta.get("progress_token") is not None
-        send = request.session.report_progress if wants_progress else None
-        only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
-        return await self.calls.perform(served, params.arguments or {}, send, only_objects=only_objects)
-
-    def _schema(self, name: str) -> dict[str, Any] | None:
-        served = self._toolbox.find(name)
-        return None if served is None else served.tool.input_schema
+def _known(options: ServeOptions) -> dict[str, Any]:
+    """The options as a dict. Raises `TypeError` for an unknown one."""
+    unknown = options.keys() - ServeOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ServeOptions.__annotations__)}")
+    return {**options}
 
 
 def _refuse_running_loop() -> None:

@@ -26,9 +26,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeGuard
 
-from mcp import types
+from mcp import MCPError, types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from kernai._util.worker_pool import WorkerPool, in_worker
+import kernai
+from kernai._util.api import close_matches
+from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
@@ -39,11 +44,12 @@ from kernai.inputs.types import InputType, Validation
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import AgentSkill, Skill
-from kernai.registry.skill_registry import REGISTRY, SkillAccess, SkillRegistry
+from kernai.registry.skill_registry import REGISTRY, SkillRegistry, SkillSelection
 from kernai.runs.running import arun
 from kernai.values.context import Context
 from kernai.values.media import Media
 from kernai.values.message import Part
+from kernai.values.model import Model
 from kernai.values.skill_result import SkillResult, is_data, plain
 
 AgentAs = Literal["tool", "skills"]
@@ -99,15 +105,29 @@ class ServedSkill(NamedTuple):
     tool: types.Tool
 
 
-class Toolbox:
-    """The tools of one server.
+class Tools:
+    """The tools of one server, and the calls of its clients. `app` is the SDK's server.
 
-    A skill that `config.allowed_skills` excludes is neither listed nor found. The constructor raises `ValueError` for a
-    skill whose name cannot be a tool's name; such skills are left out if they are registered later.
+    Raises `TypeError` or `ValueError` for a source or an option that cannot be used, and for a skill whose name cannot
+    be a tool's name; such skills are left out if they are registered later.
     """
 
-    def __init__(self, source: Source, agent_as: AgentAs = "tool", description: str | None = None) -> None:
-        self._skills = _finder(source, agent_as, description)
+    def __init__(
+        self, source: Source, *, name: str | None = None, version: str | None = None, instructions: str | None = None,
+        agent_as: AgentAs = "tool", description: str | None = None, context: Callable[[], Context] | None = None,
+        max_workers: int = DEFAULT_SIZE,
+    ) -> None:
+        self._new_context = context or Context
+        if not callable(self._new_context):
+            raise TypeError(f"context must be a function that gives a Context, got {type(context).__name__}")
+        for option, text in (("name", name), ("version", version), ("instructions", instructions)):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{option} must be text, got {text!r}")
+        if not isinstance(max_workers, int) or isinstance(max_workers, bool) or max_workers < 1:
+            raise ValueError(f"max_workers must be an int of at least 1, got {max_workers!r}")
+        self._pool = WorkerPool(max_workers)
+        self._registry, self._selection, self._model = _selected(source, agent_as, description)
+        self._is_agent = isinstance(source, Agent) and agent_as == "tool"
         self._known: dict[str, ServedSkill] = {}
         for skill in self._skills():
             if not _NAME.fullmatch(skill.name):
@@ -116,6 +136,13 @@ class Toolbox:
                     f"characters A-Z a-z 0-9 _ - . (@skill(name=...))"
                 )
             self._served(skill)
+        self._running: set[asyncio.Task[types.CallToolResult]] = set()
+        self._ending: asyncio.Future[None] | None = None  # belongs to the event loop, so the first call makes it
+        agent_name = source.name if isinstance(source, Agent) else None
+        self.app: Server[Any] = Server(
+            name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
+            on_list_tools=self._list, on_call_tool=self._call, get_tool_input_schema=self._schema,
+        )
 
     def all(self) -> list[types.Tool]:
         return [self._served(skill).tool for skill in self._skills() if _NAME.fullmatch(skill.name)]
@@ -124,6 +151,25 @@ class Toolbox:
         if not _NAME.fullmatch(name):
             return None
         return next((self._served(one) for one in self._skills() if one.name == name), None)
+
+    def cancel(self) -> None:
+        """Answers every running call with an error, and cancels it."""
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
+
+    async def until_end(self, serving: Awaitable[None], seconds: float) -> None:
+        """Serves, then waits at most `seconds` for cancelled calls to clean up."""
+        try:
+            await serving
+        finally:
+            if self._running:
+                await asyncio.wait(self._running, timeout=seconds)
+
+    def _skills(self) -> list[Skill]:
+        """The skills to serve now."""
+        allowed = None if self._is_agent else config.allowed_skills
+        found = self._registry.select(self._selection, self._model)
+        return [one for one in found if allowed is None or one.name in allowed]
 
     def _served(self, skill: Skill) -> ServedSkill:
         """The tool of a skill. Cached until the registry has another skill with this name."""
@@ -134,82 +180,30 @@ class Toolbox:
             known = self._known[skill.name] = ServedSkill(skill, table, tool)
         return known
 
+    async def _list(self, *_: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=self.all())
 
-def _finder(source: Source, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
-    """Returns a function that returns the skills to serve now."""
-    if agent_as not in ("tool", "skills"):
-        raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
-    if description is not None and not (isinstance(source, Agent) and agent_as == "tool"):
-        raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
-    if isinstance(source, Agent) and agent_as == "tool":
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", source.name or "").strip("_")[:128] or "agent"
-        # never the instructions: clients must not see them
-        about = f"Ask the agent {source.name or ''}".rstrip() + ". It works on the request and answers in text."
-        tool = [source.as_skill(name, about if description is None else description)]
-        return lambda: tool
-    if isinstance(source, Agent):
-        agent = source
-        if agent.skills is None:
-            raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
-        return lambda: SkillAccess(agent.skills, REGISTRY, config.allowed_skills, agent.model).visible()
-    if isinstance(source, SkillRegistry):
-        registry = source
-        return lambda: _allowed(registry.all())
-    if isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
-        raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
-    skills = [source] if isinstance(source, Skill) else list(source)
-    _check(skills)
-    return lambda: _allowed(skills)
+    def _schema(self, name: str) -> dict[str, Any] | None:
+        served = self.find(name)
+        return None if served is None else served.tool.input_schema
 
-
-def _check(skills: list[Skill]) -> None:
-    if not skills:
-        raise ValueError("there is no skill to serve: the list is empty")
-    names: set[str] = set()
-    for one in skills:
-        if isinstance(one, Agent):
-            raise TypeError("a list may hold Skills; make one of the Agent: agent.as_skill(name, description)")
-        if not isinstance(one, Skill):
-            raise TypeError(f"a list may hold Skills, not {type(one).__name__}: decorate it with @skill")
-        if one.name in names:
-            raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
-        names.add(one.name)
-
-
-def _allowed(skills: list[Skill]) -> list[Skill]:
-    allowed = config.allowed_skills
-    return skills if allowed is None else [one for one in skills if one.name in allowed]
-
-
-#: progress notifications kept for a client that reads slowly
-MAX_WAITING = 1000
-_LARGEST = 1e300  # larger numbers are not progress; it leaves room to add to them without overflow
-
-#: sends progress, total and message
-Send = Callable[[float, float | None, str | None], Awaitable[None]]
-
-
-class Calls:
-    """The calls of one server, on the running event loop. `new_context` makes the run context of each call."""
-
-    def __init__(self, new_context: Callable[[], Context], max_workers: int) -> None:
-        self._new_context = new_context
-        self._pool = WorkerPool(max_workers)
-        self._tasks: set[asyncio.Task[types.CallToolResult]] = set()
-        self._ending: asyncio.Future[None] | None = None  # belongs to the event loop, so the first call makes it
-
-    async def perform(
-        self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None, *, only_objects: bool
+    async def _call(
+        self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        """Performs a call and returns its result, or a tool error if it fails. Raises only if this task is cancelled.
-
-        With `only_objects`, structured content that is not an object is wrapped in one, as older clients require.
-        """
-        progress = None if send is None else Progress(send)
+        """Performs a call and returns its result, or a tool error if it fails."""
+        served = self.find(params.name)
+        if served is None:
+            known = [tool.name for tool in self.all()]
+            hint = ", ".join(close_matches(params.name, known, 3) or known[:10])
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
+        wants_progress = request.meta is not None and request.meta.get("progress_token") is not None
+        progress = Progress(request.session.report_progress) if wants_progress else None
+        # older clients accept only objects as structured content
+        only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
         call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
-        task = asyncio.create_task(call.outcome(arguments, self._new_context))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = asyncio.create_task(call.outcome(params.arguments or {}, self._new_context))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         self._ending = self._ending or asyncio.get_running_loop().create_future()
         either: list[asyncio.Future[Any]] = [task, self._ending]
         try:
@@ -224,15 +218,41 @@ class Calls:
             if progress is not None:
                 progress.abandon()
 
-    def cancel(self) -> None:
-        """Answers every running call with an error, and cancels it."""
-        if self._ending is not None and not self._ending.done():
-            self._ending.set_result(None)
 
-    async def close(self, seconds: float) -> None:
-        """Waits at most `seconds` for cancelled calls to clean up."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+def _selected(
+    source: Source, agent_as: AgentAs, description: str | None
+) -> tuple[SkillRegistry, SkillSelection, Model | None]:
+    """Returns what `SkillRegistry.select` needs to find the skills to serve at any time."""
+    if agent_as not in ("tool", "skills"):
+        raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
+    if description is not None and not (isinstance(source, Agent) and agent_as == "tool"):
+        raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
+    if isinstance(source, Agent) and agent_as == "tool":
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", source.name or "").strip("_")[:128] or "agent"
+        # never the instructions: clients must not see them
+        about = f"Ask the agent {source.name or ''}".rstrip() + ". It works on the request and answers in text."
+        return REGISTRY, [source.as_skill(name, about if description is None else description)], None
+    if isinstance(source, Agent):
+        if source.skills is None:
+            raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
+        return REGISTRY, source.skills, source.model
+    if isinstance(source, SkillRegistry):
+        return source, "all", None
+    if isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
+        raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
+    skills = [source] if isinstance(source, Skill) else list(source)
+    if not skills:
+        raise ValueError("there is no skill to serve: the list is empty")
+    names: set[str] = set()
+    for one in skills:
+        if isinstance(one, Agent):
+            raise TypeError("a list may hold Skills; make one of the Agent: agent.as_skill(name, description)")
+        if not isinstance(one, Skill):
+            raise TypeError(f"a list may hold Skills, not {type(one).__name__}: decorate it with @skill")
+        if one.name in names:
+            raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
+        names.add(one.name)
+    return REGISTRY, skills, None
 
 
 @dataclass(slots=True)
@@ -368,6 +388,13 @@ def _content(part: Part) -> types.ContentBlock:
             text = part.read_bytes().decode()
             return types.EmbeddedResource(resource=types.TextResourceContents(**about, text=text))
     return types.EmbeddedResource(resource=types.BlobResourceContents(**about, blob=part.to_base64()))
+
+
+#: sends progress, total and message
+Send = Callable[[float, float | None, str | None], Awaitable[None]]
+#: progress notifications kept for a client that reads slowly
+MAX_WAITING = 1000
+_LARGEST = 1e300  # larger numbers are not progress; it leaves room to add to them without overflow
 
 
 class Progress:
