@@ -139,7 +139,7 @@ def time_server() -> dict[str, object]:
 def python() -> Iterator[WarmPython]:
     """A Python that has imported the adapter and what a stdio server needs."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    with WarmPython("kernai.mcp.session", "mcp.client.stdio", environment={**os.environ, "PYTHONPATH": paths}) as python:
+    with WarmPython("kernai.mcp.connection", "mcp.client.stdio", environment={**os.environ, "PYTHONPATH": paths}) as python:
         yield python
 
 

@@ -22,7 +22,7 @@ from mcp_types import CallToolResult, ElicitResult, EmptyResult, ListToolsResult
 
 import kernai
 from kernai import Agent, MockProvider, skill
-from kernai.mcp import Adapter, McpConfigError, session, setup
+from kernai.mcp import Adapter, McpConfigError, connection, setup
 from kernai.mcp.serving import Server
 from tests.mcp.support import RAW_SERVER, answering, ask, call, raw
 
@@ -173,7 +173,7 @@ def test_a_changed_tool_definition_is_reported_in_both_revisions(mode: str) -> N
 def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or_has_stopped(
     reports: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "LISTEN_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "LISTEN_AGAIN_SECONDS", 0.0)
     inputs, asked, of_others = ["old"], Semaphore(0), [0]
 
     async def listing_of_others(*_: Any) -> ListToolsResult:

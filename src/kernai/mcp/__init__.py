@@ -4,8 +4,8 @@ An optional adapter built on the official SDK, never imported by the core: ``pip
 docs/mcp.md.
 
 - `configuration` reads and checks configurations.
-- `session` has the event loop on which all clients run, and one client. `connection` is one server, reached over
-  `transports`; `guard` is a program that runs with each stdio server.
+- `background` has the event loop on which all clients run. `connection` is one server, reached over `transports`;
+  `guard` is a program that runs with each stdio server.
 - `dispatch` answers a block. `language` reads requests and writes answers, `interaction` handles a server's requests
   for input, and `schemas` checks arguments.
 - `tool_skills` turns tools into skills, and `adapter` combines all of this.

@@ -26,13 +26,13 @@ from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import outcome_of
 from kernai.errors import Control
+from kernai.mcp.background import Background
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
-from kernai.mcp.connection import CLOSING_SECONDS, Connection
+from kernai.mcp.connection import CLOSING_SECONDS, Connection, Session
 from kernai.mcp.dispatch import Dispatch
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.language import Returned, documentation
-from kernai.mcp.session import Background, Session
 from kernai.mcp.tool_skills import tool_skill
 from kernai.mcp.transports import transport_of, watched
 from kernai.registry.protocol_registry import REGISTRY, Protocol

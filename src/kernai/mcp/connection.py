@@ -1,26 +1,30 @@
 """`Connection`: one server, opened on first use, kept open, and restarted after it died. For the event loop only.
 
-The SDK's client belongs to a `Session`. Each request runs in its own task, so callers do not wait for one another.
+A `Session` is one client of the SDK, in a single task, because the SDK's task groups require that. Each request runs in
+its own task, so callers do not wait for one another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from mcp import Client
+import anyio
+import mcp_types
+from mcp import Client, MCPError
 from mcp_types import Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from kernai._util.redaction import Redactor
+from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.session import Emit, MakeClient, Session, reason_of, retrieve
-from kernai.mcp.transports import hiding, refusals
+from kernai.mcp.transports import TOO_DEEP, Health, hiding, refusals
 
 Answer = TypeVar("Answer")
 #: seconds for a transport to close: the SDK gives a process about 6.5 seconds
@@ -29,10 +33,18 @@ CLOSING_SECONDS = 8.0
 REASON_SECONDS = 1.0
 #: seconds for which the circuit breaker sends a server no requests
 RETRY_SECONDS = 30.0
+#: seconds until a server that has stopped reporting changed tools is asked again to report them
+LISTEN_AGAIN_SECONDS = 10.0
 MAX_PAGES = 100
-_LOG = logging.getLogger("kernai.mcp")
+#: The HTTP statuses for a session that the server does not know any more: 404 in the specification (2025-11-25, basic,
+#: transports, "Session Management"), 400 from the reference servers. In both cases the request was not executed.
+UNKNOWN_SESSION = (400, 404)
+#: the protocol's names for what a server may offer
+KINDS = ("tools", "resources", "prompts")
 #: the parts of a tool's definition that a model or a policy may rely on
 _DEFINING = ("title", "description", "inputSchema", "outputSchema", "annotations")
+_QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
+_LOG = logging.getLogger("kernai.mcp")
 
 
 class Listing(NamedTuple):
@@ -64,17 +76,16 @@ class Catalogue:
 
     def update(self, listing: Listing, revision: str) -> None:
         """Takes a new listing. Tools that need a task of revision 2025-11-25 cannot be called and are left out."""
-        tools = {tool.name: tool for tool in listing.found}
-        for name, tool in tools.items():
+        self.listed, self.is_cut = {tool.name: tool for tool in listing.found}, listing.is_cut
+        for name, tool in self.listed.items():
             self._first.setdefault(name, _definition(tool))
-        only_tasks = () if revision in MODERN_PROTOCOL_VERSIONS else [
-            name for name, tool in tools.items() if tool.execution and tool.execution.task_support == "required"
-        ]
-        self.listed, self.is_cut = tools, listing.is_cut
         self.tools = {
-            name: tool for name, tool in tools.items() if self._config.allows(name) and name not in only_tasks
+            name: tool for name, tool in self.listed.items() if self._config.allows(name) and (
+                revision in MODERN_PROTOCOL_VERSIONS
+                or tool.execution is None or tool.execution.task_support != "required"
+            )
         }
-        missing = sorted((self._config.tools or frozenset()) - tools.keys())
+        missing = sorted((self._config.tools or frozenset()) - self.listed.keys())
         if missing:
             _LOG.warning("server %r has no tools %s, which its configuration allows", self._config.name, missing)
 
@@ -106,13 +117,12 @@ class Gone(Exception):  # noqa: N818 - internal; no user sees it as an error
         self.sent = sent
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One call of a model, which may send several requests to several servers."""
 
     emit: Emit
     #: the servers that were restarted for this call
-    restarted: set[str] = field(default_factory=set)
+    restarted: set[str]
 
 
 class Attempt:
@@ -134,6 +144,109 @@ class Attempt:
 
 #: sends a request and returns its answer
 Ask = Callable[[Client, Attempt], Awaitable[Answer]]
+
+
+#: makes the SDK's client of a session
+MakeClient = Callable[["Session"], Client]
+
+
+class Session:
+    """One client, which starts to open at once. Expires the catalogue when the server reports changed tools."""
+
+    def __init__(
+        self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue, redactor: Redactor
+    ) -> None:
+        self._closing = asyncio.Event()
+        self.health = Health(self._closing.set, redactor)
+        self.client: Client | None = None
+        #: how the server describes itself; for other threads, which must not use the client
+        self.about: dict[str, Any] = {}
+        #: the revision of the protocol that was negotiated
+        self.revision = ""
+        self.failure: BaseException | None = None
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.opened.add_done_callback(retrieve)
+        self._config = config
+        self._catalogue = catalogue
+        self._listeners: list[Emit] = []
+        self._scope = anyio.CancelScope()
+        self.task = asyncio.create_task(self._run(make_client))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is opening or open."""
+        return not self._closing.is_set()
+
+    @property
+    def is_usable(self) -> bool:
+        return self.client is not None and self.is_alive
+
+    def end(self) -> None:
+        self._closing.set()
+        if self.client is None:
+            self._scope.cancel()  # while it is opening, nothing waits for the event
+
+    async def _run(self, make_client: MakeClient) -> None:
+        refusals.set(self.health.statuses)
+        hiding.set(self.health.redactor.text)
+        try:
+            with self._scope:
+                async with make_client(self) as client, anyio.create_task_group() as group:
+                    # the SDK would validate on the event loop and without limits; `dispatch` does it instead
+                    client.session.validate_tool_result = _accept  # type: ignore[method-assign, assignment]
+                    self.health.statuses.clear()  # negotiating the revision may have caused some
+                    self.about, self.revision = _introduction(client), client.protocol_version
+                    self.client = client
+                    self.opened.set_result(None)
+                    group.start_soon(self._follow, client)
+                    await self._closing.wait()
+                    group.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - kept as the reason why the session ended
+            self.failure = error
+        finally:
+            self._closing.set()
+            if not self.opened.done():
+                self.opened.set_exception(self.failure or ConnectionError("the connection was closed"))
+
+    async def _follow(self, client: Client) -> None:
+        """Listens for changed tools. Since revision 2026-07-28, servers report them only on request."""
+        tools = client.server_capabilities.tools
+        while self.revision in MODERN_PROTOCOL_VERSIONS and tools is not None and tools.list_changed:
+            with suppress(Exception):  # servers, and proxies in between, end such streams
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._catalogue.expire()
+            self._catalogue.expire()  # until the server is asked again, it reports no changes
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+            self._catalogue.expire()
+
+    def check_lost(self, error: Exception, statuses: list[int]) -> None:
+        """Raises `Gone` if an error means that this session cannot be used any more."""
+        code = error.code if isinstance(error, MCPError) else None
+        # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
+        has_sessions = self._config.transport == "streamable_http" and self.revision not in MODERN_PROTOCOL_VERSIONS
+        if has_sessions and code is not None and statuses and statuses[-1] in UNKNOWN_SESSION:
+            raise Gone(sent=False) from None
+        if not self.is_alive or code == mcp_types.CONNECTION_CLOSED:
+            raise Gone(sent=True) from None
+
+    @contextmanager
+    def logging_to(self, emit: Emit) -> Iterator[None]:
+        """Emits all log messages of the server during the block, since they do not say which call they belong to."""
+        self._listeners.append(emit)
+        try:
+            yield
+        finally:
+            self._listeners.remove(emit)
+
+    async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
+        said = {"level": params.level, "logger": params.logger, "data": params.data}
+        for emit in list(self._listeners):
+            emit({"mcp": "log", "server": self._config.name, **said})
+
+    async def on_message(self, message: object) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            self._catalogue.expire()
 
 
 class Connection:
@@ -187,7 +300,7 @@ class Connection:
             try:
                 return await self._ask(session, ask, exchange, what, repeatable)
             except Gone as gone:
-                reason = await self._end_lost(session)
+                reason = await self._end_failed(session)
                 in_doubt, is_second = gone.sent and not repeatable, self.name in exchange.restarted
                 if in_doubt or is_second:
                     died = "was started again and died again" if is_second else "died"
@@ -239,23 +352,20 @@ class Connection:
         session = self._session
         if session is None or (session.client is None and not session.is_alive):
             self.catalogue.expire()
-            session = Session(self.config, self._make_client, self.catalogue.expire, self.redactor)
-            self._session = session
+            session = self._session = Session(self.config, self._make_client, self.catalogue, self.redactor)
             self._sessions.add(session)
             session.task.add_done_callback(lambda _: self._sessions.discard(session))
         try:
             async with asyncio.timeout(self.config.timeout):
                 await asyncio.shield(session.opened)
         except TimeoutError:
-            reason = f"it did not answer within {self.config.timeout:g} s"
+            self._end(session)
+            reason = "; ".join([f"it did not answer within {self.config.timeout:g} s", *session.health.details()])
         except Exception as error:  # noqa: BLE001 - any exception of a transport becomes an `McpUnavailableError`
-            await asyncio.wait([session.task], timeout=REASON_SECONDS)
-            reason = reason_of(error, self.redactor.text)
+            reason = await self._end_failed(session, error)
         else:
             return session
-        self._end(session)
-        details = "; ".join([reason, *session.health.details()])
-        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {details}") from None
+        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}") from None
 
     async def _ask(
         self, session: Session, ask: Ask[Answer], exchange: Exchange, what: str, repeatable: bool
@@ -278,18 +388,17 @@ class Connection:
                 effect = "" if repeatable else (
                     ". It was asked to stop, but may have done it anyway: check before you repeat it")
                 raise McpUnavailableError(f"server {self.name!r} {'; '.join(late)}{effect}") from None
-            forgotten = session.is_forgotten(error, statuses)
-            if forgotten or session.is_lost(error):
-                raise Gone(sent=not forgotten) from None
+            session.check_lost(error, statuses)
             status = f" (HTTP status {statuses[-1]})" if statuses else ""
             reason = reason_of(error, self.redactor.text)
             raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
 
-    async def _end_lost(self, session: Session) -> str:
-        """Ends a session that was lost, and returns the reason for its loss, as far as it is known."""
+    async def _end_failed(self, session: Session, error: BaseException | None = None) -> str:
+        """Ends a session that failed or was lost, and returns the reason, as far as it is known."""
         await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
-        reasons = [reason_of(session.failure, self.redactor.text)] if session.failure is not None else []
+        error = error or session.failure
+        reasons = [] if error is None else [reason_of(error, self.redactor.text)]
         return "; ".join([*reasons, *session.health.details()]) or "it closed the connection"
 
     def _end(self, session: Session) -> None:
@@ -315,3 +424,39 @@ async def every_page(client: Client, kind: str) -> Listing:
             return Listing(found)
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
     return Listing(found, is_cut=True)
+
+
+async def _accept(*_: object) -> None:
+    """Accepts any result of a tool."""
+
+
+def _introduction(client: Client) -> dict[str, Any]:
+    offers = client.server_capabilities
+    about: dict[str, Any] = {"offers": [kind for kind in KINDS if getattr(offers, kind) is not None]}
+    if client.server_info is not None:
+        about["title"] = client.server_info.title or client.server_info.name
+    if client.instructions:
+        about["instructions"] = client.instructions
+    return about
+
+
+def retrieve(future: asyncio.Future[None]) -> None:
+    """Marks an exception as retrieved, so that asyncio does not warn about it; the session has it, too."""
+    if not future.cancelled():
+        future.exception()
+
+
+def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
+    """The reason for a failure, without secrets. The SDK wraps errors in groups, and some errors have no text."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    faults_of = getattr(error, "errors", None)  # pydantic's; its text would quote the data, perhaps half a secret
+    if callable(faults_of):
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
+        return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
+    text = str(error).strip()
+    # the SDK also quotes the data, in the text of its own error
+    reason = TOO_DEEP if "recursion limit" in text else "it does not follow the protocol"
+    text = hide(_QUOTED.sub(rf"\1: {reason}", text)) or type(error).__name__
+    # of other errors only the first line, because the rest is advice for programmers
+    return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

@@ -18,12 +18,12 @@ from mcp_types import HEADER_MISMATCH, Prompt, Tool
 
 from kernai._util.api import close_matches
 from kernai.mcp import language
+from kernai.mcp.background import Background
 from kernai.mcp.connection import Attempt, Connection, Exchange, Listing, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
 from kernai.mcp.schemas import example, faults, first_error, one_line, properties_of
-from kernai.mcp.session import Background
 from kernai.registry.skill_context import SkillContext
 
 MAX_NAMES = 1000
