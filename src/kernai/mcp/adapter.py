@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 #: What `client=` may have for a server: an in-memory server of the SDK, a client that has not been entered, or a
 #: function without arguments that makes one of these, or a transport, each time the server is started.
 Source = Server[Any] | MCPServer | Client | Callable[[], Any]
+_OBJECTS = (Server, MCPServer, Client)
 #: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
 
@@ -259,7 +260,7 @@ def _checked_sources(client: Mapping[str, Source] | None) -> dict[str, Source]:
         raise TypeError(f"client must be a mapping from server names to servers or clients, got "
                         f"{type(client).__name__}: write client={{'NAME': it}}")
     for name, source in (client or {}).items():
-        if not (isinstance(source, (Server, MCPServer, Client)) or callable(source)):
+        if not (isinstance(source, _OBJECTS) or callable(source)):
             raise TypeError(f"client[{name!r}] must be an SDK server, an SDK client that was not entered, or a "
                             f"function that makes one, got {type(source).__name__}")
     return dict(client or {})
@@ -298,10 +299,9 @@ def _client_maker(
     def make(session: Session) -> Client:
         given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
         found: Any = transport_of(config, session.health, auth) if source is None else source
-        if source is not None and not isinstance(source, (Server, MCPServer, Client)):
+        if source is not None and not isinstance(source, _OBJECTS):
             found = source()
-            if not isinstance(found, (Server, MCPServer, Client)):
-                found = watched(found, session.health)
+            found = found if isinstance(found, _OBJECTS) else watched(found, session.health)
         if isinstance(found, Client):  # a client can be entered only once, so each start needs a copy
             kept = {name: value for name, value in given.items() if getattr(found, name) is None}
             return dataclasses.replace(found, **kept)
@@ -338,6 +338,6 @@ def _as_async(kind: str, callback: Callback, pool: WorkerPool) -> Callable[[Any,
     return call
 
 
-def _decline(_: Any, __: Any) -> mcp_types.ElicitResult:
+def _decline(*_: object) -> mcp_types.ElicitResult:
     """The callback for "pause": a server of an older revision waits during its call, and a person may take days."""
     return mcp_types.ElicitResult(action="decline")

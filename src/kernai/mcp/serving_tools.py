@@ -35,7 +35,7 @@ import kernai
 from kernai._util.api import close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
-from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
+from kernai.errors import SkillInputError, as_failure, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.schema import WORDS
@@ -301,21 +301,12 @@ class _Call:
         elif skill.is_async:
             value = invoke()
         else:
-            value, answer = await in_worker(self.pool, partial(self._in_worker, invoke))
-            if answer is not None:
-                return answer
+            value = await in_worker(self.pool, invoke)
         if hasattr(value, "__await__"):
             value = await value
         result, data = self._result_of(value)
         # encoding media may read files, so it must not happen on the event loop
         return await in_worker(self.pool, lambda: as_result(result, data)) if result.media else as_result(result, data)
-
-    def _in_worker(self, invoke: Callable[[], Any]) -> tuple[Any, types.CallToolResult | None]:
-        """Runs a sync skill. Returns its value and the result, or None if the event loop must await the value."""
-        if self.cancellation.is_set():  # while the call waited for a thread
-            raise RunCancelledError("the call was cancelled")
-        value = invoke()
-        return value, None if hasattr(value, "__await__") else as_result(*self._result_of(value))
 
     def _result_of(self, value: object) -> tuple[SkillResult, Any]:
         """A skill's result, and its structured content if it is data. Raises `KernaiError` for a value that cannot be

@@ -101,24 +101,22 @@ class _Watched:
     async def __aexit__(self, *error: object) -> None:
         await self._stream.__aexit__(*error)
 
-    def __aiter__(self) -> Self:
-        return self
-
     def __getattr__(self, name: str) -> Any:
         """Other attributes that the SDK needs, such as `last_context`."""
         return getattr(self._stream, name)
 
-    async def __anext__(self) -> Any:
+    async def __aiter__(self) -> AsyncGenerator[Any]:
         try:
-            item = await anext(self._stream)
-        except BaseException:
+            async for item in self._stream:
+                yield self._answer_to(item) if isinstance(item, Exception) else item
+        finally:
             self._health.on_end()
-            raise
-        if not isinstance(item, Exception):
-            return item
+
+    def _answer_to(self, item: Any) -> Any:
+        """Returns the error response for an unreadable message, or the message itself if it is not a response."""
         text = type(item).__name__
         with suppress(Exception):  # pydantic's errors have the refused input, or the object that lacks a field
-            inputs = [one["input"] for one in item.errors()]  # type: ignore[attr-defined]  # suppressed if there is none
+            inputs = [one["input"] for one in item.errors()]
             message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
             text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         self._health.noise = self._health.noise or self._health.redactor.text(text)[:NOISE_CHARACTERS]
