@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,7 +34,6 @@ NPM_PACKAGES = {
 }
 #: the version that tests the MCP revision of 2026-07-28
 CONFORMANCE = {"@modelcontextprotocol/conformance": "0.2.0-alpha.12"}
-PYPI_PACKAGES = {"mcp-server-time": "2026.10.19"}
 #: set in CI: a missing server then fails the tests; otherwise they are skipped and the report says so
 REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
 INSTALL_SECONDS = 300
@@ -56,28 +54,6 @@ def leave_out(reason: str) -> None:
     pytest.skip(reason)
 
 
-def installed(name: str, pins: dict[str, str], install: list[str]) -> Path:
-    """Return a folder with exactly these versions installed. If need be, run `install` with its path for FOLDER."""
-    key = hashlib.sha256(json.dumps([pins, sys.version_info[:2] if name == "pypi" else 0]).encode()).hexdigest()[:12]
-    folder = CACHE / f"{name}-{key}"
-    if folder.is_dir():
-        return folder
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-new-") as made:
-        target = Path(made, "installed")
-        target.mkdir()
-        Path(target, "package.json").write_text(json.dumps({"private": True, "dependencies": pins}), encoding="utf-8")
-        command = [str(target) if word == "FOLDER" else word for word in install]
-        try:
-            subprocess.run(command, cwd=target, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
-        except (subprocess.SubprocessError, OSError) as error:
-            reason = str(getattr(error, "stderr", None) or error).strip()
-            leave_out(f"cannot install {', '.join(pins)}: {reason[-500:]}")
-        with suppress(OSError):  # another test process may have installed them first
-            target.rename(folder)
-    return folder
-
-
 @dataclass(frozen=True)
 class NodeServers:
     """The servers from npm, and how they are started."""
@@ -94,13 +70,25 @@ class NodeServers:
 
 
 def from_npm(name: str, pins: dict[str, str]) -> tuple[str, Path]:
-    """Install these packages, and return the path of Node.js and the folder."""
+    """Return the path of Node.js, and a folder with exactly these packages, which are installed if need be."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         leave_out("these tests of MCP need Node.js 20 or later with npm: install it, then run them again")
-    assert node is not None
-    install = [str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-    return node, installed(name, pins, install)
+    folder = CACHE / f"{name}-{hashlib.sha256(json.dumps(pins).encode()).hexdigest()[:12]}"
+    if not folder.is_dir():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-new-") as made:
+            package = {"private": True, "dependencies": pins}
+            Path(made, "package.json").write_text(json.dumps(package), encoding="utf-8")
+            command = [str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+            try:
+                subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
+            except (subprocess.SubprocessError, OSError) as error:
+                reason = str(getattr(error, "stderr", None) or error).strip()
+                leave_out(f"cannot install {', '.join(pins)}: {reason[-500:]}")
+            with suppress(OSError):  # another test process may have installed them first
+                Path(made).rename(folder)
+    return str(node), folder
 
 
 @pytest.fixture(scope="session")
@@ -127,15 +115,6 @@ def conformance() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def time_server() -> dict[str, object]:
-    """The configuration entry of the server from PyPI."""
-    pins = [f"{name}=={version}" for name, version in PYPI_PACKAGES.items()]
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", "FOLDER"]
-    folder = installed("pypi", PYPI_PACKAGES, [*install, *pins])
-    return {"command": sys.executable, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": str(folder)}}
-
-
-@pytest.fixture(scope="session")
 def python() -> Iterator[WarmPython]:
     """A Python that has imported the adapter and what a stdio server needs."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
@@ -150,17 +129,16 @@ class Served:
     process: subprocess.Popen[str]
     port: int
 
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
-def serve_everything(servers: NodeServers, transport: str, port: int | None = None) -> Served:
+def serve_everything(servers: NodeServers, transport: str, port: int = 0) -> Served:
     """Start server-everything, on a free port unless one is given, and wait until it listens."""
-    port = port or free_port()
+    if not port:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
     process = subprocess.Popen(
         [servers.node, servers.script("everything"), transport],
         env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -170,18 +148,3 @@ def serve_everything(servers: NodeServers, transport: str, port: int | None = No
         if re.search(r"(listening|running) on port", line):
             return Served(process, port)
     raise AssertionError(f"server-everything has ended: {process.wait()}")
-
-
-@pytest.fixture(scope="module")
-def everything_over(node_servers: NodeServers) -> Iterator[object]:
-    """A function that starts server-everything over HTTP; all are stopped after the module's tests."""
-    started: list[Served] = []
-
-    def start(transport: str) -> Served:
-        started.append(serve_everything(node_servers, transport))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.process.kill()
-        one.process.communicate()

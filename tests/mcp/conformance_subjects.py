@@ -1,15 +1,7 @@
-"""The program that the conformance package tests.
-
-With a URL it is a client that lists the tools of that server and calls each. Without one it is a server of the tools
-that the package calls, and prints its URL.
-"""
+"""What the conformance package tests: a client that calls each tool of a server, and the skills that are served."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import warnings
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,26 +16,20 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from mcp_types import ElicitResult
 from pydantic import AnyUrl
 
-from kernai import Block, Media, Skill, SkillContext, skill
-from kernai.mcp import Adapter, McpError, serve, setup
+from kernai import Media, Skill, SkillContext, skill
+from kernai.mcp import setup
 from kernai.mcp.schemas import example
+from tests.mcp.support import ask
 
-SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
-CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 CALLBACK = "http://localhost:3030/callback"
 
 
 class Tokens:
     """A token store as a user would write it."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
         self.tokens: OAuthToken | None = None
-        self.client: OAuthClientInformationFull | None = None
-        if "client_id" in CONTEXT and SCENARIO == "auth/pre-registration":
-            self.client = OAuthClientInformationFull(
-                client_id=CONTEXT["client_id"], client_secret=CONTEXT["client_secret"], redirect_uris=[AnyUrl(CALLBACK)],
-                token_endpoint_auth_method="client_secret_basic",
-            )
+        self.client = client
 
     async def get_tokens(self) -> OAuthToken | None:
         return self.tokens
@@ -72,23 +58,26 @@ class Browser:
         return AuthorizationCodeResult(code=found["code"], state=found.get("state"), iss=found.get("iss"))
 
 
-def signing_in(url: str) -> httpx2.Auth:
+def signing_in(url: str, scenario: str, context: dict[str, Any]) -> httpx2.Auth:
     """Sign in as a user's program would."""
-    warnings.filterwarnings("ignore", message="Omitting `issuer`")  # the package does not send it
-    if SCENARIO == "auth/client-credentials-basic":
-        return ClientCredentialsOAuthProvider(url, Tokens(), CONTEXT["client_id"], CONTEXT["client_secret"])
-    if SCENARIO == "auth/client-credentials-jwt":
+    if scenario == "auth/client-credentials-basic":
+        return ClientCredentialsOAuthProvider(url, Tokens(), context["client_id"], context["client_secret"])
+    if scenario == "auth/client-credentials-jwt":
         signed = SignedJWTParameters(
-            issuer=CONTEXT["client_id"], subject=CONTEXT["client_id"], signing_key=CONTEXT["private_key_pem"],
-            signing_algorithm=CONTEXT.get("signing_algorithm", "ES256"),
+            issuer=context["client_id"], subject=context["client_id"], signing_key=context["private_key_pem"],
+            signing_algorithm=context.get("signing_algorithm", "ES256"),
         )
-        return PrivateKeyJWTOAuthProvider(url, Tokens(), CONTEXT["client_id"], signed.create_assertion_provider())
+        return PrivateKeyJWTOAuthProvider(url, Tokens(), context["client_id"], signed.create_assertion_provider())
     browser = Browser()
     metadata = OAuthClientMetadata.model_validate({
         "client_name": "kernai", "redirect_uris": [CALLBACK], "grant_types": ["authorization_code", "refresh_token"],
     })
+    registered = None if scenario != "auth/pre-registration" else OAuthClientInformationFull(
+        client_id=context["client_id"], client_secret=context["client_secret"], redirect_uris=[AnyUrl(CALLBACK)],
+        token_endpoint_auth_method="client_secret_basic",
+    )
     return OAuthClientProvider(
-        url, metadata, Tokens(), browser.open, browser.returned,
+        url, metadata, Tokens(registered), browser.open, browser.returned,
         client_metadata_url="https://conformance-test.local/client-metadata.json",
     )
 
@@ -99,29 +88,19 @@ def accept(_: Any, params: Any) -> ElicitResult:
     return ElicitResult(action="accept", content={name: one["default"] for name, one in fields.items() if "default" in one})
 
 
-def ask(adapter: Adapter, method: str, **params: Any) -> str:
-    try:
-        content = json.dumps({"method": method, "params": params})
-        answer = str(adapter.protocol.handler(Block("mcp", None, content), SkillContext(None)))
-    except McpError as error:
-        answer = f"error: {error}"
-    print(method, params, answer, flush=True)
-    return answer
-
-
-def main(url: str) -> None:
-    auth = {"it": signing_in(url)} if SCENARIO.startswith("auth/") else None
+def call_every_tool(url: str, scenario: str, context: dict[str, Any]) -> None:
+    auth = {"it": signing_in(url, scenario, context)} if scenario.startswith("auth/") else None
     entry = {"url": url, "timeout": 20}
     with setup({"servers": {"it": entry}}, register=False, elicitation=accept, auth=auth) as adapter:
-        ask(adapter, "tools/list")
+        ask(adapter, {"method": "tools/list"})
         tools = adapter._connections["it"].catalogue.tools
         for name, tool in tools.items():
             arguments = example(tool.input_schema, {})
             if name == "json_schema_echo":  # the argument is the schema of the other tool
                 arguments = {"schema": tools["json_schema_2020_12_tool"].input_schema}
-            given = [one["arguments"] for one in CONTEXT.get("toolCalls", []) if one["name"] == name]
+            given = [one["arguments"] for one in context.get("toolCalls", []) if one["name"] == name]
             for one in given or [arguments]:
-                ask(adapter, "tools/call", name=name, arguments=one)
+                ask(adapter, {"method": "tools/call", "params": {"name": name, "arguments": one}})
 
 
 # --------------------------------------------------------------------------------------------------- the tools served
@@ -177,9 +156,3 @@ SKILLS: list[Skill] = [
     test_simple_text, test_image_content, test_audio_content, test_embedded_resource,
     test_multiple_content_types, test_tool_with_progress, test_error_handling,
 ]
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        serve(SKILLS, transport="http", port=0, on_ready=lambda url: print(url, flush=True))
