@@ -95,7 +95,7 @@ def whole_answers(wire: Wire) -> Iterator[Case]:
     )
     # where the body's end is the only one, silence has to stand for it
     soon = {"timeout": (TO_CONNECT, ENOUGH)} if wire.name == "gemini" else {}
-    lingering = wire.answer(*PIECES).linger(Gate())
+    lingering = wire.answer(*PIECES).hold(Gate())
     yield Case("a body that does not end after the last event", lambda gate: [lingering], TEXT, options=soon)
 
 

@@ -25,7 +25,7 @@ from kernai.testing import check_provider
 from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES
 from wire_format import Turn, Wire, data_of, sse
-from wire_server import Close, Endless, Gate, Hold, Reply, Step, WireServer, as_json, garbage, hang_up, plain, redirect
+from wire_server import Close, Endless, Gate, Reply, Step, WireServer, as_json, garbage, hang_up, plain, redirect
 
 CASES = {vendor: {case.name: case for case in cases_of(wire)} for vendor, wire in WIRES.items()}
 NAMES = list(dict.fromkeys(name for cases in CASES.values() for name in cases))
@@ -137,7 +137,7 @@ CONTENT = {
     "a gzip header that does not end": coded("gzip", b"\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03", endless(b"name")),
     "events of which none counts": Reply(200, (STREAM,), (endless(b": keep-alive\n\n"),)),
     "an event without end": Reply(200, (STREAM,), (endless(b"x" * 1000),)),
-    "a small body that unfolds to a large one": coded("gzip", gzip.compress(b": x\n\n" * 200_000), Hold(Gate())),
+    "a small body that unfolds to a large one": coded("gzip", gzip.compress(b": x\n\n" * 200_000), Gate()),
 }
 
 CHUNKED = ("Transfer-Encoding", "chunked")

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernai_providers.http_transport import Connection, ConnectionPool, HttpTran
 from kernai_providers.network import Deadline, WatchedSocket
 from kernai_providers.transport import Request, Response, Timeouts, TransportError
 from transport_clients import PATIENCE, read
-from wire_server import Authority, Close, Gate, Hold, Notify, Reply, WireServer, hang_up, plain
+from wire_server import Authority, Close, Gate, Reply, WireServer, hang_up, plain
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def transport() -> Any:
 
 
 def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(transport: HttpTransport) -> None:
-    with WireServer([plain(b"one").then_close(), plain(b"two")]) as server:
+    with WireServer([replace(plain(b"one"), after=(Close(),)), plain(b"two")]) as server:
         assert read(transport, post(server)) == (200, b"one")
         server.until(lambda: server.open_connections == 0)
         assert read(transport, post(server)) == (200, b"two")
@@ -47,7 +48,7 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(tr
 
 def test_a_connection_with_unexpected_data_is_not_used(transport: HttpTransport) -> None:
     gate, sent = Gate(), threading.Event()
-    chatty = Reply(body=(b"one",), after=(Hold(gate), b"HTTP/1.1 200 OK\r\n\r\n", Notify(sent.set)))
+    chatty = Reply(body=(b"one",), after=(gate, b"HTTP/1.1 200 OK\r\n\r\n", sent.set))
     with WireServer([chatty, plain(b"two")]) as server:
         assert read(transport, post(server)) == (200, b"one")
         gate.set()

@@ -41,7 +41,7 @@ from transport_clients import (
     read,
     real_client,
 )
-from wire_server import Authority, Close, Gate, Notify, Reply, WireServer, garbage, hang_up, plain, redirect
+from wire_server import Authority, Close, Gate, Reply, WireServer, garbage, hang_up, plain, redirect
 
 pytestmark = pytest.mark.slow
 
@@ -404,7 +404,7 @@ def test_a_finished_answer_leaves_its_connection_for_the_next_request(wire: Stag
 
 def test_finishing_waits_neither_for_a_silent_nor_for_an_endless_rest(wire: Stage) -> None:
     gate = Gate()
-    client = wire.answers(Reply(body=(b"event",)).linger(gate), Reply(body=(b"event", *[bytes(50_000)] * 100)))
+    client = wire.answers(Reply(body=(b"event",)).hold(gate), Reply(body=(b"event", *[bytes(50_000)] * 100)))
     for _ in range(2):
         response = client.send(wire.request())
         assert next(iter(response))
@@ -428,7 +428,7 @@ def test_a_closed_answer_raises_where_it_is_read_and_may_be_closed_again(stage: 
 @pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
 def test_closing_from_elsewhere_wakes_the_reader(wire: Stage, framing: Any, tls: bool) -> None:
     holds = threading.Event()
-    reply = Reply(body=(b"begin", Notify(holds.set), b"end"), framing=framing).hold(Gate(), at=2)
+    reply = Reply(body=(b"begin", holds.set, b"end"), framing=framing).hold(Gate(), at=2)
     response = wire.answers(reply, tls=tls).send(wire.request())
     ended: list[BaseException] = []
 

@@ -35,7 +35,7 @@ from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIP
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from vendor_wires import WIRES
 from wire_format import Wire
-from wire_server import Endless, Gate, Hold, Notify, Reply, WireRequest, WireServer
+from wire_server import Endless, Gate, Reply, WireRequest, WireServer
 
 #: seconds: the adapter's own patience; a test gives up earlier
 PATIENT = 60.0
@@ -103,8 +103,8 @@ def nothing_left(server: WireServer | None = None) -> Iterator[None]:
 
 def dripping(bytes_of_head: bytes, pause: threading.Event) -> Reply:
     """A head that comes byte by byte and never ends."""
-    steps = [step for byte in bytes_of_head for step in (bytes([byte]), Notify(lambda: pause.wait(0.02)))]
-    return Reply(before=(*steps, Hold(Gate())))
+    steps = [step for byte in bytes_of_head for step in (bytes([byte]), lambda: pause.wait(0.02))]
+    return Reply(before=(*steps, Gate()))
 
 
 def half(wire: Any) -> Reply:
@@ -123,7 +123,7 @@ PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
     "the body": lambda wire, pause: half(wire),
     "comments": lambda wire, pause: Reply(200, STREAM, (Endless(COMMENTS),)),
     "reasoning": lambda wire, pause: Reply(200, STREAM, (Endless(REASONING),)),
-    "an error's body": lambda wire, pause: wire.error(500).framed("chunked").insert(1, Hold(Gate())),
+    "an error's body": lambda wire, pause: wire.error(500).framed("chunked").hold(Gate(), at=1),
     "a retry": lambda wire, pause: wire.error(429, headers={"retry-after": "50"}),
 }
 
@@ -343,7 +343,7 @@ def test_a_body_that_keeps_arriving_may_take_longer_than_the_read_timeout(way: W
     reply = caller.wire.answer("Hel", "lo")
     steps: list[Any] = []
     for step in reply.body:
-        steps += [step, *[COMMENTS, Notify(lambda: pause.wait(0.02))] * 4]
+        steps += [step, *[COMMENTS, lambda: pause.wait(0.02)] * 4]
     with WireServer(Reply(200, reply.headers, tuple(steps))) as server:
         began = time.monotonic()
         assert call(way, caller.provider(server, timeout=0.3, max_retries=0), str).content == "Hello"

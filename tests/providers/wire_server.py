@@ -1,15 +1,14 @@
 """A server on loopback that keeps to HTTP/1.1 only as far as its script says.
 
-Plain sockets and threads, nothing between the script and the wire, so that a test decides on every byte and on the
-moment it is sent. What it promises:
+Nothing is between the script and the wire, so that a test decides on every byte and on the moment it is sent:
 
 - A reply goes out as written, each piece in a send of its own, or not at all. Without a step that says otherwise the
   connection is kept for the next request.
 - Each wait ends when its gate opens, when the client closes, or when the server is closed.
 - `requests`, `accepts` and `open_connections` may be read from any thread; `until` waits for them to change.
 - A client that closes is noticed at the next wait or piece: `WireRequest.client_closed`, `WireServer.client_closed`.
-- After the `with` block no thread and no socket is left. What went wrong on a thread (a script that raised, a client
-  that does not speak HTTP) is raised there.
+- After the `with` block its thread and its sockets are gone. What went wrong there (a script that raised, a client that
+  does not speak HTTP) is raised there.
 
 A reply is data: a status, headers and three rows of steps. Those of `before` and `after` stand outside of the answer,
 so that bytes there go out as they are; those of `body` are framed. Whoever wants the connection to break, to wait or
@@ -23,82 +22,62 @@ to lie puts a step where it shall happen; the methods of `Reply` do it for the u
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
+import math
 import socket
 import ssl
+import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
-from wire_line import Ended, Line
-
 PATIENCE = 20.0  # seconds until a wait that should have ended long ago is called a failure
-UNBOUNDED = 1 << 40  # what a Content-Length says of a body without end
 
 Framing: TypeAlias = Literal["chunked", "length", "close", "none"]
 
 
-class Gate(threading.Event):
+class Gate:
     """What the server waits for. `set` opens it for good, `allow` lets that many waits pass.
 
     A client's callback that calls `allow()` makes the server send the next piece only when the last one was seen.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._lock = threading.Lock()
-        self._passes = 0
-        self._listeners: list[Callable[[], None]] = []
+        self._passes: float = 0
+        self._waiting: list[Callable[[], object]] = []
 
     def set(self) -> None:
-        super().set()
-        self._notify()
+        self.allow(math.inf)
 
-    def allow(self, passes: int = 1) -> None:
+    def allow(self, passes: float = 1) -> None:
         with self._lock:
             self._passes += passes
-        self._notify()
+            for wake in self._waiting:
+                wake()
 
-    def take(self) -> bool:
-        """Whether one wait may pass now. It uses up one of what was allowed."""
+    async def passed(self, line: Line) -> None:
+        """Returns when it lets one wait pass."""
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, line.news.set)
         with self._lock:
-            if self.is_set():
-                return True
-            self._passes -= (allowed := self._passes > 0)
-            return allowed
-
-    def listen(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            self._listeners.append(call)
-
-    def forget(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            self._listeners.remove(call)
-
-    def _notify(self) -> None:
-        with self._lock:
-            listeners = list(self._listeners)
-        for call in listeners:
-            call()
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Send nothing until the gate lets pass, or the client has closed."""
-
-    gate: Gate
-
-
-@dataclass(frozen=True, slots=True)
-class Notify:
-    """Call the test at this point, on the server's thread: an `Event.set`, a clock."""
-
-    call: Callable[[], object]
+            self._waiting.append(wake)
+        try:
+            while True:
+                with self._lock:
+                    if self._passes:
+                        self._passes -= 1
+                        return
+                await line.next_news()
+        finally:
+            with self._lock:
+                self._waiting.remove(wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +100,12 @@ class Endless:
     """The same piece again and again, until the client closes or `bound` bytes are out. Made while it is sent."""
 
     piece: bytes
-    bound: int | None = None
+    bound: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class StartTls:
-    """From here on the connection is encrypted: what a proxy does after CONNECT."""
-
-    context: ssl.SSLContext
-
-
-Step: TypeAlias = bytes | Hold | Notify | Close | Torn | Endless | StartTls
+#: bytes to send, a gate to wait at, a function of the test's to call on the server's thread, or a context: from there
+#: on the connection is encrypted, as by a proxy after CONNECT
+Step: TypeAlias = bytes | Gate | Callable[[], object] | Close | Torn | Endless | ssl.SSLContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +125,12 @@ class Reply:
     length: int | None = None
 
     @property
+    def pieces(self) -> list[bytes]:
+        return [step for step in self.body if isinstance(step, bytes)]
+
+    @property
     def declared(self) -> int:
-        return sum(map(_size, self.body)) if self.length is None else self.length
+        return sum(map(len, self.pieces)) if self.length is None else self.length
 
     def framed(self, framing: Framing) -> Reply:
         return replace(self, framing=framing)
@@ -160,55 +138,36 @@ class Reply:
     def with_headers(self, headers: Mapping[str, str]) -> Reply:
         return replace(self, headers=(*self.headers, *headers.items()))
 
-    def split(self, *sizes: int) -> Reply:
-        """Pieces of these sizes, over and over; where a piece ended before does not matter. `split(1)`: each byte."""
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"sizes {sizes} must be at least one, each at least 1")
-        body: list[Step] = []
-        for are_bytes, run in itertools.groupby(self.body, key=lambda step: isinstance(step, bytes)):
-            steps = list(run)
-            body += _resized(steps, sizes) if are_bytes else steps
-        return replace(self, body=tuple(body))
+    def split(self, size: int) -> Reply:
+        """Pieces of this size; where a piece ended before does not matter."""
+        data = b"".join(self.pieces)
+        return replace(self, body=tuple(data[at : at + size] for at in range(0, len(data), size)))
 
     def trickle(self, gate: Gate, after: Callable[[bytes], bool] = lambda piece: True) -> Reply:
         """Wait at the gate after each piece (for which `after` is true), but for the last one."""
-        body: list[Step] = []
-        for number, step in enumerate(self.body, 1):
-            body.append(step)
-            if number < len(self.body) and isinstance(step, bytes) and after(step):
-                body.append(Hold(gate))
-        return replace(self, body=tuple(body))
+        *first, last = self.body
+        body = [one for step in first for one in ((step, gate) if isinstance(step, bytes) and after(step) else (step,))]
+        return replace(self, body=(*body, last))
 
-    def insert(self, at: int, *steps: Step) -> Reply:
-        """These steps before step `at` of the body; at the very end with ``len(reply.body)``."""
-        return replace(self, body=(*self.body[:at], *steps, *self.body[at:]))
-
-    def hold(self, gate: Gate, at: int) -> Reply:
-        """Send nothing from step `at` on until the gate opens; negative: counted from the end."""
-        return self.insert(at, Hold(gate))
+    def hold(self, gate: Gate, at: int | None = None) -> Reply:
+        """Send nothing from step `at` on until the gate opens; without `at`, all pieces, but not the end of the body."""
+        at = len(self.body) if at is None else at
+        return replace(self, body=(*self.body[:at], gate, *self.body[at:]))
 
     def stall(self, gate: Gate) -> Reply:
         """Not even the status line comes before the gate opens."""
-        return replace(self, before=(*self.before, Hold(gate)))
-
-    def linger(self, gate: Gate) -> Reply:
-        """All pieces are sent, but the body does not end before the gate opens."""
-        return replace(self, body=(*self.body, Hold(gate)))
+        return replace(self, before=(*self.before, gate))
 
     def cut(self, keep: int, *, reset: bool = False) -> Reply:
         """Close after `keep` bytes of the body. The headers, and the chunk it falls into, announce all of it."""
         body: list[Step] = []
-        for step in self.body:
-            if isinstance(step, bytes) and len(step) > keep:
-                body += [Torn(step, keep)] if keep else []
+        for piece in self.pieces:
+            if len(piece) > keep:
+                body += [Torn(piece, keep)] if keep else []
                 break
-            keep -= len(step) if isinstance(step, bytes) else 0
-            body.append(step)
+            keep -= len(piece)
+            body.append(piece)
         return replace(self, body=(*body, Close(reset)), length=self.declared)
-
-    def then_close(self, gate: Gate | None = None, *, reset: bool = False) -> Reply:
-        """Close the idle connection after a whole answer that promised to keep it; at the gate's word if given."""
-        return replace(self, after=(*self.after, *([Hold(gate)] if gate else []), Close(reset)))
 
     def gzipped(self) -> Reply:
         """The same body compressed, each piece flushed so that it can be read before the next one is sent."""
@@ -218,26 +177,6 @@ class Reply:
             packed = packer.compress(step) + packer.flush(zlib.Z_SYNC_FLUSH) if isinstance(step, bytes) else step
             body.append(packed)
         return replace(self, body=(*body, packer.flush())).with_headers({"Content-Encoding": "gzip"})
-
-
-def _size(step: Step) -> int:
-    if isinstance(step, bytes):
-        return len(step)
-    if isinstance(step, Torn):
-        return len(step.piece)
-    if isinstance(step, Endless):
-        return UNBOUNDED if step.bound is None else step.bound
-    return 0
-
-
-def _resized(run: Sequence[Step], sizes: Sequence[int]) -> Iterator[bytes]:
-    data = b"".join(step for step in run if isinstance(step, bytes))
-    start = 0
-    for size in itertools.cycle(sizes):
-        if start >= len(data):
-            return
-        yield data[start : start + size]
-        start += size
 
 
 def plain(body: bytes, status: int = 200, media_type: str = "text/plain") -> Reply:
@@ -253,11 +192,6 @@ def redirect(location: str, status: int = 307) -> Reply:
     return plain(b"moved", status).with_headers({"Location": location})
 
 
-def endless(piece: bytes, bound: int | None = None, framing: Framing = "chunked") -> Reply:
-    """A body that is never whole. With `bound` it ends there, in good order."""
-    return Reply(body=(Endless(piece, bound),), framing=framing)
-
-
 def garbage(data: bytes) -> Reply:
     """These bytes in place of an answer, then a close."""
     return Reply(before=(data, Close()))
@@ -270,7 +204,7 @@ def hang_up(*, reset: bool = False) -> Reply:
 
 def tunnel(context: ssl.SSLContext) -> Reply:
     """The answer of a proxy to CONNECT. The same server then plays the host behind it."""
-    return Reply(framing="none", after=(StartTls(context),))
+    return Reply(framing="none", after=(context,))
 
 
 # ------------------------------------------------------------------------------------------------------ the server
@@ -292,10 +226,6 @@ class WireRequest:
     def json(self) -> Any:
         return json.loads(self.body)
 
-    @property
-    def takes_gzip(self) -> bool:
-        return "gzip" in self.headers.get("accept-encoding", "")
-
 
 Answer: TypeAlias = Reply | Callable[[WireRequest], Reply]
 
@@ -303,7 +233,7 @@ Answer: TypeAlias = Reply | Callable[[WireRequest], Reply]
 def gzip_if_asked(reply: Reply) -> Callable[[WireRequest], Reply]:
     """Compressed for clients that take it."""
     packed = reply.gzipped()
-    return lambda request: packed if request.takes_gzip else reply
+    return lambda request: packed if "gzip" in request.headers.get("accept-encoding", "") else reply
 
 
 class Authority:
@@ -333,23 +263,21 @@ class WireServer:
     """
 
     def __init__(self, script: Answer | Sequence[Answer], *, tls: ssl.SSLContext | None = None) -> None:
-        if isinstance(script, Sequence) and not script:
-            raise ValueError("script has no reply; give at least one")
         self._script = script if isinstance(script, Sequence) else [script]
         self._tls = tls
         self._changed = threading.Condition()
         self._requests: list[WireRequest] = []
         self._accepts = 0
         self._lines: set[Line] = set()
-        self._threads: list[threading.Thread] = []
         self._errors: list[Exception] = []
         self.client_closed = threading.Event()
-        self.stopping = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
-        self._door = Line(self._listener, self.stopping)
-        self._doorkeeper = self._start(self._accept)
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="wire-server", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -382,62 +310,51 @@ class WireServer:
             assert self._changed.wait_for(what, PATIENCE), "the server waited for something that did not happen"
 
     def close(self) -> None:
-        """Ends all connections and threads. Also twice."""
-        self.stopping.set()
-        self._door.ring()
-        _join(self._doorkeeper)  # first: nobody else starts threads
+        """Ends all connections and the thread. Also twice."""
+        with suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the wire server does not end"
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._accept())  # the runner then cancels what still serves a connection
+
+    async def _accept(self) -> None:
+        def connection() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(line := Line(), partial(self._serve, line))
+
+        server = await self._loop.create_server(connection, sock=self._listener)
+        await self._over.wait()
+        server.close()
+
+    async def _serve(self, line: Line, _: object, writer: asyncio.StreamWriter) -> None:
+        line.writer, wire, client_closed = writer, writer.transport, threading.Event()
         with self._changed:
-            lines, threads = list(self._lines), list(self._threads)
-        for line in lines:
-            line.ring()
-        for thread in threads:
-            _join(thread)
-
-    def _accept(self) -> None:
+            self._lines.add(line)
+            self._accepts = number = self._accepts + 1
+            self._changed.notify_all()
         try:
-            while True:
-                sock, _ = self._door.attempt(self._listener.accept)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                line = Line(sock, self.stopping)
-                with self._changed:
-                    self._accepts += 1
-                    self._lines.add(line)
-                    self._start(self._serve, line, self._accepts)
-                    self._changed.notify_all()
-        except Ended as end:
-            if end.__cause__:  # such as: no file descriptors left
-                self._errors.append(RuntimeError(f"accepting failed: {end.__cause__!r}"))
-        finally:
-            self._door.close()
-
-    def _start(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
-        thread = threading.Thread(target=work, args=arguments, name="wire-server", daemon=True)
-        with self._changed:
-            self._threads = [*(old for old in self._threads if old.is_alive()), thread]
-            thread.start()
-        return thread
-
-    def _serve(self, line: Line, number: int) -> None:
-        client_closed = threading.Event()
-        try:
-            if self._tls:
-                line.encrypt(self._tls)
-            while self._answer(line, _read_request(line, number, client_closed)):
+            await line.encrypt(self._tls)
+            while await self._answer(line, await _read_request(line, number, client_closed)):
                 pass
-            line.say_goodbye()
-        except Ended as end:
-            if end.by_client:
-                client_closed.set()
-                self.client_closed.set()
+            writer.close()
+            await writer.wait_closed()
+        except _ClosedHereError:
+            pass
+        except (OSError, EOFError):
+            client_closed.set()
+            self.client_closed.set()
         except Exception as error:
             self._errors.append(error)
         finally:
-            line.close()
+            wire.abort()  # also below TLS
+            await asyncio.sleep(0)  # in which the socket is closed
             with self._changed:
                 self._lines.discard(line)
                 self._changed.notify_all()
 
-    def _answer(self, line: Line, request: WireRequest) -> bool:
+    async def _answer(self, line: Line, request: WireRequest) -> bool:
         """Whether the connection is kept."""
         with self._changed:
             answer = self._script[min(len(self._requests), len(self._script) - 1)]
@@ -445,25 +362,86 @@ class WireServer:
             self._changed.notify_all()
         reply = answer if isinstance(answer, Reply) else answer(request)
         for step in reply.before:
-            _do(line, step, "close")
-        line.send(_head(reply))
+            await line.do(step)
+        await line.do(_head(reply))
         for step in reply.body:
-            _do(line, step, reply.framing)
+            await line.do(step, reply.framing)
         if reply.framing == "chunked":
-            line.send(b"0\r\n\r\n")
+            await line.do(b"0\r\n\r\n")
         request.answered.set()
         with self._changed:
             self._changed.notify_all()
         for step in reply.after:
-            _do(line, step, "close")
+            await line.do(step)
         asked = request.headers.get("connection", "")
         promised = [value for name, value in reply.headers if name.lower() == "connection"]
         return reply.framing != "close" and "close" not in (asked, *promised)
 
 
-def _join(thread: threading.Thread) -> None:
-    thread.join(PATIENCE)
-    assert not thread.is_alive(), "a thread of the wire server does not end"
+class _ClosedHereError(Exception):
+    """The script has closed the connection."""
+
+
+class Line(asyncio.StreamReader):
+    """The server's end of one connection."""
+
+    writer: asyncio.StreamWriter
+
+    def __init__(self) -> None:
+        super().__init__(limit=1 << 40)  # reading is never paused, so that the end is noticed
+        #: a gate was opened, or the client has closed
+        self.news = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.news.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.news.set()
+
+    async def next_news(self) -> None:
+        self._check()
+        self.news.clear()
+        await self.news.wait()
+
+    async def encrypt(self, context: ssl.SSLContext | None) -> None:
+        if context is not None:
+            await self.writer.start_tls(context)
+
+    async def do(self, step: Step, framing: Framing = "close") -> None:
+        if isinstance(step, bytes):
+            await self._send(_framed(step, framing))
+        elif isinstance(step, Torn):
+            whole = _framed(step.piece, framing)
+            await self._send(whole[: whole.index(step.piece) + step.keep])
+        elif isinstance(step, Endless):
+            whole, sent = _framed(step.piece, framing), 0
+            while sent < step.bound:
+                await self._send(whole)
+                sent += len(step.piece)
+        elif isinstance(step, Gate):
+            await step.passed(self)
+        elif isinstance(step, ssl.SSLContext):
+            await self.encrypt(step)
+        elif isinstance(step, Close):
+            if step.reset:
+                sock = self.writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise _ClosedHereError
+        else:
+            step()
+
+    async def _send(self, data: bytes) -> None:
+        await asyncio.sleep(0)  # for news of the client
+        self._check()
+        self.writer.transport.set_write_buffer_limits(high=1)  # `drain` waits until all of it is out
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def _check(self) -> None:
+        if self.at_eof() or self.exception() is not None:
+            raise ConnectionResetError
 
 
 def _head(reply: Reply) -> bytes:
@@ -481,56 +459,19 @@ def _head(reply: Reply) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def _do(line: Line, step: Step, framing: Framing) -> None:
-    if isinstance(step, bytes):
-        line.send(_framed(step, framing))
-    elif isinstance(step, Torn):
-        whole = _framed(step.piece, framing)
-        line.send(whole[: whole.index(step.piece) + step.keep])
-    elif isinstance(step, Endless):
-        _send_endlessly(line, step, framing)
-    elif isinstance(step, Hold):
-        line.hold(step.gate)
-    elif isinstance(step, Notify):
-        step.call()
-    elif isinstance(step, StartTls):
-        line.encrypt(step.context)
-    else:
-        line.cut(reset=step.reset)
-
-
 def _framed(piece: bytes, framing: Framing) -> bytes:
     # an empty chunk would be the last one
     return b"%x\r\n%b\r\n" % (len(piece), piece) if framing == "chunked" and piece else piece
 
 
-def _send_endlessly(line: Line, step: Endless, framing: Framing) -> None:
-    whole = _framed(step.piece, framing)
-    left = step.bound
-    while left is None or left >= len(step.piece):
-        line.send(whole)
-        left = None if left is None else left - len(step.piece)
-    line.send(_framed(step.piece[:left], framing))
-
-
-def _read_request(line: Line, number: int, client_closed: threading.Event) -> WireRequest:
-    head = line.read_until(b"\r\n\r\n").decode("latin-1")
-    first, *rest = head.split("\r\n")
-    try:
-        method, target, version = first.split(" ")
-    except ValueError:
-        raise ValueError(f"a client sent {first[:60]!r} for a request line") from None
+async def _read_request(line: Line, number: int, client_closed: threading.Event) -> WireRequest:
+    first, *rest = (await line.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+    method, target, version = first.split(" ")
     if version != "HTTP/1.1" and method != "CONNECT":  # for that http.client speaks 1.0
         raise ValueError(f"a client speaks {version}; this server knows HTTP/1.1")
     headers: dict[str, str] = {}
     for name, _, value in (row.partition(":") for row in rest):
         name, value = name.lower(), value.strip()  # noqa: PLW2901 - the row's own spelling is of no use
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    if headers.get("transfer-encoding") == "chunked":
-        body = bytearray()
-        while size := int(line.read_until(b"\r\n"), 16):
-            body += line.read(size + 2)[:size]
-        line.read_until(b"\r\n")
-    else:
-        body = bytearray(line.read(int(headers.get("content-length", "0"))))
-    return WireRequest(method, target, headers, bytes(body), number, client_closed)
+    body = await line.readexactly(int(headers.get("content-length", "0")))
+    return WireRequest(method, target, headers, body, number, client_closed)
