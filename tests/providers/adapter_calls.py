@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +49,6 @@ ADAPTERS: dict[str, type[HttpProvider]] = {
 #: with characters that URLs and JSON escape; what must not be shown in any spelling is its core
 CORE = "Q7xR2mVb9TzK4wLc"
 KEY = f"sk-live/+{CORE}"
-MESSAGES = (Message("system", "Be brief."), Message("user", "Grüß dich, 東京!"))
 #: seconds: nothing on loopback takes so long, and a test that hangs fails
 TIMEOUT = 15.0
 
@@ -145,8 +145,8 @@ class Caller:
     def provider(self, server: WireServer | str, **options: Any) -> HttpProvider:
         """With retries that come at once, but for vendors who ask for a wait."""
         url = server if isinstance(server, str) else server.url
-        given = {"api_key": KEY, "timeout": TIMEOUT, "max_retry_wait": 0.001, **options}
-        return ADAPTERS[self.vendor](base_url=self.wire.base_url(url), transport=self.way.transport(), **given)
+        given = {"api_key": KEY, "timeout": TIMEOUT, "max_retry_wait": 0.001, "transport": self.way.transport(), **options}
+        return ADAPTERS[self.vendor](base_url=self.wire.base_url(url), **given)
 
     def ask(
         self, server: WireServer | str, watch: Watch | None = None, then: Callable[[], Any] | None = None, **options: Any
@@ -163,57 +163,44 @@ class Caller:
         **options: Any,
     ) -> list[Outcome]:
         """Calls one after the other, with one provider. `then` is called after each, while the provider is open."""
-        provider = self.provider(server, **options)
-        if self.way.is_async:
-            return asyncio.run(self._ask_async(times, provider, watch, then))
-        outcomes = []
-        try:
-            for _ in range(times):
-                outcomes.append(self._one(provider, watch))
-                if then is not None:
-                    then()
-        finally:
-            provider.close()
-        return outcomes
 
-    async def ask_within(self, provider: HttpProvider, watch: Watch | None = None) -> Outcome:
-        """One `acall` on the running loop."""
+        async def main() -> list[Outcome]:
+            outcomes = []
+            async with self.provider(server, **options) as provider:
+                for _ in range(times):
+                    outcomes.append(await self.ask_within(provider, watch))
+                    if then is not None:
+                        await asyncio.to_thread(then)
+            return outcomes
+
+        return asyncio.run(main())
+
+    async def ask_within(self, provider: HttpProvider, watch: Watch | None = None, text: str = "Grüß dich, 東京!") -> Outcome:
+        """One call from the running loop; `call` in a thread."""
         outcome = Outcome()
-        given = (MESSAGES, self.model, GenerationOptions(), outcome.watching(watch))
+        on_chunk = watch if isinstance(watch, Listener) else outcome.watching(watch)
+        given = ((Message("system", "Be brief."), Message("user", text)), self.model, GenerationOptions(), on_chunk)
         try:
-            outcome.response = await provider.acall(*given)
-        except (Exception, Interrupt) as error:
-            outcome.error = error
-        return outcome
-
-    async def _ask_async(
-        self, times: int, provider: HttpProvider, watch: Watch | None, then: Callable[[], Any] | None
-    ) -> list[Outcome]:
-        outcomes = []
-        try:
-            for _ in range(times):
-                outcomes.append(await self.ask_within(provider, watch))
-                if then is not None:
-                    await asyncio.to_thread(then)
-        finally:
-            await close(provider)
-        return outcomes
-
-    def _one(self, provider: HttpProvider, watch: Watch | None) -> Outcome:
-        outcome = Outcome()
-        given = (MESSAGES, self.model, GenerationOptions(), outcome.watching(watch))
-        try:
-            outcome.response = provider.call(*given)
+            outcome.response = await (provider.acall(*given) if self.way.is_async else asyncio.to_thread(provider.call, *given))
         except (Exception, Interrupt) as error:
             outcome.error = error
         return outcome
 
 
-async def close(provider: HttpProvider) -> None:
-    """Closes what a provider has idle, also on the running loop."""
-    provider.close()
-    if isinstance(provider.transport, HttpxTransport):
-        await provider.transport.aclose()
+class Listener:
+    """What a driver gives for `on_chunk`, as far as waiting goes. It knows why the run is over, where it says."""
+
+    def __init__(self, deadline: float | None = None, error: Exception | None = None) -> None:
+        self.deadline = deadline
+        self.over = threading.Event()
+        self._error = error
+
+    def cancelled(self) -> bool:
+        return self.over.is_set()
+
+    def __call__(self, text: str) -> None:
+        if self._error is not None and self.over.is_set():
+            raise self._error
 
 
 def shows_key(text: str) -> bool:

@@ -67,26 +67,16 @@ def test_white_space_around_a_key_is_stripped(vendor: str, given: str) -> None:
 BAD = ["\x00", "\n", "\r\n", "\x7f", "\x1b", "\x85", "é", "ключ", "\u200b", "\ufeff", "😀", "\ud83d"]
 
 
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("vendor", ADAPTERS)
-def test_a_key_with_an_impossible_character_is_an_error_that_does_not_show_it(vendor: str, bad: str) -> None:
-    for key in (f"sk-S3{bad}CRET", f"{SECRET}{bad}x"):
-        said = said_of(lambda: ADAPTERS[vendor](key), ValueError)  # noqa: B023 - called at once
-        assert "api_key" in said
-        assert not any(part in said for part in ("S3", "CRET", "0123"))
-
-
-@pytest.mark.parametrize("vendor", ADAPTERS)
-@pytest.mark.parametrize("key", ["", "  ", "\n"])
-def test_a_blank_key_is_an_error_that_says_what_to_leave_out(vendor: str, key: str) -> None:
-    assert "leave api_key out" in said_of(lambda: ADAPTERS[vendor](key), ValueError)
-
-
-@pytest.mark.parametrize("key", [b"sk-S3CRET", 5, ["sk-S3CRET"], True])
-def test_a_key_that_is_no_text_is_a_type_error_that_names_the_type(key: Any) -> None:
-    said = said_of(lambda: OpenAIProvider(key), TypeError)
-    assert f"api_key must be text, got {type(key).__name__}" in said
-    assert "S3CRET" not in said
+@pytest.mark.parametrize("key,kind,says", [
+    *((key, ValueError, "api_key contains a character that no key has")
+      for bad in BAD for key in (f"sk-S3{bad}CRET", f"{SECRET}{bad}x")),
+    *((blank, ValueError, "leave api_key out") for blank in ("", "  ", "\n")),
+    (b"sk-S3CRET", TypeError, "api_key must be text, got bytes"), (["sk-S3CRET"], TypeError, "api_key must be text, got list"),
+])  # fmt: skip
+def test_a_key_that_no_vendor_can_have_is_an_error_that_does_not_show_it(key: Any, kind: type[Exception], says: str) -> None:
+    said = said_of(lambda: OpenAIProvider(key), kind)
+    assert says in said
+    assert not any(part in said for part in ("S3", "CRET", "0123"))
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
@@ -128,29 +118,17 @@ def test_other_headers_do_not_replace_a_key() -> None:
 # ----------------------------------------------------------------------------------------------------- headers
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_a_header_that_cannot_be_sent_is_an_error_that_shows_its_name_alone(bad: str) -> None:
-    said = said_of(lambda: OpenAIProvider("k", headers={"X-Token": f"S3CRET{bad}0123"}), ValueError)
+@pytest.mark.parametrize("headers", [
+    *({"X-Token": f"S3CRET{bad}0123"} for bad in BAD),
+    *({name: SECRET} for name in ("", " ", "X Token", "X-Token:", "X-Tök", "X\nToken", f"Authorization: Bearer {SECRET}", "X\x00", "(x)")),
+    5, "abc", [1], {"X-A": 1}, {1: "x"}, {"X-A": b"x"}, {"X-A": None},
+    {"X-A": SECRET, "x-a": SECRET}, {"Content-Length": SECRET}, {"transfer-encoding": SECRET},
+])  # fmt: skip
+def test_headers_that_cannot_be_sent_are_an_error_at_once_that_shows_no_value(headers: Any) -> None:
+    said = said_of(lambda: OpenAIProvider("k", headers=headers), ValueError, TypeError)
     assert "headers" in said
-    assert "X-Token" in said
+    assert ("X-Token" in said) == (list(headers) == ["X-Token"] if isinstance(headers, dict) else False)
     assert not any(part in said for part in ("S3CRET", "0123"))
-
-
-@pytest.mark.parametrize("name", ["", " ", "X Token", "X-Token:", "X-Tök", "X\nToken", f"Authorization: Bearer {SECRET}", "X\x00", "(x)"])
-def test_an_invalid_header_name_is_an_error_that_does_not_show_it(name: str) -> None:
-    said = said_of(lambda: OpenAIProvider("k", headers={name: SECRET}), ValueError)
-    assert "headers" in said
-    assert SECRET not in said
-
-
-@pytest.mark.parametrize("headers", [5, "abc", True, [1], {"X-A": 1}, {1: "x"}, {"X-A": b"x"}, {"X-A": None}, object()])
-def test_headers_that_are_no_mapping_of_text_are_an_error_that_names_the_argument(headers: Any) -> None:
-    assert "headers must " in said_of(lambda: OpenAIProvider("k", headers=headers), TypeError)
-
-
-@pytest.mark.parametrize("headers", [{"X-A": "1", "x-a": "2"}, {"Content-Length": "5"}, {"transfer-encoding": "chunked"}])
-def test_headers_that_the_transport_refuses_are_refused_at_once(headers: dict[str, str]) -> None:
-    assert "headers" in said_of(lambda: OpenAIProvider("k", headers=headers), ValueError)
 
 
 def test_headers_are_copied() -> None:
@@ -167,12 +145,10 @@ def test_headers_are_copied() -> None:
     "given,url",
     [
         ("https://example.com", "https://example.com"),
-        ("https://example.com/", "https://example.com"),
         (" https://example.com/v1//\n", "https://example.com/v1"),
         ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
         ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
         ("HTTPS://Example.com/V1", "HTTPS://Example.com/V1"),
-        ("https://example.com/a%20b", "https://example.com/a%20b"),
         ("http://xn--bcher-kva.example", "http://xn--bcher-kva.example"),
     ],
 )
@@ -190,20 +166,13 @@ def test_requests_are_sent_to_base_url(given: str, url: str) -> None:
         "https://exa mple.com", "https://example.com/a b", "https://example.com/\x00", "https://exa\nmple.com", "https://bücher.example", "https://example.com/ü",
         "http://example.com:99999", "http://example.com:0", "http://example.com:port", "http://example.com:-1", "http://[::1", "http://[nonsense]",
         5, b"https://example.com", True, ["https://example.com"],
+        f"https://user:{SECRET}@example.com/v1", f"https://{SECRET}@example.com", f"https://:{SECRET}@example.com", f"https://example.com/?key={SECRET}",
+        f"https://example.com/#{SECRET}", f"ftp://user:{SECRET}@example.com", f"https://user:{SECRET}@", f"https://u:{SECRET}@exa mple.com", f"https://u:{SECRET}@h:port",
+        f"https://user:{SECRET}@ex\u2100mple.com", f"https://user:{SECRET}", f"https://user:{SECRET}@[::1",
     ],
 )  # fmt: skip
-def test_an_invalid_base_url_is_an_error_that_names_it(url: Any) -> None:
-    assert "base_url" in said_of(lambda: OpenAIProvider("k", base_url=url), ValueError, TypeError)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [f"https://user:{SECRET}@example.com/v1", f"https://{SECRET}@example.com", f"https://:{SECRET}@example.com", f"https://example.com/?key={SECRET}",
-     f"https://example.com/#{SECRET}", f"ftp://user:{SECRET}@example.com", f"https://user:{SECRET}@", f"https://u:{SECRET}@exa mple.com", f"https://u:{SECRET}@h:port",
-     f"https://user:{SECRET}@ex\u2100mple.com", f"https://user:{SECRET}", f"https://user:{SECRET}@[::1"],
-)  # fmt: skip
-def test_a_secret_in_a_base_url_is_an_error_that_does_not_show_it(url: str) -> None:
-    said = said_of(lambda: OpenAIProvider("k", base_url=url), ValueError)
+def test_an_invalid_base_url_is_an_error_that_names_it_and_shows_no_secret(url: Any) -> None:
+    said = said_of(lambda: OpenAIProvider("k", base_url=url), ValueError, TypeError)
     assert "base_url" in said
     assert SECRET not in said
 
@@ -231,10 +200,9 @@ NAN, INF = float("nan"), float("inf")
     ],
     ids=lambda arguments: re.sub(" at 0x[0-9a-f]+", "", repr(arguments)),  # which would differ between workers
 )  # fmt: skip
-@pytest.mark.parametrize("vendor", ADAPTERS)
-def test_a_wrong_argument_is_an_error_at_once_that_names_it(vendor: str, arguments: dict[str, Any]) -> None:
+def test_a_wrong_argument_is_an_error_at_once_that_names_it(arguments: dict[str, Any]) -> None:
     (name,) = arguments
-    assert re.search(rf"\b{name}\b", said_of(lambda: ADAPTERS[vendor]("k", **arguments), ValueError, TypeError))
+    assert re.search(rf"\b{name}\b", said_of(lambda: OpenAIProvider("k", **arguments), ValueError, TypeError))
 
 
 def test_an_unknown_argument_is_an_error() -> None:

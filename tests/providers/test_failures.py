@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 import math
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -63,22 +60,17 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
         # Anthropic: the header's request id before the body's
         (529, anthropic("overloaded_error", "Overloaded"), {"Request-Id": "req_head"},
          "overloaded_error", "acme: HTTP 529 overloaded_error: Overloaded (request id req_head)"),
-        (500, anthropic("api_error", "Internal"), {},
-         "api_error", "acme: HTTP 500 api_error: Internal (request id req_body)"),
-        # Gemini, as an object and as the only item of a list
-        (503, gemini(503, "UNAVAILABLE", "Try later"), {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
+        (500, anthropic("api_error"), {}, "api_error", "acme: HTTP 500 api_error: no (request id req_body)"),
+        # Gemini, as the only item of a list
         (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
         # Ollama
         (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found"),
         # those who say it in other words
         (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
         (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),
-        (422, {"object": "error", "message": {"detail": "x"}, "type": "invalid", "code": 3000}, {}, "invalid",
-         'acme: HTTP 422 invalid: {"detail": "x"}'),
         (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
         (502, {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "upstream: boom"}}}, {},
          "502", "acme: HTTP 502: Provider returned error: upstream: boom"),
-        (400, {"error": {"code": 1234, "message": "x"}}, {}, "1234", "acme: HTTP 400 1234: x"),
         (400, {"error": {"code": "1234", "type": "bad_thing", "message": "x"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: x"),
         (400, {"type": "error", "message": "x"}, {}, None, "acme: HTTP 400: x"),
         (400, b'\xef\xbb\xbf{"error": "x"}', {}, None, "acme: HTTP 400: x"),
@@ -100,15 +92,12 @@ def test_each_vendors_error_keeps_its_own_words(
         (502, b"", "HTTP 502 Bad Gateway"),
         (529, b" \r\n ", "HTTP 529 Overloaded"),
         (599, b"", "HTTP 599 without an explanation"),
-        (204, b"", "HTTP 204 No Content"),
         (500, b"upstream\tconnect \x00\x1b error\n", "HTTP 500: upstream connect error"),
         (500, "\ufeffça va\u202e\u2028!".encode(), "HTTP 500: ça va !"),
         (500, b"\xff\xfe", "HTTP 500: \ufffd\ufffd"),
         (500, b'{"error": {"message": "cut', 'HTTP 500: {"error": {"message": "cut'),
         (500, b'{"unknown": 1}', 'HTTP 500: {"unknown": 1}'),
-        (500, b"[]", "HTTP 500: []"),
         (500, b'"text"', 'HTTP 500: "text"'),
-        (500, b'{"error": null}', 'HTTP 500: {"error": null}'),
         (500, b'{"error": {}}', 'HTTP 500: {"error": {}}'),
         (500, b'{"error": {"message": "\\ud800"}}', "HTTP 500 Internal Server Error"),
         (502, b"<html><head><title>502 Bad\nGateway</title></head><body>x</body>", "HTTP 502: 502 Bad Gateway"),
@@ -193,19 +182,6 @@ def test_the_vendors_statement_about_retries_takes_precedence(wish: str, retryab
     assert spent.retryable == bool(retryable)
 
 
-@pytest.mark.parametrize(
-    "headers,body,seconds",
-    [
-        ({"Retry-After-Ms": "250", "retry-after": "9"}, openai("x", None), 0.25),
-        ({"retry-after": "Sun, 01 Mar 2026 12:00:30 GMT"}, b"", 30.0),
-        ({}, [gemini(429, "RESOURCE_EXHAUSTED", "x", RETRY_INFO)], 37.0),
-        ({}, b"not json", None),
-    ],
-)
-def test_an_error_has_the_vendors_hint_how_long_to_wait(headers: dict[str, str], body: object, seconds: float | None) -> None:
-    assert failed(429, body, headers).retry_after == seconds
-
-
 # ------------------------------------------------------------------------------------------- what to do about it
 
 
@@ -217,7 +193,6 @@ def test_an_error_has_the_vendors_hint_how_long_to_wait(headers: dict[str, str],
         (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "API_KEY_INVALID"}),
          "; check that ACME_API_KEY holds a valid key for this address"),
         (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "OTHER"}), ""),
-        (404, b"", ""),
     ],
 )  # fmt: skip
 def test_a_refused_key_says_which_variable_to_check(status: int, body: object, advice: str) -> None:
@@ -230,10 +205,8 @@ def test_a_refused_key_says_which_variable_to_check(status: int, body: object, a
     "location,shown",
     [
         ("https://new.example/v1/chat?key=abc#part", "https://new.example/v1/chat"),
-        ("https://new.example/v1#key=abc", "https://new.example/v1"),
         ("https://user:pass@new.example/v1", "https://new.example/v1"),
         ("//user@new.example/v1", "//new.example/v1"),
-        ("/v2/chat?key=abc", "/v2/chat"),
         ("/a@b/c", "/a@b/c"),
         ("https://new.example/\x1b[31m", "https://new.example/ [31m"),
         ("https://new.example/sk-secret-1/x", "https://new.example/[hidden]/x"),
@@ -256,23 +229,18 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
     "data,code,retryable,message",
     [
         (anthropic("overloaded_error", "Overloaded"), "overloaded_error", True, "overloaded_error: Overloaded (request id req_body)"),
-        (anthropic("api_error"), "api_error", True, "api_error: no (request id req_body)"),
         (anthropic("rate_limit_error"), "rate_limit_error", True, "rate_limit_error: no (request id req_body)"),
         (anthropic("never_heard_of"), "never_heard_of", True, "never_heard_of: no (request id req_body)"),
         (anthropic("invalid_request_error"), "invalid_request_error", False, "invalid_request_error: no (request id req_body)"),
         (anthropic("authentication_error"), "authentication_error", False, None),
-        (anthropic("permission_error"), "permission_error", False, None),
         (anthropic("not_found_error"), "not_found_error", False, None),
-        (anthropic("billing_error"), "billing_error", False, None),
         (openai("server_error", "server_error", "Sorry"), "server_error", True, "server_error: Sorry"),
         (openai(None, "timeout"), "timeout", True, None),
-        (openai("content_filter", None), "content_filter", False, None),
         (openai("context_length_exceeded", None), "context_length_exceeded", False, None),
         (openai("strange", "invalid_request_error"), "strange", False, None),
         (openai("insufficient_quota", None, BUSY_QUOTA), "insufficient_quota", False, None),
         ({"type": "error", "code": "server_error", "message": "flat"}, "server_error", True, "server_error: flat"),
         (gemini(500, "INTERNAL"), "INTERNAL", True, "INTERNAL: no"),
-        (gemini(503, "UNAVAILABLE"), "UNAVAILABLE", True, None),
         (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE), "RESOURCE_EXHAUSTED", True, None),
         (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_DAY), "RESOURCE_EXHAUSTED", False, None),
         ([gemini(400, "INVALID_ARGUMENT")], "INVALID_ARGUMENT", False, None),
@@ -280,11 +248,9 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
         ({"id": "x", "error": {"code": 502, "message": "Upstream"}, "choices": []}, "502", True, "502: Upstream"),
         ({"error": {"code": 402, "message": "x"}}, "402", False, "402: x"),
         ({"error": {"code": "429", "message": "x"}}, "429", True, "429: x"),
-        ({"error": {"code": 7, "message": "x"}}, "7", True, "7: x"),
         ({"error": "model runner has stopped"}, None, True, "an error: model runner has stopped"),
         ("plain\x07text", None, True, "an error: plain text"),
         ({}, None, True, "an error: without a message"),
-        ([], None, True, "an error: without a message"),
         (None, None, True, "an error: without a message"),
     ],
 )  # fmt: skip
@@ -297,32 +263,9 @@ def test_an_error_in_a_stream_is_reported_and_retried_if_transient(
         assert str(error) == f"acme: the stream broke off with {message}"
 
 
-def test_a_hint_how_long_to_wait_is_read_from_a_stream_too() -> None:
-    assert failure_in_stream(gemini(429, "RESOURCE_EXHAUSTED", "x", RETRY_INFO), "acme").retry_after == 37.0
-
-
 # -------------------------------------------------------------------------------------------------- no secrets
 
-ESCAPED = [
-    SECRET,
-    quote(SECRET),
-    quote(SECRET, safe=""),
-    quote_plus(SECRET),
-    quote(SECRET).lower(),
-    json.dumps(SECRET)[1:-1],
-    json.dumps(SECRET, ensure_ascii=False)[1:-1],
-    json.dumps(SECRET)[1:-1].replace("/", "\\/"),
-    html.escape(SECRET),
-    json.dumps(json.dumps(SECRET))[3:-3],
-    quote(quote(SECRET)),
-    html.escape(html.escape(SECRET)),
-    json.dumps(quote(SECRET)),
-    "".join(f"&#{ord(char)};" for char in SECRET),
-    "".join(f"&#x{ord(char):X};" for char in SECRET),
-]
-
-
-@pytest.mark.parametrize("escaped", ESCAPED)
+@pytest.mark.parametrize("escaped", [SECRET, quote(SECRET), json.dumps(quote(SECRET))])  # in others: test_redaction.py
 def test_a_secret_is_hidden_wherever_a_vendor_repeats_it(escaped: str) -> None:
     bodies: list[object] = [
         openai(escaped, escaped, f"Incorrect key: {escaped}."),
@@ -356,33 +299,8 @@ def test_white_space_inside_of_a_secret_hides_nothing_of_it(space: str) -> None:
             assert str(failed(500, body, secrets=[secret])) == "acme: HTTP 500: key [hidden]!"
 
 
-def test_short_and_empty_secrets_hide_nothing_and_the_longer_of_two_is_hidden_whole() -> None:
+def test_short_and_empty_secrets_hide_nothing() -> None:
     assert str(failed(500, b"a short word", secrets=["", "a", "short"])) == "acme: HTTP 500: a short word"
-    secrets = ["secret", "secret-and-more"]
-    assert str(failed(500, b"secret-and-more secret", secrets=secrets)) == "acme: HTTP 500: [hidden] [hidden]"
-
-
-@pytest.mark.slow
-def test_a_secret_full_of_escape_signs_is_found_in_reasonable_time() -> None:
-    for secret in ("\\" * 60 + "x", "\\x" * 30 + "y", "%" * 60 + "x", "u0075" * 20 + "x", "&amp;" * 20 + "x"):
-        for body in (b"\\" * 9_000, b"\\x" * 4_500, b"%25" * 3_000, b"u0075" * 1_800, b"&amp;" * 1_800):
-            assert "[hidden]" not in str(failed(500, body, secrets=[secret]))
-
-
-@given(
-    secret=st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=6, max_size=12),
-    status=st.sampled_from([302, 401, 429, 500]),
-    place=st.sampled_from(["text", "message", "code", "location"]),
-)
-def test_no_secret_is_ever_shown(secret: str, status: int, place: str) -> None:
-    # a neighbour on each side keeps apart what would otherwise end or begin inside of a longer word
-    text = f"\x01{secret}\x01"
-    body: object = text.encode() if place == "text" else openai(text if place == "code" else None, None, text)
-    error = failed(status, body, {"location": text}, secrets=[secret])
-    clean = failed(status, b"", {"location": "[hidden]"})
-    if secret not in f"{clean} [hidden]":
-        assert secret not in str(error).replace("[hidden]", "")
-        assert secret not in (error.code or "")
 
 
 JSON = st.recursive(
@@ -407,25 +325,11 @@ def test_any_error_body_can_be_read(
         assert error.code is None or error.code
 
 
-@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
-@pytest.mark.parametrize("after", ["", "x", "\n"])
-def test_a_secret_that_is_repeated_in_base64_is_hidden_wherever_it_begins(
-    encode: Callable[[bytes], bytes], before: str, after: str
-) -> None:
-    secret = "sk-secret-?>~1"
-    text = encode((before + secret + after).encode()).decode()
-    shown = str(failed(401, {"error": {"message": f"refused: Basic {text}"}}, secrets=[secret]))
-    assert "[hidden]" in shown
-    assert text not in shown
-    left = shown.partition("Basic ")[2].replace("[hidden]", "").partition(";")[0]
-    assert len(left) <= len(before) * 2 + len(after) * 2 + 4
-
-
 # Whether a failed call is tried again, and what the vendors' hints say.
 
 
-BUSY = ProviderError("busy", status=429, retryable=True, vendor="acme")
+#: drawn for the jitter
+CHANCE = 0.25
 
 
 def asking(seconds: float | None) -> ProviderError:
@@ -437,42 +341,29 @@ def asking(seconds: float | None) -> ProviderError:
 # --------------------------------------------------------------------------------------------------- the policy
 
 
-@pytest.mark.parametrize("attempt,longest", [(0, 0.5), (1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 8.0), (5000, 8.0)])
-def test_without_a_hint_waits_are_exponential_with_a_maximum_and_jitter(
-    attempt: int, longest: float
+@pytest.mark.parametrize("policy,attempt,hint,wait", [
+    # without a hint: exponential, with a maximum and jitter
+    *(({"max_retries": 10_000}, attempt, None, longest * (1 + CHANCE) / 2)
+      for attempt, longest in enumerate((0.5, 1.0, 2.0, 4.0, 8.0, 8.0))),
+    ({"max_retries": 10_000}, 5000, None, 8.0 * (1 + CHANCE) / 2), ({"max_retry_wait": 0.1}, 0, None, 0.1 * (1 + CHANCE) / 2),
+    *(({}, 1, hint, hint) for hint in (0.0, 0.001, 37.0, 60.0)),  # obeyed exactly
+    *(({}, 0, hint, 0.5 * (1 + CHANCE) / 2) for hint in (-1.0, math.nan, -math.inf)),  # no hints
+    ({}, 2, None, None), ({"max_retries": 0}, 0, None, None), ({"max_retries": 0}, 0, 3600, None),
+])  # fmt: skip
+def test_a_call_is_retried_after_the_wait_that_the_hint_or_the_number_of_attempts_says(
+    policy: Any, attempt: int, hint: float | None, wait: float | None
 ) -> None:
-    policy = RetryPolicy(max_retries=10_000)
-    assert policy.wait_before(attempt, BUSY, lambda: 0.0) == longest / 2
-    assert policy.wait_before(attempt, BUSY, lambda: 0.5) == longest * 0.75
-    assert policy.wait_before(attempt, BUSY, lambda: 1.0) == longest
+    assert RetryPolicy(**policy).wait_before(attempt, asking(hint), lambda: CHANCE) == wait
+
+
+def test_a_permanent_failure_is_not_retried() -> None:
+    assert RetryPolicy().wait_before(0, ProviderError("bad request", status=400, retry_after=1)) is None
 
 
 def test_by_default_the_jitter_is_random() -> None:
-    waits = {RetryPolicy().wait_before(0, BUSY) for _ in range(20)}
+    waits = {RetryPolicy().wait_before(0, asking(None)) for _ in range(20)}
     assert len(waits) > 1
     assert all(wait is not None and 0.25 <= wait <= 0.5 for wait in waits)
-
-
-def test_the_wait_without_a_hint_is_never_longer_than_the_limit() -> None:
-    assert RetryPolicy(max_retry_wait=0.1).wait_before(0, BUSY, lambda: 1.0) == 0.1
-
-
-@pytest.mark.parametrize("hint", [0.0, 0.001, 0.7, 37.0, 60.0])
-def test_a_hint_is_obeyed_exactly(hint: float) -> None:
-    for chance in (0.0, 1.0):
-        assert RetryPolicy().wait_before(1, asking(hint), lambda: chance) == hint  # noqa: B023 - called at once
-
-
-@pytest.mark.parametrize("hint", [-1.0, math.nan, -math.inf])
-def test_an_invalid_hint_is_ignored(hint: float) -> None:
-    assert RetryPolicy().wait_before(0, asking(hint), lambda: 1.0) == 0.5
-
-
-def test_retries_are_counted_and_permanent_failures_are_not_retried() -> None:
-    policy = RetryPolicy(max_retries=2)
-    assert [policy.wait_before(attempt, BUSY) is None for attempt in range(4)] == [False, False, True, True]
-    assert RetryPolicy(max_retries=0).wait_before(0, BUSY) is None
-    assert policy.wait_before(0, ProviderError("bad request", status=400, retry_after=1)) is None
 
 
 @pytest.mark.parametrize("hint,shown", [(60.5, "61 s"), (86_400.0, "86400 s"), (math.inf, "inf s")])
@@ -490,10 +381,6 @@ def test_a_hint_beyond_the_limit_ends_the_call_and_says_what_to_do(hint: float, 
     assert [getattr(raised, name) for name in fields] == [getattr(error, name) for name in fields]
 
 
-def test_a_hint_beyond_the_limit_says_nothing_where_no_retry_is_left() -> None:
-    assert RetryPolicy(max_retries=0).wait_before(0, asking(3600)) is None
-
-
 # --------------------------------------------------------------------------------------------------- the hints
 
 
@@ -505,43 +392,29 @@ def google(*delays: object) -> dict[str, Any]:
     "headers,body,seconds",
     [
         ({}, None, None),
-        ({"retry-after": "7"}, None, 7.0),
         ({"Retry-After": " 7 "}, None, 7.0),
         ({"retry-after": "0"}, None, 0.0),
-        ({"retry-after": "7, 7"}, None, 7.0),  # of two headers, which a transport joins
-        ({"retry-after": "0, 2.5, 1"}, None, 2.5),
+        ({"retry-after": "0, 2.5, 1"}, None, 2.5),  # of several headers, which a transport joins
         ({"retry-after": "7,"}, None, None),
         ({"retry-after": "7, soon"}, None, None),
         ({"retry-after": "1.25"}, None, 1.25),
-        ({"retry-after": "3600"}, None, 3600.0),
         ({"retry-after-ms": "1500"}, None, 1.5),
-        ({"Retry-After-Ms": "12.5"}, None, 0.0125),
-        # the dates of RFC 9110, section 5.6.7
         ({"retry-after": "Sun, 01 Mar 2026 12:00:30 GMT"}, None, 30.0),
-        ({"retry-after": "Sunday, 01-Mar-26 12:00:30 GMT"}, None, 30.0),
-        ({"retry-after": "Sun Mar  1 12:00:30 2026"}, None, 30.0),
-        ({"retry-after": "Wed Mar 11 12:00:00 2026"}, None, 864_000.0),
         ({"retry-after": "sun, 01 mar 2026 12:00:59 gmt"}, None, 59.0),
         ({"retry-after": "Sun, 01 Mar 2026 13:00:30 +0100"}, None, 30.0),
         ({"retry-after": "Sun, 01 Mar 2026 11:59:59 GMT"}, None, 0.0),
-        ({"retry-after": "Sunday, 06-Nov-94 08:49:37 GMT"}, None, 0.0),
-        ({"retry-after": "Sun Nov  6 08:49:37 1994"}, None, 0.0),
         ({"retry-after": "Sat, 30 Feb 2026 12:00:00 GMT"}, None, None),
-        ({"retry-after": "Sun, 01 Mrz 2026 12:00:30 GMT"}, None, None),
         ({"retry-after": "Sun, 01 Mar 2026 25:00:30 GMT"}, None, None),
         ({"retry-after": "Sun, 01 Mar 2026 12:00:30"}, None, 30.0),
         ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, None, None),
         ({}, google("37s"), 37.0),
-        ({}, google("0.5s"), 0.5),
         ({}, google("1.000000001s", "2s"), 2.0),
         ({}, [google("37s")], 37.0),
         ({}, google("37"), None),
         ({}, google("-1s", 5, None), None),
         ({}, {"error": {"details": "37s"}}, None),
         ({}, {"error": {"details": ["37s", None]}}, None),
-        ({}, {"error": "37s"}, None),
         ({}, [], None),
-        ({}, "37s", None),
         # the more exact one first, and the next where it says nothing
         ({"retry-after-ms": "100", "retry-after": "9"}, google("37s"), 0.1),
         ({"retry-after-ms": "soon", "retry-after": "9"}, google("37s"), 9.0),
@@ -551,7 +424,8 @@ def google(*delays: object) -> dict[str, Any]:
     ],
 )
 def test_hints_are_read_where_vendors_put_them(headers: dict[str, str], body: object, seconds: float | None) -> None:
-    assert retry_after_of(headers, body, NOW) == seconds
+    assert failed(429, body, headers).retry_after == seconds
+    assert headers or failure_in_stream(body, "acme").retry_after == seconds
 
 
 @pytest.mark.parametrize(

@@ -9,29 +9,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 
-from adapter_calls import ADAPTERS, ASYNC_WAYS, KEY, MESSAGES, TIMEOUT, WAYS, Caller, Interrupt, Way, close
+from adapter_calls import ADAPTERS, ASYNC_WAYS, HELLO, TIMEOUT, WAYS, Caller, Interrupt, Listener, Outcome, Way
 from kernai import (
     Agent,
     GenerationOptions,
     LimitReachedError,
     Limits,
-    LlmResponse,
-    Message,
     Model,
-    ProviderError,
     Result,
     RunCancelledError,
     StopReason,
 )
-from kernai.testing.contracts import at_once
-from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIProvider, Transport
+from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from vendor_wires import WIRES
 from wire_format import Wire
@@ -41,38 +38,6 @@ from wire_server import Endless, Gate, Reply, WireRequest, WireServer
 PATIENT = 60.0
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-
-
-class Watch:
-    """What a driver gives for `on_chunk`, as far as waiting goes. It knows why the run is over, where it says."""
-
-    def __init__(self, deadline: float | None = None, error: Exception | None = None) -> None:
-        self.deadline = deadline
-        self.over = threading.Event()
-        self._error = error
-
-    def cancelled(self) -> bool:
-        return self.over.is_set()
-
-    def __call__(self, text: str) -> None:
-        if self._error is not None and self.over.is_set():
-            raise self._error
-
-
-def call(way: Way, provider: HttpProvider, on_chunk: Callable[[str], Any], text: str = "Hi") -> LlmResponse:
-    messages = [*MESSAGES[:-1], Message("user", text)]
-    given = (messages, Caller("openai", way).model, GenerationOptions(), on_chunk)
-
-    async def native() -> LlmResponse:
-        try:
-            return await provider.acall(*given)
-        finally:
-            await close(provider)
-
-    try:
-        return asyncio.run(native()) if way.is_async else provider.call(*given)
-    finally:
-        provider.close()
 
 
 def open_files() -> int | None:
@@ -142,7 +107,7 @@ PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
 def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, place: str, by: str) -> None:
     caller, pause, asked = Caller("openai", way), threading.Event(), threading.Event()
     error = LimitReachedError("the time is up", StopReason.TIMEOUT)
-    watch = Watch(time.monotonic() + 0.1 if by == "deadline" else None, None if by == "deadline" else error)
+    listener = Listener(time.monotonic() + 0.1) if by == "deadline" else Listener(error=error)
 
     def script(request: object) -> Reply:
         asked.set()
@@ -150,21 +115,22 @@ def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, plac
 
     def cancel() -> None:
         asked.wait(TIMEOUT)
-        watch.over.set()
+        listener.over.set()
 
     with WireServer(script) as server, nothing_left():
-        provider = caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT)
         canceller = threading.Thread(target=cancel)
         if by == "cancelled":
             canceller.start()
         began = time.monotonic()
-        with pytest.raises(RunCancelledError if by == "deadline" else LimitReachedError) as caught:
-            call(way, provider, watch)
+        outcome = caller.ask(server, listener, timeout=PATIENT, max_retry_wait=PATIENT)
         assert time.monotonic() - began < TIMEOUT
         pause.set()
         server.until(lambda: not server.open_connections)
         assert by == "deadline" or len(server.requests) == 1
-    assert by == "deadline" or caught.value is error
+    if by == "deadline":
+        assert isinstance(outcome.error, RunCancelledError)
+    else:
+        assert outcome.error is error
 
 
 @pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
@@ -193,7 +159,7 @@ def test_cancelling_the_task_ends_a_call_wherever_it_waits_and_the_next_one_is_s
             await asyncio.to_thread(server.until, lambda: not server.open_connections)
         assert (len(server.requests), server.accepts) == (2, 1)
         assert (await caller.ask_within(provider)).answer.content == "Hello"
-        await close(provider)
+        await provider.aclose()
 
     with WireServer(script) as server, nothing_left():
         asyncio.run(main())
@@ -217,16 +183,16 @@ def test_an_exception_of_the_callback_is_raised_unchanged_and_closes_the_connect
 
 def test_a_transport_that_never_asks_whether_it_is_wanted_is_left_with_its_next_bytes() -> None:
     error, given = LimitReachedError("the time is up", StopReason.TIMEOUT), count()
-    watch = Watch(error=error)
+    listener = Listener(error=error)
 
     def pieces() -> Iterator[bytes]:
         while next(given) < 1000:
-            watch.over.set()
+            listener.over.set()
             yield COMMENTS
 
     transport = MemoryTransport(MemoryReply(200, STREAM, pieces()))
     with pytest.raises(LimitReachedError) as caught:
-        call(WAYS["call"], OpenAIProvider("k", transport=transport), watch)
+        OpenAIProvider("k", transport=transport).call(HELLO, Model("m"), GenerationOptions(), listener)
     assert (caught.value, next(given), transport.open_responses) == (error, 1, 0)
 
 
@@ -260,11 +226,11 @@ def test_a_native_acall_waits_for_slow_observers() -> None:
 async def test_a_native_acall_that_has_ended_asks_no_more_whether_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernai_providers.exchange.SLICE", 0)
     asked = count()
-    watch = Watch()
-    watch.cancelled = lambda: next(asked) < 0  # type: ignore[method-assign]  # counts, and never cancels
+    listener = Listener()
+    listener.cancelled = lambda: next(asked) < 0  # type: ignore[method-assign]  # counts, and never cancels
     body = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\n', b"data: [DONE]\n\n"]
     provider = OpenAIProvider("k", transport=MemoryTransport(MemoryReply(200, STREAM, body)))
-    await provider.acall(MESSAGES, Caller("openai", WAYS["call"]).model, GenerationOptions(), watch)
+    await provider.acall(HELLO, Model("m"), GenerationOptions(), listener)
     after = next(asked)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -276,7 +242,7 @@ async def test_a_native_acall_that_has_ended_asks_no_more_whether_it_is_wanted(m
 @pytest.mark.parametrize("by", ["deadline", "cancelled"])
 @pytest.mark.slow
 def test_a_native_acall_that_waits_for_its_connection_ends_soon_after_the_run(way: Way, place: str, by: str) -> None:
-    watch = Watch(time.monotonic() + 0.1 if by == "deadline" else None)
+    listener, caller = Listener(time.monotonic() + 0.1 if by == "deadline" else None), Caller("openai", way)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, nothing_left():
         fillers = []
         while place == "to connect":  # until the queue of those who wait to be accepted is full
@@ -288,15 +254,14 @@ def test_a_native_acall_that_waits_for_its_connection_ends_soon_after_the_run(wa
             except TimeoutError:
                 break
         scheme = "https" if place == "for tls" else "http"
-        provider = Caller("openai", way).provider(
-            f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}", timeout=(PATIENT, PATIENT)
-        )
-        timer = threading.Timer(0.05, watch.over.set)
+        provider = caller.provider(f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}", timeout=(PATIENT, PATIENT))
+        timer = threading.Timer(0.05, listener.over.set)
         if by == "cancelled":
             timer.start()
         began = time.monotonic()
-        with pytest.raises(RunCancelledError):
-            call(way, provider, watch, "x" * 30_000_000 if place == "to send" else "Hi")
+        text = "x" * 30_000_000 if place == "to send" else "Hi"
+        outcome = asyncio.run(caller.ask_within(provider, listener, text))
+        assert isinstance(outcome.error, RunCancelledError)
         assert time.monotonic() - began < TIMEOUT
         for filler in fillers:
             filler.close()
@@ -329,11 +294,10 @@ def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread
 def test_response_headers_that_arrive_byte_by_byte_fail_at_the_read_timeout(way: Way, place: str) -> None:
     caller, pause = Caller("openai", way), threading.Event()
     with WireServer(PLACES[place](caller.wire, pause)) as server:
-        with pytest.raises(ProviderError) as caught:
-            call(way, caller.provider(server, timeout=0.1, max_retries=0), str)
+        failure = caller.ask(server, timeout=0.1, max_retries=0).failure
         pause.set()
-    assert (caught.value.code, caught.value.retryable) == ("timeout", True)
-    assert "did not finish the head of its answer within 0.1 seconds" in str(caught.value)
+    assert (failure.code, failure.retryable) == ("timeout", True)
+    assert "did not finish the head of its answer within 0.1 seconds" in str(failure)
 
 
 @every_way
@@ -346,7 +310,7 @@ def test_a_body_that_keeps_arriving_may_take_longer_than_the_read_timeout(way: W
         steps += [step, *[COMMENTS, lambda: pause.wait(0.02)] * 4]
     with WireServer(Reply(200, reply.headers, tuple(steps))) as server:
         began = time.monotonic()
-        assert call(way, caller.provider(server, timeout=0.3, max_retries=0), str).content == "Hello"
+        assert caller.ask(server, timeout=0.3, max_retries=0).answer.content == "Hello"
         assert time.monotonic() - began > 0.3
 
 
@@ -357,44 +321,20 @@ STREAMS = 64
 CALLS = 80
 AT_ONCE = 8
 
-class GivenUpError(Exception):
-    """Raised out of a callback."""
-
-
 class Crowd:
     """A provider of each vendor, all on one transport; the n-th call goes to the n-th of them, in turn."""
 
     def __init__(self, way: Way, server: WireServer) -> None:
-        self.transport: Transport = way.transport()
+        self.transport = way.transport()
         self._callers = [Caller(vendor, way) for vendor in ADAPTERS]
-        self._providers: list[HttpProvider] = [
-            ADAPTERS[caller.vendor](
-                KEY, base_url=caller.wire.base_url(server.url), timeout=TIMEOUT, transport=self.transport, max_retries=0
-            )
-            for caller in self._callers
-        ]
+        self._providers = [caller.provider(server, max_retries=0, transport=self.transport) for caller in self._callers]
 
-    def call(self, number: int, on_chunk: Callable[[str], Any]) -> str:
-        provider, model = self._of(number)
-        return provider.call(asking(number), model, GenerationOptions(), on_chunk).content
-
-    async def acall(self, number: int, on_chunk: Callable[[str], Any]) -> str:
-        provider, model = self._of(number)
-        return (await provider.acall(asking(number), model, GenerationOptions(), on_chunk)).content
-
-    def close(self) -> None:
-        self.transport.close()
+    async def call(self, number: int, on_chunk: Callable[[str], Any]) -> Outcome:
+        at = number % len(self._providers)
+        return await self._callers[at].ask_within(self._providers[at], on_chunk, f"call {number}")
 
     async def aclose(self) -> None:
-        await close(self._providers[0])
-
-    def _of(self, number: int) -> tuple[HttpProvider, Model]:
-        at = number % len(self._providers)
-        return self._providers[at], self._callers[at].model
-
-
-def asking(number: int) -> list[Message]:
-    return [Message("user", f"call {number}")]
+        await self._providers[0].aclose()
 
 
 def number_of(request: WireRequest) -> int:
@@ -449,61 +389,50 @@ class Meeting:
 def test_64_streams_at_once_get_their_own_answers(way: Way) -> None:
     meeting = Meeting(STREAMS)
 
-    async def main() -> list[str]:
+    async def main() -> list[Outcome]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STREAMS))
         crowd = Crowd(way, server)
         try:
-            return await asyncio.gather(*(crowd.acall(number, meeting.watcher()) for number in range(STREAMS)))
+            return await asyncio.gather(*(crowd.call(number, meeting.watcher()) for number in range(STREAMS)))
         finally:
             await crowd.aclose()
 
-    def in_threads() -> list[str]:
-        answers = dict[int, str]()
-
-        def job(number: int) -> None:
-            answers[number] = crowd.call(number, meeting.watcher())
-
-        with closing(Crowd(way, server)) as crowd:
-            assert at_once(job, STREAMS) == []
-        return [answers[number] for number in range(STREAMS)]
-
     with WireServer(lambda request: answer(request, meeting.gate)) as server, nothing_left(server):
-        answers = asyncio.run(main()) if way.is_async else in_threads()
+        outcomes = asyncio.run(main())
         assert server.accepts == STREAMS
-    assert answers == ["".join(words(number)) for number in range(STREAMS)]
+    assert [outcome.answer.content for outcome in outcomes] == ["".join(words(number)) for number in range(STREAMS)]
 
 
 @every_way
 @pytest.mark.slow
 def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
+    """By an exception of the callback, or by cancelling the task."""
     numbers, right, never = count(), list[bool](), Gate()
 
     def half_answers(request: WireRequest) -> Reply:
         """Even calls are answered, odd ones get one piece and then nothing more."""
         return answer(request, never if number_of(request) % 2 else None)
 
-    def give_up(text: str) -> None:
-        raise GivenUpError
+    async def give_up(crowd: Crowd, number: int) -> None:
+        def on_chunk(text: str) -> None:
+            if not way.is_async:
+                raise Interrupt
+            loop.call_soon_threadsafe(task.cancel)
 
-    def job(crowd: Crowd) -> None:
-        while (number := next(numbers)) < CALLS:
-            if number % 2:
-                with pytest.raises(GivenUpError):
-                    crowd.call(number, give_up)
-            else:
-                right.append(crowd.call(number, str) == "".join(words(number)))
-
-    async def cancelled(crowd: Crowd, number: int) -> None:
         loop = asyncio.get_running_loop()
-        task = asyncio.create_task(crowd.acall(number, lambda text: loop.call_soon_threadsafe(task.cancel)))
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        task = asyncio.create_task(crowd.call(number, on_chunk))
+        if way.is_async:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            assert isinstance((await task).error, Interrupt)
 
     async def work(crowd: Crowd) -> None:
         while (number := next(numbers)) < CALLS:
             if number % 2:
-                await cancelled(crowd, number)
+                await give_up(crowd, number)
             else:
-                right.append(await crowd.acall(number, str) == "".join(words(number)))
+                right.append((await crowd.call(number, str)).answer.content == "".join(words(number)))
 
     async def main() -> None:
         crowd = Crowd(way, server)
@@ -513,11 +442,7 @@ def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
             await crowd.aclose()
 
     with WireServer(half_answers) as server, nothing_left(server):
-        if way.is_async:
-            asyncio.run(main())
-        else:
-            with closing(Crowd(way, server)) as crowd:
-                assert at_once(lambda _: job(crowd), AT_ONCE) == []
+        asyncio.run(main())
         assert len(server.requests) == CALLS
         # each call that was given up has cost a connection; the others shared theirs
         assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
