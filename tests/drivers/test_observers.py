@@ -83,7 +83,7 @@ def test_stop_from_on_task_complete_ends_the_run(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("kind, error", [
-    ("result", Stop("guardrail", "too late")),
+    ("result", Stop("guardrail", "too late")), ("llm_response", Stop("final", "mine")),
     *((kind, error) for kind in ("result", "llm_response")
       for error in (Pause("when?"), asyncio.CancelledError("mine"), ValueError("odd"))),
 ])  # fmt: skip

@@ -55,20 +55,6 @@ def again(effect: CallModel) -> Flow:
 # ----------------------------------------------------------------------------------------------- the provider and model
 
 
-@WAYS
-@BOTH
-def test_a_middleware_may_choose_another_provider_and_model(way: Way, kind: type[Script]) -> None:
-    own, other = kind(FINAL), kind("<final>other</final>")
-    small = Model("small", cost=(1.0, 10.0))
-    recorder = Recorder()
-    agent = agent_with(own, changed(provider=other, model=small), model=Model("large", cost=(100.0, 1000.0)))
-    result = way(agent, recorder=recorder)
-    assert (result.text, own.asked, [model.id for _, model in other.asked]) == ("other", [], ["small"])
-    response = data_of(recorder, "llm_response")[0]
-    assert (response["model"], response["cost"]) == ("small", pytest.approx(0.002))
-    assert result.usage.cost == pytest.approx(0.002)
-
-
 def test_a_response_of_the_runs_own_model_does_not_record_its_name() -> None:
     recorder = Recorder()
     by_execute(agent_with(Script(FINAL), changed(), model=Model("large", cost=(100.0, 1000.0))), recorder=recorder)
