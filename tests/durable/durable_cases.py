@@ -211,6 +211,20 @@ class Appends(MemoryStore):
         return lease
 
 
+class Reversed:
+    """A codec that is no encryption, but makes data unreadable. With `error`, decoding fails."""
+
+    error: Exception | None = None
+
+    def encode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+    def decode(self, data: bytes) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return data[::-1]
+
+
 def entries_of(store: MemoryStore, run_id: str = "r") -> list[Entry]:
     return store.load(run_id)
 

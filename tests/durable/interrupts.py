@@ -1,21 +1,19 @@
-"""Sends SIGINT to running programs at random moments; says what it found, and ends with 1 where something was wrong.
+"""Sends SIGINT into runs at random moments; says what it found, and ends with 1 if something was wrong.
 
     python3 dev.py interrupts --times 2000 --seed 7
 
-Each process makes one run after another, in turn each of `KINDS`, and a thread of its own sends one SIGINT into each,
-at a random moment (some come before or after the run), or with --twice two of them. After each it looks at the exception that the caller got, at
-the rows in the store, at threads that are left, and takes the run up again.
+It makes one run after another, in turn each of `KINDS`, and a thread sends one SIGINT into each, or with --twice two, at
+a random moment (some come before or after the run). After each it looks at the exception that the caller got, at the
+rows in the store, at threads that are left, and resumes the run.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -64,7 +62,7 @@ def threads() -> list[str]:
 
 
 class Trials:
-    """The runs of one process."""
+    """The runs, and what was found."""
 
     def __init__(self, seed: int, *, is_twice: bool) -> None:
         #: how often Ctrl-C was raised where Python only prints it
@@ -222,60 +220,28 @@ class Trials:
 
 
 def main() -> int:
-    """Several processes at once, or with `--child` one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--twice", action="store_true", help="two presses: records may lack their end")
-    parser.add_argument("--child", action="store_true")
     given = parser.parse_args()
-    if given.child:
-        return _child(given.times, given.seed, is_twice=given.twice)
-    share = -(-given.times // given.processes)
-    children = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--child", "--times", str(share), "--seed", str(given.seed * 1000 + number),
-             *(["--twice"] if given.twice else [])],
-            stdout=subprocess.PIPE, text=True,
-        )
-        for number in range(given.processes)
-    ]
-    counts: Counter[str] = Counter()
-    faults: list[str] = []
-    slowest = 0.0
-    for child in children:
-        out, _ = child.communicate()
-        if child.returncode != 0:
-            faults.append(f"a process ended with {child.returncode}: {out}")
-            continue
-        report = json.loads(out.splitlines()[-1])
-        counts.update(report["counts"])
-        faults += report["faults"]
-        slowest = max(slowest, report["slowest"])
-    for name, count in counts.items():
-        print(f"{name}: {count}")
-    print(f"slowest end: {slowest:.3f} s")
-    for fault in faults[:20]:
-        print(fault)
-    print(f"faults: {len(faults)}")
-    return 1 if faults else 0
-
-
-def _child(times: int, seed: int, *, is_twice: bool) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
-    trials = Trials(seed, is_twice=is_twice)
-    kinds = list(KINDS)
-    for number in range(times):
+    trials = Trials(given.seed, is_twice=given.twice)
+    for number in range(given.times):
         faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a process that hangs is an error
         try:
-            trials.trial(kinds[number % len(kinds)])
+            trials.trial([*KINDS][number % len(KINDS)])
         except KeyboardInterrupt:
             trials.sender.join()
-            if not is_twice:  # the second one may come after the run has ended
+            if not given.twice:  # the second one may come after the run has ended
                 trials.faults.append(f"a KeyboardInterrupt too many: {traceback.format_exc()}")
-    print(json.dumps({"counts": trials.counts, "faults": trials.faults, "slowest": trials.slowest_end}))
-    return 0
+    for name, count in trials.counts.items():
+        print(f"{name}: {count}")
+    print(f"slowest end: {trials.slowest_end:.3f} s")
+    for fault in trials.faults[:20]:
+        print(fault)
+    print(f"faults: {len(trials.faults)}")
+    return 1 if trials.faults else 0
 
 
 if __name__ == "__main__":

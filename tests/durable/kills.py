@@ -46,23 +46,27 @@ MOST_SEGMENTS = 500
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-class Noted(Performed):
-    """Notes performed calls in a file, which survives the process."""
+class Notes(Performed):
+    """Lines in a file, which survive the death of their writer."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
+        self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def note(self, what: str) -> None:
-        os.write(self._file, f"{what}\n".encode())
+    def note(self, *words: object) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+    def lines(self) -> list[str]:
+        """Return the complete lines; a kill may have cut off the last one."""
+        return self._path.read_text().split("\n")[:-1]
 
 
 class DyingStore(SqliteStore):
     """Kills its process immediately before or after its nth append; counts how many entries an append made."""
 
-    def __init__(self, path: Path, acknowledged: Path, die_at: int = 0, *, behind: bool = False) -> None:
-        self._acknowledged = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._left, self._behind = die_at, behind
+    def __init__(self, path: Path, acknowledged: Notes, die_at: int = 0, *, behind: bool = False) -> None:
+        self._acknowledged, self._left, self._behind = acknowledged, die_at, behind
         super().__init__(path, durability="process")
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Any) -> Any:
@@ -70,7 +74,7 @@ class DyingStore(SqliteStore):
         if self._left == 0 and not self._behind:
             os.kill(os.getpid(), signal.SIGKILL)
         lease = super().append(run_id, first_seq, entries, media, **terms)
-        os.write(self._acknowledged, f"{first_seq + len(entries)}\n".encode())
+        self._acknowledged.note(first_seq + len(entries))
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return lease
@@ -83,6 +87,7 @@ class Trial:
         self.folder = folder / f"run-{number}"
         self.folder.mkdir()
         self.counts = counts
+        self.effects, self.acknowledged = Notes(self.folder / "effects"), Notes(self.folder / "acknowledged")
         self.segments = 0
         self.entries: list[Entry] = []
         self.faults: list[str] = []
@@ -109,8 +114,8 @@ class Trial:
         return (self.folder / "result").exists() or bool(self.faults)
 
     def _work(self, die_at: int, behind: bool) -> None:
-        store = DyingStore(self.folder / "runs.db", self.folder / "acknowledged", die_at, behind=behind)
-        it = agent(Noted(self.folder / "effects"), idempotent=IDEMPOTENT)
+        store = DyingStore(self.folder / "runs.db", self.acknowledged, die_at, behind=behind)
+        it = agent(self.effects, idempotent=IDEMPOTENT)
         begun = bool(store.load("r"))
         options: dict[str, Any] = {"store": store, "provider": provider()}
         if self.segments % 2:
@@ -136,7 +141,7 @@ class Trial:
         before = self.entries
         with SqliteStore(self.folder / "runs.db") as store:
             self.entries = store.load("r")
-        acknowledged = [int(line) for line in _lines(self.folder / "acknowledged")]
+        acknowledged = list(map(int, self.acknowledged.lines()))
         if self.entries[:len(before)] != before:
             self.faults.append("an entry that was there has changed")
         if len(self.entries) < max(acknowledged, default=0):
@@ -155,7 +160,7 @@ class Trial:
             f"r:{one['data']['call_id']}": one["data"].get("skill", "ticket")
             for one in self.entries if one["event"] in ("skill_execute", "protocol_execute")
         }
-        performed = Counter(_lines(self.folder / "effects"))
+        performed = Counter(self.effects.lines())
         doubled = [key for key, count in performed.items() if count > 1 and names.get(key) not in IDEMPOTENT]
         unknown = performed.keys() - names.keys()
         lost = [
@@ -163,10 +168,7 @@ class Trial:
             if one["event"] in OUTCOMES and one["data"].get("skill") != "ask_clerk"
             and (key := f"r:{one['data']['call_id']}") not in performed
         ]
-        counts = Counter(
-            one["data"]["call_id"] for one in self.entries
-            if one["event"] in OUTCOMES
-        )
+        counts = Counter(one["data"]["call_id"] for one in self.entries if one["event"] in OUTCOMES)
         twice = [call for call, count in counts.items() if count > 1]
         self.counts["effects"] += len(performed)
         self.counts["entries"] += len(self.entries)
@@ -187,11 +189,6 @@ class Trial:
                 kernai.replay(agent(Performed(), idempotent=IDEMPOTENT), "r", store=store)
         except kernai.KernaiError as error:
             self.faults.append(f"the replay says: {error}")
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the complete lines of a file; a kill may have cut off the last one."""
-    return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
 def at_random(folder: Path, times: int, chance: random.Random, counts: Counter[str]) -> list[Trial]:

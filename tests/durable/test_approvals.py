@@ -20,7 +20,6 @@ from kernai import (
     Block,
     Context,
     Decision,
-    Event,
     KernaiError,
     Limits,
     MemoryStore,
@@ -195,17 +194,13 @@ def test_each_decision_is_recorded_and_has_its_effect(decision: Any, read: str, 
     {"0.0": Decision("approved", by="ada")}, {"0.0": {"params": {"amuont": 5}}}, {"0.0": {"params": {"amount": 1, "x": 1}}},
     {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
 ])
-@EACH_WAY
-def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(
-    approvals: dict[str, Any], way: Way
-) -> None:
-    store, performed = paused({"go": [PAY]}, way), Performed()
-    before = store.load("r")
+def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(approvals: dict[str, Any]) -> None:
+    store, performed = paused({"go": [PAY]}, WAYS[0]), Performed()
+    before, options = store.load("r"), given({"go": [PAY]}, store=store)
     with pytest.raises(ValueError, match="approvals"):
-        way.resume(agent(performed), "r", store=store, provider=provider({"go": [PAY]}), approvals=approvals)
+        kernai.resume(agent(performed), "r", approvals=approvals, **options)
     assert store.load("r") == before
-    again = way.resume(agent(performed), "r", store=store, provider=provider({"go": [PAY]}))
-    assert again.stop_reason == "interrupt"
+    assert kernai.resume(agent(performed), "r", **options).stop_reason == "interrupt"
     assert not performed.calls
 
 
@@ -230,19 +225,6 @@ def test_a_run_that_died_between_two_waiting_calls_is_waiting_once_it_is_resumed
         assert len(store.load("r")) == length, "said once"
 
 
-def test_a_decision_applies_to_one_call_only() -> None:
-    store = paused({"go": [PAY, PAY]}, WAYS[0])
-    performed, options = Performed(), given({"go": [PAY, PAY]}, store=store)
-    second = kernai.resume(agent(performed), "r", approvals={"0.0": True}, **options)
-    assert [call.call_id for call in second.pending] == ["1.0"]
-    with pytest.raises(ValueError, match=r"'0\.0' does not wait .* those that wait: 1\.0"):
-        kernai.resume(agent(performed), "r", approvals={"0.0": True}, **options)
-    assert kernai.resume(agent(performed), "r", approvals={"1.0": True}, **options).ok
-    with pytest.raises(ValueError, match="no call of this run waits"):
-        kernai.resume(agent(performed), "r", approvals={"1.0": True}, **options)
-    assert performed.calls == {"pay 0.0": 1, "pay 1.0": 1}
-
-
 @EACH_WAY
 def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -> None:
     scripts = {"go": [PAY + LOOK + PAY + PAY]}
@@ -252,6 +234,8 @@ def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -
     assert [call.call_id for call in first.pending] == ["0.0", "0.2", "0.3"]
     second = way.resume(agent(performed, True), "r", approvals={"0.2": True}, **options)
     assert [call.call_id for call in second.pending] == ["0.0", "0.3"]
+    with pytest.raises(ValueError, match=r"'0\.2' does not wait .* those that wait: 0\.0, 0\.3"):
+        way.resume(agent(performed, True), "r", approvals={"0.2": True}, **options)
     third = way.resume(agent(performed, True), "r", approvals={"0.0": "no", "0.3": True}, **options)
     assert third.ok
     assert performed.calls == {"look 0.1": 1, "pay 0.2": 1, "pay 0.3": 1}
@@ -523,33 +507,6 @@ def test_a_waiting_call_is_recorded_before_concurrent_calls_are_made() -> None:
     assert all(events.count("skill_execute") == 3 and "approval_requested" in events for events in seen)
 
 
-@AT_ONCE
-@EACH_WAY
-def test_an_approved_call_interrupted_by_a_crash_is_in_flight_and_needs_no_second_approval(
-    at_once: bool, way: Way
-) -> None:
-    scripts = {"go": [PAY + LOOK]}
-    store, options = paused(scripts, way, at_once), given(scripts)
-    at: list[int] = []
-
-    def pay(amount: int) -> str:
-        del amount
-        at.append(len(store.load("r")))
-        return "paid"
-
-    skills = [Skill("pay", execute=pay, approval=True), Skill("look", execute=lambda: "seen")]
-    dying = agent(Performed(), at_once, skills=skills)
-    way.resume(dying, "r", store=store, approvals={"0.0": True}, **options)
-    crashed = cut(store, at[0])
-    with pytest.raises(kernai.InFlightError) as caught:
-        way.resume(agent(Performed(), at_once), "r", store=crashed, **options)
-    assert [call.call_id for call in caught.value.calls] == ["0.0"]
-    performed = Performed()
-    result = way.resume(agent(performed, at_once), "r", store=crashed, in_flight="retry", **options)
-    assert result.ok
-    assert performed.calls["pay 0.0"] == 1
-
-
 @pytest.mark.parametrize("ends", ["cancelled", "timeout"])
 @EACH_WAY
 def test_a_call_still_waits_after_its_run_was_stopped(way: Way, ends: str) -> None:
@@ -589,31 +546,6 @@ def test_the_usage_of_agents_that_wait_is_counted_when_the_run_is_stopped(way: W
     assert (result.stop_reason, result.usage.model_calls) == ("cancelled", 3)
 
 
-@EACH_WAY
-def test_a_credential_is_not_in_the_reason_of_a_pause(way: Way) -> None:
-    kernai.configure(credential_resolver=kernai.MappingResolver({"KERNAI_SKILL_PAY_KEY": "geheim-123"}))
-
-    def pay(ctx: Ctx) -> str:
-        key = ctx.credential("key")
-        if ctx.approval is None:
-            raise Pause(f"pay with {key}?", {"with": [key], key or "": {1}})
-        raise Stop("guardrail", f"no, {key}")
-
-    skill = Skill("pay", execute=pay, credentials={"key": kernai.Credential()})
-    for at_once in (False, True):
-        it = Agent(instructions="x", skills=[skill], parallel_skills=at_once)
-        store = MemoryStore()
-        events: list[Event] = []
-        options = given({"go": [command("pay") * 2]}, on_event=events.append)
-        first = way.execute(it, "go", store=store, run_id="r", **options)
-        assert first.pending[0].reason == "pay with [credential key]?"
-        last = way.resume(it, "r", store=store, approvals={first.pending[0].call_id: True}, **options)
-        assert last.stop_reason in ("guardrail", "interrupt")
-        assert "geheim" not in f"{first} {last} {last.error} {store.load('r')} {[one.to_dict() for one in events]}"
-        with pytest.raises(kernai.StoreNeededError, match=r"paused \(pay with \[credential key\]\?\)"):
-            way.execute(it, "go", **options)
-
-
 # ------------------------------------------------------------------------------------------------ nothing left
 
 
@@ -649,19 +581,6 @@ def test_runs_that_paused_and_were_resumed_leave_nothing_behind() -> None:
         assert len(os.listdir(descriptors)) <= before[1] + 2
 
 
-@EACH_WAY
-def test_callbacks_get_the_request_and_the_decision_before_the_call(way: Way) -> None:
-    scripts = {"go": [PAY]}
-    completed: list[str] = []
-    store, options = MemoryStore(), given(scripts, on_event=lambda event: completed.append(event.type))
-    way.execute(agent(Performed()), "go", store=store, run_id="r", **options)
-    assert completed[-2:] == ["approval_requested", "result"]
-    completed.clear()
-    result: Result = way.resume(agent(Performed()), "r", store=store, approvals={"0.0": True}, **options)
-    assert result.ok
-    assert completed[:3] == ["run_resumed", "approval_given", "skill_result"]
-
-
 def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
     paid: list[Any] = []
 
@@ -694,15 +613,19 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
     assert len(paid) == 2
 
 
-def test_an_edited_call_in_flight_shows_its_changed_parameters() -> None:
-    store = Appends()
-    it = agent(Performed())
-    options: dict[str, Any] = {"store": store, "provider": provider({"go": [PAY]})}
-    kernai.execute(it, "go", run_id="r", **options)
+@AT_ONCE
+@EACH_WAY
+def test_an_approved_call_in_flight_shows_its_changed_parameters_and_needs_no_second_approval(at_once: bool, way: Way) -> None:
+    store, performed = Appends(), Performed()
+    options = given({"go": [PAY + LOOK]}, store=store)
+    way.execute(agent(performed, at_once), "go", run_id="r", **options)
     store.left = 1  # the append with the decision and the call
     with pytest.raises(OSError, match="full"):
-        kernai.resume(it, "r", approvals={"0.0": {"params": {"amount": 3}}}, **options)
+        way.resume(agent(performed, at_once), "r", approvals={"0.0": {"params": {"amount": 3}}}, **options)
     store.left = inf
     with pytest.raises(kernai.InFlightError) as caught:
-        kernai.resume(it, "r", **options)
-    assert [call.params for call in caught.value.calls] == [{"amount": 3}]
+        way.resume(agent(Performed(), at_once), "r", **options)
+    assert ("0.0", {"amount": 3}) in [(call.call_id, call.params) for call in caught.value.calls]
+    performed = Performed()
+    assert way.resume(agent(performed, at_once), "r", in_flight="retry", **options).ok
+    assert performed.calls["pay 0.0"] == 1

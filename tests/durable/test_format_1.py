@@ -19,7 +19,7 @@ from tests.durable.format_1.world import RUN, replayed, resumed, store_of
 FILE = Path(__file__).with_name("format_1") / "recordings.jsonl.gz"
 COUNT = 200
 PER_TEST = 10
-STRIDE = 8
+STRIDE = 16
 #: cuts after which the older version forgot a `Stop` beside a call that waited
 FORGOTTEN = {(60, length) for length in range(14, 30)}
 

@@ -15,7 +15,6 @@ from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
 from tests.durable.durable_cases import (
     EACH_WAY,
-    WAYS,
     Appends,
     Performed,
     Way,
@@ -158,42 +157,6 @@ def one_in_flight(*, idempotent: bool = False) -> tuple[MemoryStore, list[str]]:
     kernai.execute(it(calls, idempotent=idempotent), "go", provider=provider(scripts), store=store, run_id="r")
     at = [entry["event"] for entry in store.load("r")].index("skill_execute")
     return cut(store, at + 1), []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verdict", ["fail", "skip"])
-def test_with_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_interrupted(verdict: str) -> None:
-    """Each segment dies just before or after one of its appends; the next one continues from there."""
-
-    class Died(BaseException):
-        pass
-
-    runs = segments = stuck = 0
-    for left in (2, 3):  # after a resume the first append takes the run, and the second has the first outcome
-        for behind in (False, True):
-            store, performed = Appends(error=Died), Performed()
-            runs += 1
-            for segment in range(200):
-                store.left, store.behind = left, behind
-                way = WAYS[segment % 2]
-                it = agent(performed, idempotent=())
-                segments += 1
-                try:
-                    if not store.load("r"):
-                        way.execute(it, "do everything", provider=provider(), store=store, run_id="r")
-                    else:
-                        result = way.resume(it, "r", store=store, provider=provider(), in_flight=verdict)
-                        assert result.stop_reason == "final"
-                    break
-                except Died:
-                    continue
-                except InFlightError:
-                    stuck += 1
-                    break
-            else:
-                raise AssertionError("it never ended")
-            assert max(performed.calls.values(), default=1) == 1
-    print(f"{verdict}: {runs} runs in {segments} segments, {stuck} that ask what became of a call, no call made twice")
 
 
 def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> None:

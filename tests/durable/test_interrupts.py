@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from kernai import (
     SqliteStore,
     Stop,
     Task,
-    skill,
 )
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
@@ -40,7 +40,6 @@ from tests.durable.durable_cases import (
     Way,
     agent,
     command,
-    cut,
     payer,
     provider,
 )
@@ -109,29 +108,6 @@ def test_a_stream_with_a_store_yields_the_recorded_events_and_live_chunks(is_asy
     assert any(one.type in LIVE for one in events)
     events, resumed = streamed(is_async, None, agent(Performed()), None, store=store, run_id="r")
     assert ([one.type for one in events], resumed) == (["result"], result)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_stream_left_at_any_event_can_be_resumed_as_a_stream(is_async: bool) -> None:
-    store = MemoryStore()
-    whole_events, whole = streamed(
-        is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
-    )
-    left = 0
-    for at in range(1, len(whole_events), 25):
-        store = MemoryStore()
-        streamed(is_async, at, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-        before = store.load("r")
-        if not before:
-            continue
-        left += 1
-        events, result = streamed(is_async, None, agent(Performed()), None, provider=provider(), store=store, run_id="r")
-        assert (result.text, result.messages) == (whole.text, whole.messages)
-        assert events[0].type == ("run_resumed" if before[-1]["data"].get("stop_reason") != "final" else "result")
-        recorded = [one["event"] for one in store.load("r")[len(before):]]
-        assert [one.type for one in events if one.type not in LIVE][-len(recorded):] == recorded or events[0].type == "result"
-    assert left > 10
 
 
 class Slow(MemoryStore):
@@ -242,23 +218,15 @@ def test_a_stop_iteration_from_a_store_is_a_failure_and_not_the_end_of_the_strea
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-async def test_a_call_is_not_made_if_the_run_is_cancelled_while_the_call_is_being_recorded(
-    parallel: bool,
-) -> None:
+async def test_a_call_is_not_made_if_the_run_is_cancelled_while_the_call_is_being_recorded(parallel: bool) -> None:
     paid: list[int] = []
 
-    @skill(register=False)
-    def pay(amount: int) -> str:
-        """Pays."""
+    def pay(amount: int) -> None:
         paid.append(amount)
-        return "paid"
-
-    def says(messages: Any, model: Any) -> str:
-        calls = "\n".join(command("pay", f'{{"amount": {amount}}}') for amount in (1, 2))
-        return calls if len(messages) < 3 else "<final>Done.</final>"
 
     clerk = Agent(
-        instructions="", provider=MockProvider().on_call(says), skills=[pay], parallel_skills=parallel
+        instructions="", parallel_skills=parallel, skills=[Skill("pay", execute=pay)],
+        provider=provider({"Pay.": [command("pay", "1") + command("pay", "2"), "<final>Done.</final>"]}),
     )
     store = Slow("skill_execute")
     going = asyncio.ensure_future(kernai.aexecute(clerk, "Pay.", store=store, run_id="r"))
@@ -376,29 +344,6 @@ def test_ctrl_c_in_a_skill_is_recorded_and_the_run_can_be_resumed() -> None:
     assert calls == ["0.0", "0.0"]
 
 
-# a coroutine that is cancelled before its first line raises the warning "never awaited"
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
-@pytest.mark.slow
-@pytest.mark.parametrize("behind", [False, True])
-def test_ctrl_c_during_an_append_ends_the_run_which_can_be_resumed(behind: bool) -> None:
-    whole = kernai.execute(agent(Performed()), "do everything", provider=provider())
-    at = 1
-    while True:
-        store = Appends(at - 1, KeyboardInterrupt, behind=behind)
-        try:
-            kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-        except KeyboardInterrupt:
-            assert len(store.batches) == at
-        else:
-            break
-        if store.load("r"):
-            copy = cut(store, len(store.load("r")))
-            result = kernai.resume(agent(Performed()), "r", provider=provider(), store=copy, in_flight="retry")
-            assert (result.text, result.messages) == (whole.text, whole.messages)
-        at += 1
-    assert at > 20
-
-
 def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:
     contexts: list[SkillContext[Context]] = []
 
@@ -429,29 +374,21 @@ def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:
 
 @pytest.mark.parametrize("error", [Stop("guardrail", "no"), SystemExit(3)], ids=["Stop", "SystemExit"])
 @pytest.mark.parametrize("stored", [False, True])
-@EACH_WAY
+@pytest.mark.parametrize("is_async", [False, True])
 def test_what_is_raised_before_the_first_task_ends_the_run_as_what_it_is(
-    way: Way, stored: bool, error: BaseException
+    is_async: bool, stored: bool, error: BaseException
 ) -> None:
     class Quota(Hooks):
         def on_run_start(self, run: object) -> None:
             raise error
 
-    recorder = Recorder()
-    one = Agent(instructions="x", provider=provider({"go": [PLAN]}), middleware=[Quota()])
+    one = Agent(instructions="x", provider=provider({}), middleware=[Quota()])
     options: dict[str, Any] = {"store": MemoryStore(), "run_id": "r"} if stored else {}
-    plan = [Task("a", "one"), Task("b", "two")]
-
-    def perform() -> Any:
-        if way.is_async:
-            return asyncio.run(kernai.aexecute_plan(one, plan, recorder=recorder, **options))
-        return kernai.execute_plan(one, plan, recorder=recorder, **options)
-
-    if isinstance(error, SystemExit):
-        with pytest.raises(SystemExit):
-            perform()
-    else:
-        assert perform().stop_reason == "guardrail"
+    plan, recorder = [Task("a", "one"), Task("b", "two")], Recorder()
+    options["recorder"] = recorder
+    with pytest.raises(SystemExit) if isinstance(error, SystemExit) else nullcontext():
+        result = asyncio.run(kernai.aexecute_plan(one, plan, **options)) if is_async else kernai.execute_plan(one, plan, **options)
+        assert result.stop_reason == "guardrail"
         assert [one.type for one in recorder.entries][-2:] == ["workflow_error", "result"]
 
 
@@ -465,12 +402,6 @@ def test_a_replay_is_not_content_with_a_run_that_says_it_was_interrupted() -> No
         forged = [*entries[:-1], {**entries[-1], "data": end | changes}]
         with pytest.raises(ReplayDivergenceError):
             kernai.replay(one, recording=forged)
-
-
-PLAN = (
-    '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "one"}, {"id": "b", "input": "two"}, '
-    '{"id": "c", "input": "three", "depends_on": ["a"]}]}</block>'
-)
 
 
 # ----------------------------------------------------------------------------------------------------------- appends
@@ -518,29 +449,21 @@ def test_a_resume_is_recorded_before_its_first_model_call(way: Way) -> None:
 
 
 @EACH_WAY
-def test_every_call_is_recorded_before_it_is_made(way: Way) -> None:
+@AT_ONCE
+def test_every_call_is_recorded_before_it_is_made(way: Way, at_once: bool) -> None:
     store = MemoryStore()
-    missing: list[str] = []
+    made, recorded = list[str](), list[bool]()
 
-    def look(ctx: SkillContext[Context]) -> str:
-        begun = [one["data"]["call_id"] for one in store.load("r") if one["event"] == "skill_execute"]
-        if ctx.call_id not in begun:
-            missing.append(ctx.call_id)
-        return "seen"
+    def look(ctx: SkillContext[Context]) -> None:
+        made.append(ctx.call_id)
+        recorded.append(any(one["event"] == "skill_execute" and one["data"]["call_id"] == ctx.call_id for one in store.load("r")))
 
-    skills = [Skill("look", execute=look)]
-    clerk = Agent(instructions="x", skills=skills).as_skill("clerk", "Looks.")
-    for at_once in (False, True):
-        for said in (
-            command("look") + command("clerk", "job"), command("clerk", "job") + command("look"),
-            command("/skills") + command("look") + command("clerk", "job") + command("look"),
-            command("clerk", "job") + command("/skills") + command("look") + command("clerk", "job"),
-        ):
-            store.delete("r")
-            it = Agent(instructions="x", skills=[*skills, clerk], parallel_skills=at_once)
-            scripts = {"go": [said], "job": [command("look") + command("look")]}
-            assert way.execute(it, "go", provider=provider(scripts), store=store, run_id="r").ok
-    assert missing == []
+    skills, look_, clerk = [Skill("look", execute=look)], command("look"), command("clerk", "job")
+    helper = Agent(instructions="x", skills=skills).as_skill("clerk", "Looks.")
+    it = Agent(instructions="x", skills=[*skills, helper], parallel_skills=at_once)
+    said = [look_ + clerk, clerk + look_, command("/skills") + look_ + clerk + look_, clerk + command("/skills") + look_ + clerk]
+    assert way.execute(it, "go", provider=provider({"go": said, "job": [look_ * 2]}), store=store, run_id="r").ok
+    assert (len(made), all(recorded)) == (15, True)
 
 
 # ------------------------------------------------------------------------------------------------------- credentials
@@ -551,7 +474,7 @@ SECRET = 'k-"geheim"/ä&123'
 
 @AT_ONCE
 @EACH_WAY
-def test_no_credential_is_in_a_store(at_once: bool, way: Way, tmp_path: Path) -> None:
+def test_no_credential_is_in_a_store_an_event_or_a_result(at_once: bool, way: Way, tmp_path: Path) -> None:
     kernai.configure(credential_resolver=MappingResolver({"KERNAI_SKILL_LEAK_KEY": SECRET}))
 
     def leak(how: str, ctx: SkillContext[Context]) -> Any:
@@ -560,20 +483,26 @@ def test_no_credential_is_in_a_store(at_once: bool, way: Way, tmp_path: Path) ->
         if how == "raise":
             raise LookupError(f"not {key}")
         if how == "pause" and ctx.approval is None:
-            raise kernai.Pause(f"with {key}", {"key": [key]})
+            raise kernai.Pause(f"with {key}", {"key": [key], key or "": {1}})
+        if how == "stop":
+            raise Stop("guardrail", f"no, {key}")
         if how == "media":
             return kernai.Media.from_url(f"https://example.org/?key={key}", kind="image", mime_type="image/png")
         return {"key": key, key: [key]}
 
     skill = Skill("leak", execute=leak, credentials={"key": Credential()}, idempotent=True)
     it = Agent(instructions="x", skills=[skill], parallel_skills=at_once)
-    scripts = {"go": ["".join(command("leak", how) for how in ("return", "raise", "media", "pause"))]}
-    store = SqliteStore(tmp_path / "runs.db")
-    options: dict[str, Any] = {"provider": provider(scripts), "store": store}
+    scripts = {"go": ["".join(command("leak", how) for how in ("return", "raise", "media", "pause", "stop"))]}
+    store, events = SqliteStore(tmp_path / "runs.db"), list[Event]()
+    options: dict[str, Any] = {"provider": provider(scripts), "store": store, "on_event": events.append}
     first = way.execute(it, "go", run_id="r", **options)
-    assert len(first.pending) == 1
-    assert way.resume(it, "r", approvals={first.pending[0].call_id: True}, **options).ok
+    (call,) = first.pending
+    assert call.reason == "with [credential key]"
+    last = way.resume(it, "r", approvals={call.call_id: True}, **options)
+    assert last.stop_reason == "guardrail"
+    with pytest.raises(kernai.StoreNeededError, match=r"paused \(with \[credential key\]\)"):
+        way.execute(it, "go", **{**options, "store": None})
     store.close()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert b"geheim" not in kept
-    assert b"[credential key]" in kept
+    assert (b"geheim" in kept, b"[credential key]" in kept) == (False, True)
+    assert "geheim" not in f"{first} {last} {last.error} {[one.to_dict() for one in events]}"

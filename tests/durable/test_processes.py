@@ -5,7 +5,6 @@ run at once.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -193,53 +192,26 @@ store.close()
 """, tmp_path / "runs.db"))
 
 
-FILLS = """
-with SqliteStore(path) as store:
+@pytest.mark.skipif(sys.platform == "win32", reason="this system limits no files")
+def test_a_file_size_limit_fails_only_the_append(started: Start, tmp_path: Path) -> None:
+    (lines,) = finished(started("""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+with SqliteStore(sys.argv[1]) as store:
     seq = 0
     try:
         while seq < 10_000:
             store.append("r", seq, [entry("x" * 3000), entry(seq)], [])
             seq += 2
     except KernaiError as error:
-        say(str(error).replace("\\n", " "))
+        say(error)
     loaded = len(store.load("r"))
-    make_room()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     store.append("r", seq, [entry("x" * 3000), entry(seq)], [])
     say(f"{loaded - seq} {len(store.load('r')) - seq}")
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="this system limits no files")
-def test_a_file_size_limit_fails_only_the_append(started: Start, tmp_path: Path) -> None:
-    (lines,) = finished(started("""
-import resource
-path = sys.argv[1]
-resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
-def make_room():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-""" + FILLS, tmp_path / "runs.db"))
+""", tmp_path / "runs.db"))
     assert lines[0].startswith("cannot append entries ")
     assert f"of run 'r' in '{tmp_path / 'runs.db'}': disk I/O error" in lines[0]
-    assert lines[1] == "0 2"
-
-
-def test_a_full_disk_fails_only_the_append(tmp_path: Path) -> None:
-    own_disk = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500k none "$0" && exec "$@"', str(tmp_path)]
-    if not shutil.which("unshare") or subprocess.run([*own_disk, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a small disk")
-    command = [*own_disk, sys.executable, "-c", OPENING + """
-folder = sys.argv[1]
-path = folder + "/runs.db"
-with open(folder + "/ballast", "wb") as file:
-    file.write(bytes(100_000))
-def make_room():
-    os.unlink(folder + "/ballast")
-""" + FILLS, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert f"of run 'r' in '{tmp_path}/runs.db': database or disk is full (free some space" in lines[0]
     assert lines[1] == "0 2"
 
 
@@ -401,6 +373,6 @@ def test_runs_whose_processes_are_killed_end_the_same_and_nothing_is_lost_or_dou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("presses", [["--times", "500"], ["--times", "100", "--twice"]], ids=["once", "twice"])
+@pytest.mark.parametrize("presses", [["--times", "150"], ["--times", "60", "--twice"]], ids=["once", "twice"])
 def test_after_ctrl_c_at_any_moment_the_run_can_be_resumed_and_no_thread_is_left(presses: list[str]) -> None:
     assert check_harness(Path(__file__).with_name("interrupts.py"), *presses) == ""

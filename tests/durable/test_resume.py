@@ -256,12 +256,19 @@ def test_a_run_cancelled_at_any_event_continues_to_the_same_end(whole: Whole, st
     assert len(ends) * step > 40
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 10])
-def test_if_any_append_fails_the_caller_gets_the_error_and_the_run_can_be_resumed(whole: Whole, step: int) -> None:
-    at, ways = 2, cycle(WAYS)
+# a coroutine that is cancelled before its first line raises the warning "never awaited"
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("error, behind, step", [
+    (OSError, False, 10), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+        (OSError, False, 1), (KeyboardInterrupt, False, 3), (KeyboardInterrupt, True, 3))),
+])
+def test_if_any_append_fails_the_caller_gets_the_error_and_the_run_can_be_resumed(
+    whole: Whole, error: type[BaseException], behind: bool, step: int
+) -> None:
+    at, ways = 2, cycle(WAYS if error is OSError else WAYS[:2])  # asyncio's own loop ends at Ctrl-C
     while True:
-        store, way = Appends(at - 1), next(ways)
-        with suppress(OSError):
+        store, way = Appends(at - 1, error, behind=behind), next(ways)
+        with suppress(error):
             way.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
         if len(store.batches) < at:
             break

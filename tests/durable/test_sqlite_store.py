@@ -26,6 +26,7 @@ from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamaged
 from kernai.durable import sqlite_store
 from kernai.jsonio.json_data import dumps
 from kernai.testing.store_rules import entry
+from tests.durable.durable_cases import Reversed
 
 
 @pytest.fixture
@@ -241,59 +242,52 @@ def test_every_entry_is_loaded_as_it_was_recorded(store: SqliteStore) -> None:
     check()
 
 
-@pytest.mark.slow
-def test_large_entries_and_media_are_loaded_completely(store: SqliteStore) -> None:
-    text, payload = "\ud800" + "x" * 5_000_000, bytes(5_000_000)
-    store.append("r", 0, [entry(data=text)], [Media.from_bytes(payload, mime_type="video/mp4")])
-    assert store.load("r")[0]["data"] == text
-    assert store.load_media("r")[0].read_bytes() == payload
-
-
 @pytest.mark.parametrize("wrong", [ValueError("wrong key"), LookupError("wrong key")])
 def test_a_codec_that_cannot_decode_a_run_is_reported_as_such_and_not_as_damage(path: Path, wrong: Exception) -> None:
-    class Reversed:
-        fails = False
-
-        def encode(self, data: bytes) -> bytes:
-            return data[::-1]
-
-        def decode(self, data: bytes) -> bytes:
-            if self.fails:
-                raise wrong
-            return data[::-1]
-
-    with SqliteStore(path, codec=Reversed()) as store:
+    codec = Reversed()
+    with SqliteStore(path, codec=codec) as store:
         picture = Media.from_bytes(b"a secret", mime_type="image/png")
         store.append("r", 0, [entry(data="a secret")], [picture])
         assert (store.load("r"), store.load_media("r")) == ([entry(data="a secret")], [picture])
         assert b"a secret" not in path.read_bytes() + Path(f"{path}-wal").read_bytes()
-        Reversed.fails = True
+        codec.error = wrong
         for read in (store.load, store.load_media):
             with pytest.raises(KernaiError, match=r"the codec cannot decode the run: .*wrong key") as caught:
                 read("r")
             assert (type(caught.value), caught.value.__cause__) == (KernaiError, wrong)
 
 
-def test_an_entry_too_large_for_the_file_is_an_error_and_nothing_is_stored(store: SqliteStore) -> None:
+@pytest.mark.parametrize("why", ["too big.*up to 1 GB", r"database or disk is full \(free some space"])
+def test_an_entry_too_large_for_the_file_or_the_disk_is_an_error_and_nothing_is_stored(store: SqliteStore, why: str) -> None:
     assert store._file._connection is not None
-    store._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)  # of 1 GB
-    with pytest.raises(KernaiError, match=r"cannot append entries 0 to 1 of run 'r' in .*runs\.db': .*too big.*up to 1 GB"):
-        store.append("r", 0, [entry(), entry(data="x" * 20_000)], [])
+    if "GB" in why:
+        store._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+    else:
+        store._file._connection.execute("PRAGMA max_page_count = 12")
+    with pytest.raises(KernaiError, match=rf"cannot append entries 0 to 1 of run 'r' in .*runs\.db': .*{why}"):
+        store.append("r", 0, [entry(), entry(data="x" * 100_000)], [])
     assert store.load("r") == []
+    store.append("r", 0, [entry()], [])
 
 
 # ---------------------------------------------------------------------------------------------------------- locks
 
 
-def test_a_database_that_stays_locked_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process is writing."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(KernaiError, match=r"cannot append entries 0 to 0 of run 'r' in '.*runs\.db': .*another process"):
-        store.append("r", 0, [entry()], [])
-    assert store.load("r") == []  # reading needs no lock
-    other.execute("ROLLBACK")
+    yield
     other.close()
+
+
+def test_a_database_that_stays_locked_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+    with locked(path):
+        with pytest.raises(KernaiError, match=r"cannot append entries 0 to 0 of run 'r' in '.*runs\.db': .*another process"):
+            store.append("r", 0, [entry()], [])
+        assert store.load("r") == []  # reading needs no lock
     store.append("r", 0, [entry()], [])
 
 
@@ -308,11 +302,9 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
 
     monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")  # SQLite says the same of both
-    with pytest.raises(KernaiError, match="the file system of its folder does not support locks: keep the store on a local"):
+    no_locks = "the file system of its folder does not support locks: keep the store on a local"
+    with locked(path), pytest.raises(KernaiError, match=no_locks):  # SQLite says the same of both
         store.append("r", 0, [entry()], [])
-    other.close()
     assert [one.name for one in path.parent.iterdir() if not one.name.startswith("runs.db")] == []
 
 
@@ -382,19 +374,13 @@ def test_a_store_that_is_only_read_shows_what_its_owner_appends_meanwhile() -> N
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_a_lock(store: SqliteStore, path: Path) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with locked(path), pytest.raises(KeyboardInterrupt):
             store.append("r", 0, [entry()], [])
     finally:
         signal.signal(signal.SIGALRM, before)
-        other.close()
     store.append("r", 0, [entry()], [])
     assert len(store.load("r")) == 1
 

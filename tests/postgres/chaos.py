@@ -37,6 +37,7 @@ from kernai.durable.store import Entry  # noqa: E402
 from kernai.postgres import PostgresStore, Workers  # noqa: E402
 from kernai.values.media import Media  # noqa: E402
 from tests.durable.durable_cases import command, provider  # noqa: E402
+from tests.durable.kills import Notes  # noqa: E402
 from tests.postgres.server import Server  # noqa: E402
 
 PLAN = (
@@ -58,20 +59,6 @@ IDEMPOTENT = "look"
 PATIENCE = 900.0
 
 
-class Notes:
-    """Lines in a file that survive the death of their writer."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def add(self, *words: object) -> None:
-        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
-
-    def lines(self) -> list[list[str]]:
-        return [line.split(" ") for line in self._path.read_text().split("\n")[:-1]]
-
-
 class NotedStore(PostgresStore):
     """Notes each append that has returned."""
 
@@ -80,7 +67,7 @@ class NotedStore(PostgresStore):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Any) -> Any:
         lease = super().append(run_id, first_seq, entries, media, **terms)
         answers = sum(one["event"] == "llm_response" for one in entries)
-        self.acknowledged.add(run_id, first_seq + len(entries), os.getpid(), answers)
+        self.acknowledged.note(run_id, first_seq + len(entries), os.getpid(), answers)
         return lease
 
 
@@ -88,7 +75,7 @@ def agent(effects: Notes, models: Notes) -> Agent[Any]:
     """The agent of all runs; each call is noted with its idempotency key."""
 
     def note(ctx: SkillContext[Any]) -> str:
-        effects.add(ctx.idempotency_key, os.getpid())
+        effects.note(ctx.idempotency_key, os.getpid())
         time.sleep(0.01)
         return "done"
 
@@ -98,7 +85,7 @@ def agent(effects: Notes, models: Notes) -> Agent[Any]:
     inner = provider(SCRIPTS)
 
     def answer(messages: Any, model: Any) -> Any:
-        models.add(os.getpid())
+        models.note(os.getpid())
         time.sleep(0.02)
         return inner.call(messages, model, kernai.GenerationOptions(), lambda piece: None)
 
@@ -278,7 +265,7 @@ class Chaos:
         self.faults += [f"{key} has {count} outcomes" for key, count in outcomes.items() if count > 1]
 
     def notes(self, name: str) -> list[list[str]]:
-        return Notes(self.folder / name).lines()
+        return [line.split(" ") for line in Notes(self.folder / name).lines()]
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from kernai.postgres.server import LONGEST_NAME
 from kernai.testing.contracts import at_once
 from kernai.testing.run_store_rules import started
 from kernai.testing.store_rules import entry
-from tests.durable.durable_cases import WAYS, Way, command, provider, way_id
+from tests.durable.durable_cases import WAYS, Reversed, Way, command, provider, way_id
 from tests.postgres.server import Server
 
 SCRIPT = {"go": [command("act"), command("act"), "<final>done</final>"]}
@@ -279,16 +279,6 @@ def test_payloads_are_shared_and_deleted_with_the_last_run_that_has_them(kept: P
     kept.delete("s")
     with kept.transaction() as connection:
         assert connection.execute("SELECT count(*) FROM payloads").fetchone() == (0,)
-
-
-class Reversed:
-    """A codec that is no encryption, but makes data unreadable."""
-
-    def encode(self, data: bytes) -> bytes:
-        return data[::-1]
-
-    def decode(self, data: bytes) -> bytes:
-        return data[::-1]
 
 
 def test_data_stored_with_a_codec_is_unreadable_without_it(server: Server, schema: str) -> None:
