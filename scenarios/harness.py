@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 import kernai
+from kernai._util.redaction import printable
 from kernai.command_line import output
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
-from kernai.terminal_text import printable
 from kit import standard_output
 from kit.definition import (
     ROOT,

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
+from kernai._util.redaction import printable
 from kernai.command_line import output
-from kernai.terminal_text import printable
 from kit.definition import UsageError
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison

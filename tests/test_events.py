@@ -71,7 +71,7 @@ def test_every_kind_of_event_is_documented_with_a_sentence_and_a_valid_example(k
 #: kinds whose names also mean other things: block types, options, keys
 WORDS = {"final", "plan", "json", "result", "progress", "in_flight"}
 #: the stream parser has its own events with these names
-OF_THE_PARSER = {"blocks/stream_parser.py", "loop/model_stream.py", "viewer/records.py"}
+OF_THE_PARSER = {"blocks/stream_parser.py", "loop/model_stream.py", "viewer/page.py"}
 
 
 def test_no_module_writes_a_kinds_name_as_a_string() -> None:

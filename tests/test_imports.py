@@ -20,7 +20,7 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai. Each may import itself and those before it, never those after it.
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
-    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer", "postgres",
+    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock", "mcp", "otel", "viewer", "postgres",
     "command_line", "__main__",
 )
 STANDARD = {*sys.stdlib_module_names, "annotationlib"}  # which came with Python 3.14

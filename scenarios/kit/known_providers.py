@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import kernai
+from kernai._util.redaction import one_line
 from kernai.command_line.setup_command import models_of, ollama_at
-from kernai.terminal_text import one_line
 from kernai_providers import VENDORS, OllamaProvider, Vendor, resolve
 from kernai_providers import capabilities_of as by_family
 from kernai_providers.transport import TransportError

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernai.terminal_text import printable
+from kernai._util.redaction import printable
 from kit.definition import SCENARIOS
 from kit.matrix_result import CellResult, Figures
 from kit.run_log import LONG, MANIFEST, append_line

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from kernai.terminal_text import one_line, printable
+from kernai._util.redaction import one_line, printable
 from kit.matrix_report import REASON_WIDTH, Styled, Table, View, outcome
 from kit.matrix_result import SHAPES, CellResult, Matrix, MatrixFileError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol, Self
 
-from kernai.terminal_text import one_line, printable
+from kernai._util.redaction import one_line, printable
 from kit import standard_output
 from kit.matrix_cell import DEFAULT
 from kit.matrix_result import SHAPES, CellResult, Figures, Matrix

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import kernai
-from kernai.terminal_text import one_line, printable
+from kernai._util.redaction import one_line, printable
 from kit import standard_output
 from kit.definition import Definition, Outcome
 from kit.provider_choice import Choice

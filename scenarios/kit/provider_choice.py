@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import kernai
-from kernai.terminal_text import one_line
+from kernai._util.redaction import one_line
 from kit.definition import Definition, UsageError, shown
 from kit.known_providers import (
     TAPE,

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 import kernai
-from kernai.terminal_text import one_line, printable
+from kernai._util.redaction import one_line, printable
 from kit.definition import Definition, Verdict
 from kit.plain_view import VERDICT_WIDTH, calls_line, count, dollars, line_of, place_of
 from kit.provider_choice import Choice

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
 
-from kernai.terminal_text import printable
+from kernai._util.redaction import printable
 
 
 def can_be_drawn_on() -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import kernai
-from kernai.terminal_text import one_line
+from kernai._util.redaction import one_line
 from kit.tape import Conversation, Tape, Turn
 
 PIECE = 7  # characters of a streamed piece; few, so that tags arrive in parts, as they do from a vendor

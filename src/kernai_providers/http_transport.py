@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock
 from kernai_providers.network import CutHeadError, Deadline, WatchedSocket, connected, is_readable
 from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, outgoing, proxy_for
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined

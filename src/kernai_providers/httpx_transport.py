@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from http.client import IncompleteRead
 from typing import Any, Final, TypeAlias
 
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.loop.effects import Cancelled
 from kernai_providers.http_transport import HttpTransport, Route, broken, cause_of, not_connected, route_of

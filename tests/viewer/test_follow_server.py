@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from kernai.viewer import FollowServer, feed, follow_server
-from kernai.viewer.feed import Feed
+from kernai.viewer import FollowServer, follow_server
+from kernai.viewer.follow_server import Feed
 
 pytestmark = pytest.mark.slow
 
@@ -178,8 +178,8 @@ RECORD = 170  # characters of one record below, as sent
 def test_many_events_are_sent_in_several_responses(
     path: Path, monkeypatch: pytest.MonkeyPatch, items: int, size: int, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(feed, "MOST_ITEMS", items)
-    monkeypatch.setattr(feed, "MOST_BYTES", size)
+    monkeypatch.setattr(follow_server, "MOST_ITEMS", items)
+    monkeypatch.setattr(follow_server, "MOST_BYTES", size)
     path.write_text("".join(f'{{"event":"e{number}","data":"{"x" * (RECORD - 34)}"}}\n' for number in range(5)))
     news, seen, after = Feed(path, None), "", 0
     answers: list[dict[str, Any]] = []
@@ -192,7 +192,7 @@ def test_many_events_are_sent_in_several_responses(
 
 
 def test_a_request_without_news_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MAX_WAIT", 0.0)
+    monkeypatch.setattr(follow_server, "MAX_WAIT", 0.0)
     news = Feed(path, None)
     seen = json.loads(news.news(0, "", ""))["seen"]
     assert json.loads(news.news(0, "0", seen))["records"] == []

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 import kernai
 from kernai import Media
 from kernai.events import KINDS
-from kernai.viewer import FollowServer, records, render_page, write_page
+from kernai.viewer import FollowServer, render_page, write_page
 from kernai.viewer import page as page_module
-from kernai.viewer.feed import SHOWN, Tail
-from kernai.viewer.page import kinds
-from kernai.viewer.records import MOST_PARTS, Records, Thumbnails, outline, picture_type
+from kernai.viewer.follow_server import SHOWN, Tail
+from kernai.viewer.page import MOST_PARTS, Records, Thumbnails, kinds, outline, picture_type
 from tests.viewer.recordings import HOSTILE, hostile, small
 
 
@@ -317,8 +316,8 @@ def test_without_a_folder_there_are_no_pictures(folder: str | None) -> None:
 
 
 def test_the_size_of_each_picture_and_of_all_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_BYTES", 100)
-    monkeypatch.setattr(records, "MAX_TOTAL", 150)
+    monkeypatch.setattr(page_module, "MAX_BYTES", 100)
+    monkeypatch.setattr(page_module, "MAX_TOTAL", 150)
     names = [f"media_00000000000{end}" for end in "abcd"]
     for name, size in zip(names, (100, 101, 50, 26), strict=True):
         (tmp_path / f"{name}.gif").write_bytes(GIF.ljust(size))

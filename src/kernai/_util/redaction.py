@@ -1,4 +1,4 @@
-"""`Redactor`: hides secrets in text, however the text was encoded; `shown_url`: a URL without the secrets in it.
+"""Text that is safe to show: `Redactor` and `shown_url` hide secrets, `printable` and `one_line` control characters.
 
 A secret that is repeated somewhere is seldom written unchanged. A dictionary is printed with `repr`, a request as JSON,
 an address is percent-encoded, a page is HTML, a header is in base64, and one of these may be inside another. So a
@@ -8,6 +8,7 @@ linear.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -130,3 +131,33 @@ def _in_base64(octets: bytes) -> Iterator[str]:
         digits = b2a_base64(b"\0" * before + octets, newline=False)
         inner = digits[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
         yield re.escape(inner.decode()).replace(r"\+", "[+-]").replace("/", "[/_]")
+
+
+# ------------------------------------------------------------------------------------------------ text for a terminal
+
+# Formatting characters that reverse or hide the text around them, line and paragraph separators, and lone surrogates,
+# which no terminal's encoding can represent.
+_HARMFUL = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_ASCII_TEXT = re.compile(r"[\n\t -~]*")
+
+
+def printable(text: str) -> str:
+    """Removes control characters, except newline and tab, and replaces characters that could reorder or hide text with
+    U+FFFD.
+    """
+    if _ASCII_TEXT.fullmatch(text):
+        return text
+    import unicodedata  # most text is ASCII
+
+    kept = "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
+    return _HARMFUL.sub("\ufffd", kept)
+
+
+def one_line(value: object, width: int) -> str:
+    """A value as one printable line of at most `width` characters; a shortened one ends with its full length."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    line = " ".join(printable(text).split())
+    if len(line) <= width:
+        return line
+    length = f"... ({len(text):,} characters)"
+    return line[: max(width - len(length), 0)] + length

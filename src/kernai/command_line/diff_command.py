@@ -17,11 +17,11 @@ from itertools import groupby, pairwise, zip_longest
 from typing import Any, NamedTuple
 
 from kernai import events
+from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK, CommandError, count
 from kernai.command_line.program import Command
 from kernai.command_line.recording import FORMS, Source, sources
-from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from kernai import events
+from kernai._util.redaction import one_line, printable
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError, count
 from kernai.command_line.recording import Recording
@@ -16,7 +17,6 @@ from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
 from kernai.jsonio.json_data import jsonable
-from kernai.terminal_text import one_line, printable
 from kernai.values.result import Result, StopReason
 
 #: style, beginning and value of a line; the value is shortened to fit. No line is shown if the beginning is empty.

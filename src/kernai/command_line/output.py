@@ -18,10 +18,10 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO
 
+from kernai._util.redaction import printable
 from kernai.errors import error_text
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
-from kernai.terminal_text import printable
 
 OK = 0
 NO = 1

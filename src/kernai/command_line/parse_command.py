@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kernai._util.redaction import one_line
 from kernai.agents.agent import OnProse
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parts_of
@@ -17,7 +18,6 @@ from kernai.command_line.program import Command
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
 from kernai.registry.protocol_registry import Protocol
-from kernai.terminal_text import one_line
 from kernai.values.limits import MODEL_MAX_TASKS
 
 DESCRIPTION = """\

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kernai._util.api import closest
+from kernai._util.redaction import one_line
 from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
 from kernai.command_line.output import OK, CommandError, failing
@@ -17,7 +18,6 @@ from kernai.durable.lease import end_run
 from kernai.durable.store import STATUSES, UNFINISHED, RunFilter
 from kernai.errors import KernaiError
 from kernai.events import RunStartRow, row_of
-from kernai.terminal_text import one_line
 from kernai.values.result import StopReason
 
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}

@@ -19,12 +19,11 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from kernai import __version__
-from kernai._util.redaction import shown_url
+from kernai._util.redaction import one_line, shown_url
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
 from kernai.command_line.program import SUMMARIES, Command, command_of
 from kernai.errors import KernaiError
-from kernai.terminal_text import one_line
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider

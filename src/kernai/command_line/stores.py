@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kernai._util.api import closest
+from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
 from kernai.durable.store import Entry, RunInfo, check_run_id
@@ -24,7 +25,6 @@ from kernai.errors import (
     RunConflictError,
 )
 from kernai.jsonio.json_data import jsonable
-from kernai.terminal_text import one_line
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import NotCopied, is_async, likely
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock, NotCopied, is_async, likely
 from kernai.errors import KernaiError
 from kernai.events import KINDS, Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kernai._util.api import NotCopied
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock, NotCopied
 from kernai.registry.configuration import config, defaults
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from kernai._util.api import likely
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock, likely
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import calls_out
 from kernai.registry.registry import Registry, RegistryState, process_wide

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai._util.api import NotCopied
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock, NotCopied
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
 from kernai.errors import ProviderError, copied

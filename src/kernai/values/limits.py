@@ -7,8 +7,7 @@ from itertools import count
 from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Literal
 
-from kernai._util.api import Value
-from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai._util.api import ForkSafeLock, Value
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage
