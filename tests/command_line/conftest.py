@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,11 +17,45 @@ from kernai.command_line import main
 from tests.command_line.support import environment
 
 
+class Screen(io.StringIO):
+    """A stdout like a terminal's, which keeps what was written to it piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.written.append(text)
+        return super().write(text)
+
+
+class Keys:
+    """A stdin like a terminal's that gives lines and raises signals in between."""
+
+    def __init__(self, *typed: str | signal.Signals, tty: bool = True) -> None:
+        self._typed = iter(typed)
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+    def readline(self) -> str:
+        typed = next(self._typed, "")
+        if isinstance(typed, signal.Signals):
+            signal.raise_signal(typed)
+            return ""
+        return typed
+
+
 class Here(Protocol):
-    """Has the arguments of `support.kernai`; `cwd` must be `tmp_path`."""
+    """Runs in `tmp_path`, with the arguments of `support.kernai`; `keys` are typed at a terminal."""
 
     def __call__(
-        self, *arguments: str, cwd: Path, input: str | bytes = "", env: Mapping[str, str] | None = None
+        self, *arguments: str, input: str | bytes = "", env: Mapping[str, str] | None = None,
+        keys: Keys | None = None, screen: Screen | None = None,
     ) -> subprocess.CompletedProcess[str]: ...
 
 
@@ -31,17 +67,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     before = set(sys.modules)
 
     def call(
-        *arguments: str, cwd: Path, input: str | bytes = "", env: Mapping[str, str] | None = None
+        *arguments: str, input: str | bytes = "", env: Mapping[str, str] | None = None,
+        keys: Keys | None = None, screen: Screen | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        assert cwd == tmp_path
         for name, value in (environment() if env is None else env).items():
             if name.isupper() and not name.startswith(("PYTHON", "PATH", "HOME", "TMP")):
                 monkeypatch.setenv(name, value)
-        data = input if isinstance(input, bytes) else input.encode()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-        status = main(arguments)
+        data = io.BytesIO(input if isinstance(input, bytes) else input.encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data, encoding="utf-8") if keys is None else keys)
+        with contextlib.redirect_stdout(screen or sys.stdout):
+            status = main(arguments)
         shown = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, status, shown.out, shown.err)
+        return subprocess.CompletedProcess(arguments, status, screen.getvalue() if screen else shown.out, shown.err)
 
     yield call
     for name in set(sys.modules) - before:

@@ -30,7 +30,7 @@ def test_run_takes_skills_and_instructions_from_the_command_line(here: Here, tmp
     with WireServer([call, OPENAI.answer("<final>12 lamps.</final>")]) as server:
         done = here(
             "run", "How many lamps?", "--skills", "stock.py", "--system", "You mind the shop.", "--model", "local/tiny",
-            "--base-url", f"{server.url}/v1", cwd=tmp_path,
+            "--base-url", f"{server.url}/v1",
         )
         first, second = [request.body.decode() for request in server.requests]
     assert (done.returncode, done.stdout) == (0, "12 lamps.\n")
@@ -43,7 +43,7 @@ def test_run_takes_skills_and_instructions_from_the_command_line(here: Here, tmp
 def test_the_prompt_may_come_from_stdin(here: Here, tmp_path: Path, given: tuple[str, ...]) -> None:
     with WireServer([OLLAMA.answer("<final>Adria.</final>")]) as server:
         done = here(
-            "run", *given, "--system", "One word.", "--model", "ollama/tiny", "-q", cwd=tmp_path, input="Which sea?\n",
+            "run", *given, "--system", "One word.", "--model", "ollama/tiny", "-q", input="Which sea?\n",
             env=environment(OLLAMA_HOST=server.url),
         )
         assert "Which sea?" in server.requests[0].body.decode()
@@ -54,7 +54,7 @@ def test_chat_takes_skills_and_instructions_from_the_command_line_too(here: Here
     write(tmp_path, "stock.py", STOCK)
     with WireServer([OLLAMA.answer("<final>Hello.</final>")]) as server:
         done = here(
-            "chat", "--skills", "*.py", "--system", "You mind the shop.", "--model", "ollama/tiny", "-q", cwd=tmp_path,
+            "chat", "--skills", "*.py", "--system", "You mind the shop.", "--model", "ollama/tiny", "-q",
             input="Hi\n", env=environment(OLLAMA_HOST=server.url),
         )
         assert "You mind the shop." in server.requests[0].body.decode()
@@ -64,7 +64,7 @@ def test_chat_takes_skills_and_instructions_from_the_command_line_too(here: Here
 
 def test_a_failing_skills_file_is_one_line(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "bad.py", "1 / 0")
-    done = here("run", "x", "--skills", "bad.py", "--model", "ollama/m", cwd=tmp_path)
+    done = here("run", "x", "--skills", "bad.py", "--model", "ollama/m")
     assert done.returncode == 1
     assert error_lines(done.stderr)[0].startswith("kernai: error: --skills: bad.py:1: ZeroDivisionError")
 
@@ -80,23 +80,21 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
     write(tmp_path, "pay.py", PAY)
     with WireServer([OPENAI.answer('<command name="refund">30</command>'), OPENAI.answer("<final>Done.</final>")]) as server:
         options = ("--skills", "pay.py", "--system", "You refund.", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
-        done = here("run", "Refund it", *options, "--store", "runs.db", "--run-id", "r", cwd=tmp_path)
+        done = here("run", "Refund it", *options, "--store", "runs.db", "--run-id", "r")
         assert done.returncode == 4, done.stderr
         hint = done.stderr.splitlines()[-1].removeprefix("hint: kernai ").partition(", or")[0]
-        again = here(*shlex.split(hint), cwd=tmp_path)
+        again = here(*shlex.split(hint))
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
-    same = here("replay", *options[:6], "runs.db", "r", cwd=tmp_path)
+    same = here("replay", *options[:6], "runs.db", "r")
     assert (same.returncode, same.stdout) == (0, "the same\n"), same.stderr
-    other = here("replay", "--skills", "pay.py", "runs.db", "r", cwd=tmp_path)
+    other = here("replay", "--skills", "pay.py", "runs.db", "r")
     assert other.stdout == "the same\nchanged: instructions changed\n"
 
 
 def test_a_run_that_must_wait_without_a_store_says_what_to_add(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "pay.py", PAY)
     with WireServer([OPENAI.answer('<command name="refund">30</command>')]) as server:
-        done = here(
-            "run", "Refund it", "--skills", "pay.py", "--model", "local/tiny", "--base-url", f"{server.url}/v1", cwd=tmp_path
-        )
+        done = here("run", "Refund it", "--skills", "pay.py", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
     error, hint = error_lines(done.stderr)
     assert "and a run can only wait in a store" in error
     assert "with --store STORE the run waits" in hint
@@ -105,7 +103,7 @@ def test_a_run_that_must_wait_without_a_store_says_what_to_add(here: Here, tmp_p
 from kernai import Agent, MockProvider
 agent = Agent(instructions="", skills=[refund], provider=MockProvider('<command name="refund">30</command>'))
 """)
-    error, hint = error_lines(here("chat", "mock.py", cwd=tmp_path, input="Refund it\n").stderr)
+    error, hint = error_lines(here("chat", "mock.py", input="Refund it\n").stderr)
     assert "and a run can only wait in a store" in error
     assert "kernai chat --store STORE" in hint
 
@@ -143,7 +141,7 @@ Usage: <block type="command" name="count">{"product": "...", "at_least": 1}</blo
 
 def test_skills_are_listed_as_a_model_reads_them(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "skills.py", SKILLS)
-    done = here("skills", "skills.py", cwd=tmp_path)
+    done = here("skills", "skills.py")
     assert done.returncode == 0
     assert done.stdout.startswith(LISTING)
     assert "### price\n" in done.stdout
@@ -152,7 +150,7 @@ def test_skills_are_listed_as_a_model_reads_them(here: Here, tmp_path: Path) -> 
 
 def test_only_skills_that_the_model_can_use_are_listed(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "skills.py", SKILLS)
-    done = here("skills", "skills.py", "--model-capabilities", "text", cwd=tmp_path)
+    done = here("skills", "skills.py", "--model-capabilities", "text")
     assert "### look" not in done.stdout
     assert done.stderr.endswith("note: 'look' is not listed: it requires vision\n")
 
@@ -168,21 +166,21 @@ FAULTY = {
 def test_a_faulty_file_is_reported_and_the_others_are_listed(here: Here, tmp_path: Path, source: str, line: int, reason: str) -> None:
     write(tmp_path, "bad.py", source)
     write(tmp_path, "good.py", SKILLS)
-    done = here("skills", "bad.py", "good.py", cwd=tmp_path)
+    done = here("skills", "bad.py", "good.py")
     assert done.returncode == 1
     assert "### count" in done.stdout
     error, hint = error_lines(done.stderr)
     assert error.startswith(f"kernai: error: bad.py:{line}: {reason}")
     assert hint == "hint: --debug shows the traceback"
     assert "Traceback" not in done.stderr
-    assert "Traceback" in here("skills", "bad.py", "--debug", cwd=tmp_path).stderr
+    assert "Traceback" in here("skills", "bad.py", "--debug").stderr
 
 
 def test_json_has_each_skill_and_each_error(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", SKILLS)
     write(tmp_path, "b.py", "1 / 0")
     before = set(sys.modules)
-    done = here("skills", "*.py", "a.py", "--json", "--model-capabilities", "text", cwd=tmp_path)
+    done = here("skills", "*.py", "a.py", "--json", "--model-capabilities", "text")
     assert done.returncode == 1
     shown = as_json(done.stdout)
     count, look, price = sorted(shown["skills"], key=lambda one: one["name"])
@@ -198,7 +196,7 @@ def test_json_has_each_skill_and_each_error(here: Here, tmp_path: Path) -> None:
 def test_a_skill_name_used_in_two_files_is_noted(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", SKILLS)
     write(tmp_path, "b.py", "import kernai\n@kernai.skill\ndef count() -> str:\n    'Other.'\n")
-    done = here("skills", "a.py", "b.py", cwd=tmp_path)
+    done = here("skills", "a.py", "b.py")
     assert done.returncode == 0
     assert done.stdout.count("### count") == 1
     assert "note: 'count' of b.py replaces the one in a.py" in done.stderr
@@ -208,14 +206,14 @@ def test_a_skill_file_may_import_from_the_working_directory(here: Here, tmp_path
     write(tmp_path, "helper.py", "NAME = 'x'")
     (tmp_path / "skills").mkdir()
     write(tmp_path / "skills", "a.py", "import kernai, helper\n@kernai.skill(name=helper.NAME)\ndef f() -> str: ...\n")
-    assert "### x" in here("skills", "skills/*.py", cwd=tmp_path).stdout
+    assert "### x" in here("skills", "skills/*.py").stdout
     write(tmp_path, "shared.py", "import kernai\n@kernai.skill(register=False)\ndef shared() -> str: ...\n")
     for name in "bc":
         write(tmp_path, f"{name}.py", "from shared import shared\n")
-    done = here("skills", "b.py", "c.py", cwd=tmp_path)
+    done = here("skills", "b.py", "c.py")
     assert (done.stdout.count("### shared"), done.stderr) == (1, "")
 
 
 def test_a_file_without_skills_says_so(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", "x = 1")
-    assert here("skills", "a.py", cwd=tmp_path).stdout == "No skills are available.\n"
+    assert here("skills", "a.py").stdout == "No skills are available.\n"

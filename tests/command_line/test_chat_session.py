@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import io
 import os
 import select
 import signal
@@ -28,16 +27,16 @@ from kernai import (
     Provider,
     RunConflictError,
     Skill,
-    stream,
 )
 from kernai.command_line import main, stores
 from kernai.command_line.chat_command import ChatSession, questions
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView
 from kernai.command_line.output import CommandError, interruptible
-from kernai.events import KINDS, Row
+from kernai.events import KINDS
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import loads
 from kernai.values.pending_calls import PendingCall
+from tests.command_line.conftest import Here, Keys, Screen
 from tests.command_line.support import ECHO, PATIENCE, write
 
 
@@ -123,17 +122,6 @@ def test_a_call_is_shown_after_the_text_of_its_response(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.splitlines() == ["Let me see.", "A moment.", "  the model asked for /skills"]
 
 
-def test_on_a_terminal_an_answer_next_to_a_command_is_noted_as_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
-    view = TurnView()
-    mock = MockProvider(f"{ASK}<final>Early.</final>", "<final>Late.</final>")
-    for event in stream(Agent(instructions="x", provider=mock, skills=[]), "one"):
-        view(event)
-    view.end_line()
-    shown = capsys.readouterr()
-    assert shown.out == "Early.\nLate.\n"
-    assert "that answer is set aside" in shown.err
-
-
 @pytest.mark.parametrize("kind_of_view, shown", [(PipedTurn, "second\n"), (TurnView, "fir\nsecond")], ids=["piped", "on a terminal"])
 def test_retracted_text_is_not_part_of_the_answer_and_new_text_starts_a_line(
     kind_of_view: Any, shown: str, capsys: pytest.CaptureFixture[str]
@@ -145,63 +133,36 @@ def test_retracted_text_is_not_part_of_the_answer_and_new_text_starts_a_line(
     assert capsys.readouterr() == (shown, "  the model began its response again\n")
 
 
-class Keys:
-    """A stdin like a terminal's that gives lines and raises signals in between."""
-
-    def __init__(self, *typed: str | signal.Signals, tty: bool = True) -> None:
-        self._typed = iter(typed)
-        self._tty = tty
-
-    def isatty(self) -> bool:
-        return self._tty
-
-    def readline(self) -> str:
-        typed = next(self._typed, "")
-        if isinstance(typed, signal.Signals):
-            signal.raise_signal(typed)
-            return ""
-        return typed
-
-
-@pytest.fixture
-def agent_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return str(write(tmp_path, "agent.py", ECHO))
-
-
-@pytest.mark.parametrize("arguments", [["--debug", "chat"], ["chat", "--debug"], ["chat"]])
-def test_debug_shows_the_traceback_of_a_failed_turn(
-    agent_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", Keys("/nope\n", tty=False))
-    assert main([*arguments, agent_file]) == 2
-    assert ("Traceback" in capsys.readouterr().err) == ("--debug" in arguments)
-
-
-C = signal.SIGINT
+C, TERM = signal.SIGINT, signal.SIGTERM
 TYPED: dict[str, tuple[Keys, int, str]] = {
     "lines up to the end": (Keys("one\n", "two\n"), 0, "You said: one\nYou said: two\n"),
     "quit": (Keys("one\n", "/quit\n", "two\n"), 0, "You said: one\n"),
     "a Ctrl-C at the prompt": (Keys(C, "one\n"), 0, "You said: one\n"),
     "two of them with a line between": (Keys(C, "one\n", C, "two\n"), 0, "You said: one\nYou said: two\n"),
     "two in a row": (Keys("one\n", C, C, "two\n"), 130, "You said: one\n"),
+    "SIGTERM": (Keys("one\n", TERM, "two\n"), 143, "You said: one\n"),
     "an unknown command": (Keys("/nope\n", "one\n"), 0, "You said: one\n"),
     "a Ctrl-C that waits for a pipe": (Keys("one\n", C, "two\n", tty=False), 130, "You said: one\n"),
+    "SIGTERM that waits for a pipe": (Keys("one\n", TERM, "two\n", tty=False), 143, "You said: one\n"),
 }
 
 
 @pytest.mark.parametrize("keys, status, answers", TYPED.values(), ids=TYPED.keys())
-def test_lines_and_ctrl_c_at_the_prompt(
-    agent_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keys: Keys, status: int, answers: str
+def test_lines_and_signals_at_the_prompt(here: Here, tmp_path: Path, keys: Keys, status: int, answers: str) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    done = here("chat", "agent.py", keys=keys)
+    assert (done.returncode, done.stdout) == (status, answers)
+    assert ("/help lists the commands, Ctrl-D leaves." in done.stderr) == keys.isatty()
+
+
+@pytest.mark.parametrize("stdin", [None, Keys()])
+def test_a_chat_without_input_ends_at_once_and_a_quiet_one_without_a_greeting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stdin: Keys | None
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", keys)
-    assert main(["chat", agent_file]) == status
-    assert capsys.readouterr().out == answers
-
-
-def test_without_stdin_a_chat_ends_at_once(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    assert main(["chat", agent_file]) == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["chat", "-q", str(write(tmp_path, "agent.py", ECHO))]) == 0
+    assert capsys.readouterr().err == ("" if stdin is None else "> ")
 
 
 class Hanging(Provider):
@@ -225,11 +186,8 @@ def hanging() -> Iterator[Hanging]:
     provider.released.set()
 
 
-class Interrupting(io.StringIO):
-    """A stdout whose first write is interrupted by Ctrl-C, which the run itself cannot notice."""
-
-    def isatty(self) -> bool:
-        return True
+class Interrupting(Screen):
+    """A terminal where the first write is interrupted by Ctrl-C, which the run itself cannot notice."""
 
     def write(self, text: str) -> int:
         if not self.getvalue():
@@ -280,17 +238,73 @@ def test_a_signal_that_did_not_interrupt_a_call_ends_it_once(no_thread_is_left: 
 # --------------------------------------------------------------------------------------------------- the lines of a run
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+#: the line of the example in the docs for each kind of event
+SHOWN = {
+    "answer_rejected": "  the answer does not fit its type: price: required, but missing: expected number, received nothing",
+    "approval_given": "  call 1.0 approved by ann",
+    "block_incomplete": "  the model did not close its block of type final",
+    "builtin_error": "  Unknown command '/help'",
+    "builtin_result": "  the model asked for /skills",
+    "dialect_call": "  a call in the format hermes",
+    "forged_block": "  the model wrote a result block itself; it was ignored",
+    "in_flight": "  call 1.0 was interrupted; it is called again",
+    "informational_only": "  the response held only plan, json; corrected",
+    "messages_sent": "step 3",
+    "model_restarted": "  the model began its response again",
+    "model_waiting": "  asks the model again in 20.0 s: openai: HTTP 429 rate_limit_exceeded: slow down",
+    "no_blocks_stall": "  the response held no block; corrected",
+    "protocol_error": "  error of sql: no such table",
+    "protocol_execute": "  call sql SELECT 1",
+    "protocol_result": "  result of sql (2 ms): [[1]]",
+    "quoted_call": "  wipe was not run: it is quoted from the result of search",
+    "run_resumed": "  the run continues after event 27",
+    "skill_error": "  error of serch: Skill 'serch' not found",
+    "skill_execute": '  call search {"query": "tea"}',
+    "skill_result": "  result of search (12 ms): 3 hits",
+    "task_complete": "  task a done (900 ms): done",
+    "task_error": "  task a failed (5 ms): down",
+    "task_start": "  task a: x",
+    "workflow_error": "  the workflow failed: the run was cancelled",
+    "workflow_start": "  a workflow of 1 task",
+}
+MORE = {
+    "approval_requested": "  call 1.0 of refund waits for a decision",
+    "context_saved": '  context saved: {"items": ["lamp"]}',
+    "json": '  json: {"hits": 3}',
+    "llm_response": "  the model answered in 0.8 s, 110 tokens",
+    "plan": "  plan: First the index, then the shelf.",
+    "progress": '  progress: {"done": 1}',
+    "trusted_values": '  call 1.0 of pay has trusted values: {"recipient": "the user\'s input"}',
+}
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_an_event_of_any_kind_is_one_line_or_none(
-    kind: type[Row], verbose: bool, capsys: pytest.CaptureFixture[str]
+    verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    event = Event(kind.type, loads(docs_tables.documented(kind)[1]))
-    assert type(event.row) is kind
-    Narrator(verbose=verbose)(event)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") <= 1
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = {}
+    for kind in KINDS.values():
+        Narrator(steps=True, verbose=verbose)(Event(kind.type, loads(docs_tables.documented(kind)[1]), 3))
+        shown[kind.type] = capsys.readouterr().err
+    assert {kind: line.removesuffix("\n") for kind, line in shown.items() if line} == (SHOWN | MORE if verbose else SHOWN)
+
+
+@pytest.mark.parametrize("kind, data, shown", [
+    ("in_flight", {"decision": "retry", "by": "ann"}, "was interrupted; it is called again, as ann decided"),
+    ("in_flight", {"decision": "skip", "by": "ann", "reason": "paid"}, "was interrupted; it is not called again, as ann decided: paid"),
+    ("in_flight", {"decision": "skip"}, "was interrupted; its outcome stays unknown"),
+    ("approval_given", {"decision": "not paid", "by": "ann"}, "refused by ann: not paid"),
+    ("approval_given", {"decision": {"params": {"amount": 5}}, "by": None}, 'approved: {"params": {"amount": 5}}'),
+    ("approval_given", {"decision": False, "by": None}, "refused"),
+    ("approval_given", {"decision": {"woken": True}, "by": None}, "is woken: nobody decided in time"),
+])
+def test_a_decision_on_a_call_is_shown_with_its_scope_who_made_it_and_why(
+    kind: str, data: dict[str, Any], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    Narrator()(Event(kind, {"call_id": "0.0", **data}, scope="2.a"))
+    assert capsys.readouterr().err == f"  [2.a] call 0.0 {shown}\n"
 
 
 def test_a_long_value_is_cut_to_the_width_of_the_terminal(
@@ -305,20 +319,6 @@ def test_a_long_value_is_cut_to_the_width_of_the_terminal(
     assert call.startswith("  call look ")
     assert result.startswith("  result of search_the_whole_archive (12 ms): xx")
     assert [len(line) for line in (call, result, error)] == [80, 80, 80]
-
-
-@pytest.mark.parametrize("data, shown", [
-    ({"decision": "retry", "by": "ann"}, "it is called again, as ann decided"),
-    ({"decision": "skip", "by": "ann", "reason": "paid by hand"}, "it is not called again, as ann decided: paid by hand"),
-    ({"decision": "skip", "by": "ann"}, "its outcome stays unknown, as ann decided"),
-    ({"decision": "skip"}, "its outcome stays unknown"),
-])
-def test_a_decision_on_a_call_in_flight_is_shown_with_who_made_it_and_why(
-    data: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    Narrator()(Event("in_flight", {"call_id": "0.0", **data}))
-    assert capsys.readouterr().err == f"  call 0.0 was interrupted; {shown}\n"
 
 
 @pytest.mark.parametrize("again, hint", [

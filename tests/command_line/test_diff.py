@@ -61,14 +61,14 @@ def save(path: Path, events: Any) -> str:
 
 def test_runs_that_differ_only_in_times_and_ids_are_the_same(here: Here, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2)
-    done = here("diff", str(a), str(b), cwd=tmp_path)
+    done = here("diff", str(a), str(b))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("the same: ")
 
 
 def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(here: Here, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "äpple")
-    done = here("diff", "a.jsonl", "b.jsonl", cwd=tmp_path)
+    done = here("diff", "a.jsonl", "b.jsonl")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("--- a.jsonl\n+++ b.jsonl\n")
     assert "@@ 0.a, step 0: llm_response @@\n  after step 0: messages_sent " in done.stdout
@@ -77,13 +77,13 @@ def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(he
     assert "@@ 0.b" not in done.stdout
     assert "\n0.b                  " in done.stdout
     assert "0 only in A" not in done.stdout
-    everything = here("diff", str(a), str(b), "--all", cwd=tmp_path).stdout
+    everything = here("diff", str(a), str(b), "--all").stdout
     assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
 
 
 def test_a_difference_in_the_first_event_is_shown_as_such(here: Here, tmp_path: Path, events: list[dict[str, Any]]) -> None:
     more = [{**events[0], "event": "noticed", "data": {}}, *events]
-    done = here("diff", save(tmp_path / "a.json", events), save(tmp_path / "b.json", more), cwd=tmp_path)
+    done = here("diff", save(tmp_path / "a.json", events), save(tmp_path / "b.json", more))
     assert "@@ root, step 0: noticed @@\n  (nothing before it is the same)\n+step 0: noticed\n" in done.stdout
 
 
@@ -108,7 +108,7 @@ def test_calls_are_compared_in_the_order_of_their_numbers() -> None:
 def test_an_event_in_only_one_run_is_shown_as_such(here: Here, tmp_path: Path, events: list[dict[str, Any]]) -> None:
     shorter = [event for event in events if event["event"] != "final" or event["scope"]]
     a, b = save(tmp_path / "a.json", events), save(tmp_path / "b.json", {"events": shorter})
-    forth, back = here("diff", a, b, cwd=tmp_path), here("diff", b, a, cwd=tmp_path)
+    forth, back = here("diff", a, b), here("diff", b, a)
     assert "-step 1: final\n-  | done\n-  | and dusted\n" in forth.stdout
     assert ", 1 only in A, 0 only in B" in forth.stdout
     assert "+step 1: final\n+  | done\n+  | and dusted\n" in back.stdout
@@ -117,7 +117,7 @@ def test_an_event_in_only_one_run_is_shown_as_such(here: Here, tmp_path: Path, e
 
 def test_a_scope_in_only_one_run_is_shown(here: Here, tmp_path: Path, events: list[dict[str, Any]]) -> None:
     without = [event for event in events if event["scope"] != "0.b"]
-    done = here("diff", save(tmp_path / "a.json", without), save(tmp_path / "b.json", events), cwd=tmp_path)
+    done = here("diff", save(tmp_path / "a.json", without), save(tmp_path / "b.json", events))
     assert done.returncode == 1
     assert "@@ 0.b, step 0: run_start @@\n  (all of it only in B)\n+step 0: run_start\n" in done.stdout
 
@@ -182,21 +182,21 @@ def test_neither_the_start_of_a_sub_run_nor_a_missing_start_counts_as_another_ru
 def test_json_has_the_same_comparison(here: Here, tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     record(tmp_path / "b.jsonl", 2, "apple")
-    done = here("diff", "a.jsonl", "b.jsonl", "--json", cwd=tmp_path)
+    done = here("diff", "a.jsonl", "b.jsonl", "--json")
     shown = as_json(done.stdout)
     scope = next(one for one in shown["scopes"] if one["scope"] == "0.a")
     assert (done.returncode, shown["same"], scope["run"]) == (1, False, 1)
     [difference] = scope["differences"]
     assert (difference["a"]["event"], difference["after"]["event"]) == ("llm_response", "messages_sent")
-    assert as_json(here("diff", "a.jsonl", "a.jsonl", "--json", cwd=tmp_path).stdout)["same"] is True
+    assert as_json(here("diff", "a.jsonl", "a.jsonl", "--json").stdout)["same"] is True
 
 
 def test_a_changed_system_message_is_the_first_difference(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", AGENT)
     write(tmp_path, "b.py", AGENT.replace("Look facts up.", "Guess."))
     for name in "ab":
-        assert here("run", f"{name}.py", "x", "-q", "--record", f"{name}.json", cwd=tmp_path).returncode == 0
-    shown = here("diff", "a.json", "b.json", cwd=tmp_path).stdout
+        assert here("run", f"{name}.py", "x", "-q", "--record", f"{name}.json").returncode == 0
+    shown = here("diff", "a.json", "b.json").stdout
     assert "@@ root, step 0: messages_sent @@" in shown
     assert "-      | Look facts up.\n" in shown
     assert shown.count("@@ root") == 1

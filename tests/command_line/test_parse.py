@@ -53,13 +53,13 @@ the loop: 1. a valid plan: sub-agents run its tasks
 @pytest.mark.parametrize("source", ["r.txt", "-"])
 def test_a_response_is_shown_block_by_block_with_what_the_loop_would_do(here: Here, tmp_path: Path, source: str) -> None:
     write(tmp_path, "r.txt", RESPONSE)
-    done = here("parse", source, cwd=tmp_path, input=RESPONSE if source == "-" else "")
+    done = here("parse", source, input=RESPONSE if source == "-" else "")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == SHOWN
 
 
 def test_json_has_everything(here: Here, tmp_path: Path) -> None:
-    shown = as_json(here("parse", "-", "--json", "--protocol", "zip", cwd=tmp_path, input=RESPONSE).stdout)
+    shown = as_json(here("parse", "-", "--json", "--protocol", "zip", input=RESPONSE).stdout)
     assert [part["kind"] for part in shown["parts"]] == [
         "prose", "block", "prose", "block", "prose", "block", "block", "block", "incomplete",
     ]  # fmt: skip
@@ -71,16 +71,16 @@ def test_json_has_everything(here: Here, tmp_path: Path) -> None:
 
 
 def test_full_shows_every_line_of_a_content_without_control_characters(here: Here, tmp_path: Path) -> None:
-    done = here("parse", "-", "--full", cwd=tmp_path, input="<final>one\n\x1b[2Jtwo\n" + "x" * 300 + "</final>")
+    done = here("parse", "-", "--full", input="<final>one\n\x1b[2Jtwo\n" + "x" * 300 + "</final>")
     assert f"    | one\n    | [2Jtwo\n    | {'x' * 300}\n" in done.stdout
 
 
 def test_without_full_a_long_content_is_cut_with_its_length(here: Here, tmp_path: Path) -> None:
-    assert "x... (300 characters)\n" in here("parse", "-", cwd=tmp_path, input=f"<final>{'x' * 300}</final>").stdout
+    assert "x... (300 characters)\n" in here("parse", "-", input=f"<final>{'x' * 300}</final>").stdout
 
 
 def test_a_blank_response_is_noted(here: Here, tmp_path: Path) -> None:
-    assert here("parse", "-", cwd=tmp_path, input=" \n").stdout.startswith("nothing: the response is blank\n\nthe loop: 6.")
+    assert here("parse", "-", input=" \n").stdout.startswith("nothing: the response is blank\n\nthe loop: 6.")
 
 
 CHECKED = {
@@ -99,7 +99,7 @@ CHECKED = {
 def test_check_says_whether_the_model_would_be_corrected(
     here: Here, tmp_path: Path, response: str, options: tuple[str, ...], status: int
 ) -> None:
-    assert here("parse", "-", "--check", *options, cwd=tmp_path, input=response).returncode == status
+    assert here("parse", "-", "--check", *options, input=response).returncode == status
 
 
 PIECES = st.lists(

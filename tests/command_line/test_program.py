@@ -26,12 +26,12 @@ ROOT = SRC.parent
 
 
 def test_without_arguments_the_program_prints_its_commands_and_exit_statuses(here: Here, tmp_path: Path) -> None:
-    shown = here(cwd=tmp_path)
+    shown = here()
     assert (shown.returncode, shown.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(SUMMARIES)] == list(SUMMARIES)
     for status, meaning in STATUSES.items():
         assert re.search(rf"^  {status} +{re.escape(meaning)}$", shown.stdout, re.MULTILINE)
-    assert here("--help", cwd=tmp_path).stdout == shown.stdout
+    assert here("--help").stdout == shown.stdout
 
 
 @pytest.mark.parametrize("command", SUMMARIES)
@@ -121,7 +121,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     (tmp_path / "folder.json").mkdir()
     for name in [one for one in os.environ if one.endswith(("_API_KEY", "_TOKEN"))]:
         monkeypatch.delenv(name)
-    done = here(*arguments, cwd=tmp_path)
+    done = here(*arguments)
     lines = error_lines(done.stderr)
     assert (done.returncode, done.stdout, len(lines)) == (2, "", 2)
     assert lines[0].startswith(error)
@@ -143,22 +143,23 @@ def test_a_deleted_working_directory_is_reported(
     ]
 
 
-@pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"]])
+@pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"], ["chat", "a.py", "--debug"]])
 def test_debug_shows_the_traceback_before_the_error(here: Here, tmp_path: Path, arguments: list[str]) -> None:
-    done = here(*arguments, cwd=tmp_path)
+    write(tmp_path, "a.py", AGENT)
+    done = here(*arguments, input="/nope\n")
     assert done.returncode == 2
     assert done.stderr.startswith("Traceback (most recent call last):\n")
     assert error_lines(done.stderr)
-    assert "Traceback" not in here(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
+    assert "Traceback" not in here(*[one for one in arguments if one != "--debug"], input="/nope\n").stderr
 
 
 def test_an_error_in_the_agents_own_code_is_one_line_too(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", "import kernai\ndef instructions():\n    raise RuntimeError('no\\n\\x1b[31mluck')\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
-    done = here("run", "agent.py", "x", "--quiet", cwd=tmp_path)
+    done = here("run", "agent.py", "x", "--quiet")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "kernai: error: RuntimeError: no [31mluck\nhint: --debug shows the traceback\n"
-    assert "\x1b" not in here("run", "agent.py", "x", "--debug", cwd=tmp_path).stderr
+    assert "\x1b" not in here("run", "agent.py", "x", "--debug").stderr
 
 
 TRACE = "--debug shows the traceback"
@@ -181,7 +182,7 @@ def test_every_exception_is_reported_in_one_line(
 ) -> None:
     write(tmp_path, "agent.py", f"import kernai\ndef instructions():\n    raise {error}\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
-    done = here(*(["--debug"] if debug else []), "run", "agent.py", "x", "-q", cwd=tmp_path)
+    done = here(*(["--debug"] if debug else []), "run", "agent.py", "x", "-q")
     assert (done.returncode, done.stdout) == (status, "")
     errors = error_lines(done.stderr)
     hinted = hint is not None and not (debug and hint == TRACE)
@@ -191,16 +192,16 @@ def test_every_exception_is_reported_in_one_line(
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], [], ["--debug"], ["--version"], ["-V"]])
 def test_help_and_version_exit_with_0(here: Here, tmp_path: Path, arguments: list[str]) -> None:
-    done = here(*arguments, cwd=tmp_path)
+    done = here(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(("usage: kernai ", "kernai 0."))
 
 
 def test_help_with_a_command_prints_that_commands_help(here: Here, tmp_path: Path) -> None:
-    asked = here("help", "run", cwd=tmp_path)
+    asked = here("help", "run")
     assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout == here("run", "--help", cwd=tmp_path).stdout
-    assert here("help", "help", cwd=tmp_path).stdout == here("--help", cwd=tmp_path).stdout
+    assert asked.stdout == here("run", "--help").stdout
+    assert here("help", "help").stdout == here("--help").stdout
 
 
 def test_the_program_works_if_its_streams_were_closed_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +214,9 @@ def test_the_program_works_if_its_streams_were_closed_before_the_start(monkeypat
 
 def test_a_file_is_read_as_utf_8(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>é</final>")
-    assert "é" in here("parse", "r.txt", cwd=tmp_path).stdout
+    assert "é" in here("parse", "r.txt").stdout
     (tmp_path / "r.txt").write_bytes(b"ab\xff")
-    assert error_lines(here("parse", "r.txt", cwd=tmp_path).stderr) == [
+    assert error_lines(here("parse", "r.txt").stderr) == [
         "kernai: error: cannot read r.txt: byte 2 is not UTF-8 text", "hint: save it as UTF-8"
     ]
 
@@ -237,7 +238,7 @@ def test_a_signal_ends_the_program_while_it_loads_a_file(
     here: Here, tmp_path: Path, arguments: list[str], number: int, status: int
 ) -> None:
     write(tmp_path, "f.py", f"import signal\nsignal.raise_signal({number})\nopen('loaded', 'w').close()\n")
-    assert here(*arguments, cwd=tmp_path).returncode == status
+    assert here(*arguments).returncode == status
     assert not (tmp_path / "loaded").exists()
 
 
@@ -430,7 +431,7 @@ TYPED = {
 def test_a_shell_completes_commands_and_options(here: Here, tmp_path: Path, shell: str, line: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    (tmp_path / "script").write_text(here("completion", shell, cwd=tmp_path).stdout)
+    (tmp_path / "script").write_text(here("completion", shell).stdout)
     asked = (BASH.format(words=line) if shell == "bash" else FISH.format(line=shlex.quote(line.removesuffix("''"))))
     done = subprocess.run([shell, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     assert sorted(found.partition("\t")[0] for found in done.stdout.splitlines()) == sorted(TYPED[line])
@@ -439,7 +440,7 @@ def test_a_shell_completes_commands_and_options(here: Here, tmp_path: Path, shel
 @pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_has_every_command_and_option_and_is_valid(here: Here, tmp_path: Path, shell: str) -> None:
-    script = here("completion", shell, cwd=tmp_path).stdout
+    script = here("completion", shell).stdout
     for command in SUMMARIES:
         assert re.search(rf"\b{command}\b", script)
         for option in command_of(command)[1]._option_string_actions:

@@ -48,7 +48,7 @@ def test_a_failed_run_reports_its_incomplete_recording_too(here: Here, tmp_path:
     folder.mkdir()
     write(tmp_path, "agent.py", "import kernai, shutil\ndef answer(*_):\n    shutil.rmtree('gone')\n    raise kernai.ProviderError('down')\n"
           "agent = kernai.Agent(instructions='x', provider=kernai.MockProvider().on_call(answer))\n")
-    done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
+    done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json")
     assert done.returncode == 3
     assert error_lines(done.stderr)[0].startswith("kernai: error: down; and the recording gone/run.json is incomplete: ")
 

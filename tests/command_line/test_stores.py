@@ -64,7 +64,7 @@ RESUME = ("resume", "clerk.py", "runs.db", "r42")
 def paused(here: Here, tmp_path: Path) -> Path:
     """A folder with the clerk and a run that waits for a decision on call 1.0."""
     write(tmp_path, "clerk.py", CLERK)
-    assert here(*START, "-q", cwd=tmp_path).returncode == 4
+    assert here(*START, "-q").returncode == 4
     return tmp_path
 
 
@@ -75,7 +75,7 @@ def statuses(folder: Path, store: str = "runs.db") -> dict[str, str]:
 
 def test_a_waiting_run_says_what_it_waits_for_and_how_to_continue(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
-    done = here(*START, cwd=tmp_path)
+    done = here(*START)
     assert (done.returncode, done.stdout) == (4, "")
     summary, *rest = done.stderr.splitlines()[-3:]
     assert summary.startswith("waiting: 2 steps, 2 model calls, ")
@@ -88,17 +88,17 @@ def test_a_waiting_run_says_what_it_waits_for_and_how_to_continue(here: Here, tm
 
 
 def test_an_approved_call_is_made_and_earlier_calls_are_not_repeated(here: Here, paused: Path) -> None:
-    done = here(*RESUME, "--approve", "1.0", "--by", "ann", cwd=paused)
+    done = here(*RESUME, "--approve", "1.0", "--by", "ann")
     assert (done.returncode, done.stdout) == (0, "Order 42 is refunded.\n")
     assert "  call 1.0 approved by ann" in done.stderr.splitlines()
     assert ((paused / "looked.txt").read_text(), (paused / "paid.txt").read_text()) == ("x", "30 ")
-    again = here(*RESUME, "-q", cwd=paused)
+    again = here(*RESUME, "-q")
     assert (again.returncode, again.stdout, again.stderr) == (0, "Order 42 is refunded.\n", "")
 
 
 @pytest.mark.parametrize("given, reason", [("1.0=order 42 was not paid", "order 42 was not paid"), ("1.0", "refused")])
 def test_a_refused_call_is_not_made_and_the_model_reads_why(here: Here, paused: Path, given: str, reason: str) -> None:
-    done = here(*RESUME, "--refuse", given, "-q", cwd=paused)
+    done = here(*RESUME, "--refuse", given, "-q")
     assert done.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
     assert not (paused / "paid.txt").exists()
 
@@ -107,22 +107,22 @@ def test_a_decision_is_by_the_logged_in_user_by_default(
     here: Here, paused: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "bob")
-    assert "  call 1.0 approved by bob" in here(*RESUME, "--approve", "1.0", cwd=paused).stderr.splitlines()
+    assert "  call 1.0 approved by bob" in here(*RESUME, "--approve", "1.0").stderr.splitlines()
 
 
 def test_without_a_decision_the_run_keeps_waiting_and_nothing_is_written(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
         before = store.load("r42")
-        done = here(*RESUME, "--json", "-q", cwd=paused)
+        done = here(*RESUME, "--json", "-q")
         assert store.load("r42") == before
     assert done.returncode == 4
     assert [call["call_id"] for call in as_json(done.stdout)["pending"]] == ["1.0"]
 
 
 def test_a_run_continues_with_another_input(here: Here, paused: Path) -> None:
-    here(*RESUME, "--approve", "1.0", cwd=paused)
-    assert here(*RESUME, "--input", "Thanks!", "-q", cwd=paused).stdout == "I read: Thanks!\n"
-    assert here(*RESUME, "--input", "-", "-q", cwd=paused, input="Bye!\n").stdout == "I read: Bye!\n"
+    here(*RESUME, "--approve", "1.0")
+    assert here(*RESUME, "--input", "Thanks!", "-q").stdout == "I read: Thanks!\n"
+    assert here(*RESUME, "--input", "-", "-q", input="Bye!\n").stdout == "I read: Bye!\n"
 
 
 @pytest.mark.process
@@ -134,11 +134,11 @@ def test_a_call_interrupted_by_a_crash_is_reported_and_repeated_only_on_request(
     assert died.returncode == 9
     (paused / "die").unlink()
     assert statuses(paused) == {"r42": "abandoned"}
-    error, hint = error_lines(here(*RESUME, cwd=paused).stderr)
+    error, hint = error_lines(here(*RESUME).stderr)
     assert error.endswith('calls that may have taken effect: 1.0 refund {"number": 42, "amount": 30}')
     assert "kernai resume clerk.py runs.db r42 --in-flight skip" in hint
     assert (paused / "paid.txt").read_text() == "30 "
-    skipped = here(*RESUME, "--in-flight", "skip", cwd=paused)
+    skipped = here(*RESUME, "--in-flight", "skip")
     assert "the outcome of this call is unknown" in skipped.stdout
     assert "  call 1.0 was interrupted; its outcome stays unknown" in skipped.stderr.splitlines()
     assert (paused / "paid.txt").read_text() == "30 "
@@ -152,24 +152,22 @@ def answer(messages, model):
         return LlmResponse("<command name='/skills'></command>", prompt_tokens=1_000, completion_tokens=500)
     raise ProviderError("down")
 
-agent = Agent(
-    instructions="x", provider=MockProvider().on_call(answer), skills=[], model=Model("m", cost=Cost(1, 2)),
-)
+agent = Agent(instructions="x", provider=MockProvider().on_call(answer), skills=[], model=Model("m", cost=Cost(1, 2)))
 """
 
 
 def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, paused: Path) -> None:
     write(paused, "counted.py", COUNTED)
-    here("run", "counted.py", "How many\nlamps? " + "x" * 200, "--store", "runs.db", "--run-id", "lamps", cwd=paused)
-    head, *rows = here("runs", "runs.db", cwd=paused).stdout.splitlines()
+    here("run", "counted.py", "How many\nlamps? " + "x" * 200, "--store", "runs.db", "--run-id", "lamps")
+    head, *rows = here("runs", "runs.db").stdout.splitlines()
     assert head.split() == ["RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST", "CHANGE", "INPUT"]
     first, second = [row.split(maxsplit=7) for row in rows]
     assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "2", "1,500", "$0.0020", "How many lamps?"]
     assert [*second[:6], second[7]] == ["r42", "clerk", "waiting", "2", "-", "-", "Refund order 42"]
     assert max(map(len, rows)) <= 120
-    limited = here("runs", "runs.db", "--limit", "1", cwd=paused).stdout.splitlines()
+    limited = here("runs", "runs.db", "--limit", "1").stdout.splitlines()
     assert [row.split()[0] for row in limited] == ["RUN", "lamps"]
-    last, earlier = as_json(here("runs", "runs.db", "--json", cwd=paused).stdout)
+    last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
     assert last.pop("updated_at") > earlier.pop("updated_at")
     assert last.pop("input").startswith("How many\nlamps? x")
     assert last == {"run_id": "lamps", "agent": None, "status": "error", "steps": 2, "tokens": 1_500, "cost": 0.002}
@@ -181,41 +179,41 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
 def test_a_damaged_run_is_listed_with_the_others(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
         store.append("odd", 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
-    rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in here("runs", "runs.db", cwd=paused).stdout.splitlines()[1:]}
+    rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in here("runs", "runs.db").stdout.splitlines()[1:]}
     assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
 
 
 @pytest.mark.parametrize("why, reason", [("it was never paid", "it was never paid"), ("", "refused")])
 def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here, paused: Path, why: str, reason: str) -> None:
-    done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann", cwd=paused)
+    done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann")
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
     assert done.stderr == "to continue the run: kernai resume AGENT runs.db r42\n"
-    continued = here(*RESUME, cwd=paused)
+    continued = here(*RESUME)
     assert continued.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
     assert "  call 1.0 refused by ann" in continued.stderr
 
 
 def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused: Path) -> None:
-    done = here("cancel", "runs.db", "r42", "--reason", "the customer has left", cwd=paused)
-    hint = error_lines(here(*RESUME, cwd=paused).stderr)[1]
+    done = here("cancel", "runs.db", "r42", "--reason", "the customer has left")
+    hint = error_lines(here(*RESUME).stderr)[1]
     assert hint.startswith("hint: `kernai resume clerk.py runs.db r42 --input TEXT` opens it; ")
     assert (done.returncode, done.stdout, statuses(paused)) == (0, "closed\n", {"r42": "closed"})
-    assert here("runs", "runs.db", "--older-than", "5m", cwd=paused).stderr == "runs.db has no such runs\n"
+    assert here("runs", "runs.db", "--older-than", "5m").stderr == "runs.db has no such runs\n"
     for given, count in ((("--older-than", "5m"), 0), (("--older-than", "999999h"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
-        done = here("runs", "runs.db", "--delete", *given, cwd=paused)
+        done = here("runs", "runs.db", "--delete", *given)
         assert done.stdout == f"{count} {'run' if count == 1 else 'runs'} deleted\n"
     assert statuses(paused) == {}
 
 
 def test_a_run_that_was_closed_while_it_waited_continues_with_an_input(here: Here, paused: Path) -> None:
-    here("cancel", "runs.db", "r42", cwd=paused)
-    assert error_lines(here(*RESUME, "--approve", "1.0", cwd=paused).stderr)[1] == "hint: no call of this run waits"
-    assert here(*RESUME, "--input", "Hello?", "-q", cwd=paused).stdout == "I read: Hello?\n"
+    here("cancel", "runs.db", "r42")
+    assert error_lines(here(*RESUME, "--approve", "1.0").stderr)[1] == "hint: no call of this run waits"
+    assert here(*RESUME, "--input", "Hello?", "-q").stdout == "I read: Hello?\n"
 
 
 def test_a_store_without_runs_says_so(here: Here, tmp_path: Path) -> None:
     SqliteStore(tmp_path / "runs.db").close()
-    done = here("runs", "runs.db", cwd=tmp_path)
+    done = here("runs", "runs.db")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db has no runs\n")
 
 
@@ -236,8 +234,8 @@ SPELLINGS = {
 def test_a_run_in_a_store_is_given_as_store_and_run_and_older_spellings_still_work(
     here: Here, paused: Path, command: str
 ) -> None:
-    here(*START[:3], "--record", "run.jsonl", "-q", cwd=paused)
-    older, newer = [here(command.split(maxsplit=1)[0], *words, cwd=paused) for words in SPELLINGS[command]]
+    here(*START[:3], "--record", "run.jsonl", "-q")
+    older, newer = [here(command.split(maxsplit=1)[0], *words) for words in SPELLINGS[command]]
     times = re.compile(r"\d+\.\d s$", re.MULTILINE)
     assert (older.returncode, older.stdout) == (newer.returncode, newer.stdout)
     assert times.sub("", older.stderr) == times.sub("", newer.stderr)
@@ -247,7 +245,7 @@ def test_a_run_in_a_store_is_given_as_store_and_run_and_older_spellings_still_wo
 
 def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
-    done = here("run", "agent.py", "How many lamps?", "--store", "runs.db", cwd=tmp_path)
+    done = here("run", "agent.py", "How many lamps?", "--store", "runs.db")
     (run_id,) = statuses(tmp_path)
     assert done.stderr.splitlines()[0] == f"run {run_id} in runs.db"
 
@@ -330,7 +328,7 @@ def test_an_error_with_a_store_is_one_line_and_a_hint(
 ) -> None:
     write(paused, "empty", "")
     before = (paused / "runs.db").read_bytes()
-    done = here(*arguments, cwd=paused)
+    done = here(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     lines = error_lines(done.stderr)
     assert len(lines) == 2
@@ -345,7 +343,7 @@ def test_a_run_that_another_process_works_on_is_left_to_it(here: Here, paused: P
     words = ("runs.db", "r42") if command == "resume" else ("--store", "runs.db", "--run-id", "r42")
     with SqliteStore(paused / "runs.db") as store:
         store.claim("r42", "the night shift", 60)
-        done = here(command, "clerk.py", *words, "-q", cwd=paused)
+        done = here(command, "clerk.py", *words, "-q")
     assert (done.returncode, done.stdout) == (1, "")
     error, hint = error_lines(done.stderr)
     assert error.startswith("kernai: error: run 'r42' is being worked on by the night shift, since 20")
@@ -356,7 +354,7 @@ def test_a_second_cancellation_without_a_reason_keeps_the_first_ones(here: Here,
     with SqliteStore(paused / "runs.db") as store:
         store.claim("r42", "the night shift", 60)
         for reason in (("--reason", "the customer has left"), ()):
-            done = here("cancel", "runs.db", "r42", *reason, cwd=paused)
+            done = here("cancel", "runs.db", "r42", *reason)
             assert done.stdout == "the process that is working on it was asked to stop\n"
         assert store.cancel_requests(["r42"]) == {"r42": "the customer has left"}
 
@@ -376,7 +374,7 @@ def test_the_password_of_a_database_is_never_shown(path: str, shown: str) -> Non
 def test_a_decision_made_right_after_another_is_refused(here: Here, paused: Path) -> None:
     another = "\nimport kernai\nkernai.resume(agent, 'r42', store=kernai.SqliteStore('runs.db'), approvals={'1.0': True})\n"
     write(paused, "late.py", CLERK + another)  # decides after the program has read the run and before it continues
-    done = here("resume", "late.py", "runs.db", "r42", "--refuse", "1.0", "-q", cwd=paused)
+    done = here("resume", "late.py", "runs.db", "r42", "--refuse", "1.0", "-q")
     assert (done.returncode, done.stdout) == (2, "")
     assert error_lines(done.stderr) == [
         "kernai: error: call '1.0' of run 'r42' waits for no decision", "hint: no call of this run waits",
@@ -386,11 +384,11 @@ def test_a_decision_made_right_after_another_is_refused(here: Here, paused: Path
 
 def test_a_run_that_hit_a_limit_says_how_to_continue_and_does(here: Here, paused: Path) -> None:
     options = ("--store", "runs.db", "--run-id", "few")
-    done = here("run", "clerk.py", "Refund order 42", *options, "--max-calls", "1", cwd=paused)
+    done = here("run", "clerk.py", "Refund order 42", *options, "--max-calls", "1")
     assert done.returncode == 1
     hint = error_lines(done.stderr)[1]
     assert hint == "hint: `kernai resume clerk.py runs.db few` continues it; --max-calls allows more"
-    assert here("resume", "clerk.py", "runs.db", "few", "-q", cwd=paused).returncode == 4
+    assert here("resume", "clerk.py", "runs.db", "few", "-q").returncode == 4
 
 
 SLOW = """
@@ -427,11 +425,11 @@ def test_a_run_ended_by_a_signal_can_be_continued(here: Here, tmp_path: Path, nu
     if status > 0:
         assert "The run is kept; to continue it: kernai resume slow.py runs.db s" in shown
     write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
-    assert here("resume", "slow.py", "runs.db", "s", "-q", cwd=tmp_path).stdout == "Done.\n"
+    assert here("resume", "slow.py", "runs.db", "s", "-q").stdout == "Done.\n"
 
 
 def test_fewer_steps_than_the_run_has_taken_are_no_other_agent(here: Here, paused: Path) -> None:
-    done = here(*RESUME, "--approve", "1.0", "--max-steps", "1", cwd=paused)
+    done = here(*RESUME, "--approve", "1.0", "--max-steps", "1")
     assert (done.returncode, done.stdout) == (1, "")
     error = "kernai: error: the recorded run took more steps than are allowed now"
     assert error_lines(done.stderr) == [error, "hint: --max-steps allows more"]
@@ -439,73 +437,73 @@ def test_fewer_steps_than_the_run_has_taken_are_no_other_agent(here: Here, pause
 
 def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_where(here: Here, paused: Path) -> None:
     write(paused, "other.py", CLERK.replace("skills=[find_order, refund]", "skills=[refund]"))
-    error, hint = error_lines(here("resume", "other.py", "runs.db", "r42", cwd=paused).stderr)
+    error, hint = error_lines(here("resume", "other.py", "runs.db", "r42").stderr)
     assert "the agent decides differently from the recording, starting at event 4 (skill_execute)" in error
     assert "`kernai replay other.py runs.db r42` shows where" in hint
-    done = here("replay", "other.py", "runs.db", "r42", cwd=paused)
+    done = here("replay", "other.py", "runs.db", "r42")
     assert (done.returncode, done.stderr) == (1, "")
     head = ["--- runs.db r42", "+++ other.py, now", "@@ event 4: skill_execute @@"]
     assert done.stdout.splitlines()[:3] == head
     assert done.stdout.splitlines()[3].startswith("-skill_execute")
     assert done.stdout.splitlines()[4].startswith("+skill_error")
-    shown = as_json(here("replay", "other.py", "runs.db", "r42", "--json", cwd=paused).stdout)
+    shown = as_json(here("replay", "other.py", "runs.db", "r42", "--json").stdout)
     assert (shown["same"], shown["divergence"]["seq"]) == (False, 4)
 
 
 def test_the_replay_command_in_the_hint_works(here: Here, paused: Path) -> None:
-    done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", cwd=paused)
+    done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m")
     typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
     assert typed[:3] == ["kernai", "replay", "--system"]
-    again = here(*typed[1:], cwd=paused)
+    again = here(*typed[1:])
     assert (again.returncode, again.stdout.splitlines()[1][:14]) == (1, "+++ --system '")
 
 
 def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paused: Path) -> None:
-    here(*RESUME, "--approve", "1.0", cwd=paused)
+    here(*RESUME, "--approve", "1.0")
     write(paused, "offline.py", CLERK.replace("MockProvider().on_call(answer)", "None").replace('"a"', '"no such mode"'))
-    done = here("replay", "offline.py", "runs.db", "r42", cwd=paused)
+    done = here("replay", "offline.py", "runs.db", "r42")
     assert (done.returncode, done.stdout, done.stderr) == (0, "the same\n", "")
     write(paused, "agent.py", AGENT)
     for name in ("run.json", "run.jsonl"):
-        here("run", "agent.py", "How many lamps?", "--record", name, cwd=paused)
-        assert json.loads(here("replay", "agent.py", name, "--json", cwd=paused).stdout) == {
+        here("run", "agent.py", "How many lamps?", "--record", name)
+        assert json.loads(here("replay", "agent.py", name, "--json").stdout) == {
             "same": True, "divergence": None, "loosened": {}, "changes": [],
         }
     lines = (paused / "run.jsonl").read_text().splitlines(keepends=True)
     write(paused, "half.jsonl", "".join(lines[:3]))
-    assert here("replay", "agent.py", "half.jsonl", cwd=paused).stdout == "the same, as far as the recording goes\n"
+    assert here("replay", "agent.py", "half.jsonl").stdout == "the same, as far as the recording goes\n"
 
 
 def test_replaying_a_recording_of_several_runs_needs_a_run_id(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     both = []
     for run_id in ("one", "two"):
-        here("run", "agent.py", "How many lamps?", "--run-id", run_id, "--record", "run.jsonl", cwd=tmp_path)
+        here("run", "agent.py", "How many lamps?", "--run-id", run_id, "--record", "run.jsonl")
         both.append((tmp_path / "run.jsonl").read_text())
     write(tmp_path, "both.jsonl", "".join(both))
-    error, hint = error_lines(here("replay", "agent.py", "both.jsonl", cwd=tmp_path).stderr)
+    error, hint = error_lines(here("replay", "agent.py", "both.jsonl").stderr)
     assert "2 runs (one, two)" in error
     assert "--run-id" in hint
-    assert here("replay", "agent.py", "both.jsonl", "--run-id", "two", cwd=tmp_path).returncode == 0
+    assert here("replay", "agent.py", "both.jsonl", "--run-id", "two").returncode == 0
 
 
 def test_a_recording_of_a_newer_kernai_is_shown_with_a_note_and_not_replayed(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
-    here("run", "agent.py", "How many lamps?", "--record", "run.jsonl", cwd=tmp_path)
+    here("run", "agent.py", "How many lamps?", "--record", "run.jsonl")
     write(tmp_path, "newer.jsonl", (tmp_path / "run.jsonl").read_text().replace('"format":2', '"format":3'))
     note = "note: newer.jsonl is in format 3, and this kernai knows up to 2: it may misunderstand some events; update it\n"
-    shown = [here("view", "newer.jsonl", cwd=tmp_path), here("diff", "run.jsonl", "newer.jsonl", cwd=tmp_path)]
+    shown = [here("view", "newer.jsonl"), here("diff", "run.jsonl", "newer.jsonl")]
     assert [(done.returncode, done.stderr) for done in shown] == [(0, note), (1, note)]
-    refused = here("replay", "agent.py", "newer.jsonl", cwd=tmp_path)
+    refused = here("replay", "agent.py", "newer.jsonl")
     assert (refused.returncode, error_lines(refused.stderr)[1]) == (2, "hint: --debug shows the traceback")
 
 
 def test_diff_finds_no_difference_between_a_resumed_and_an_uninterrupted_run(here: Here, paused: Path) -> None:
     write(paused, "free.py", CLERK.replace(", approval=True", ""))
-    here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "few", "--max-calls", "1", cwd=paused)
-    here("resume", "free.py", "runs.db", "few", cwd=paused)
-    here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "whole", cwd=paused)
-    done = here("diff", "runs.db", "few", "runs.db", "whole", cwd=paused)
+    here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "few", "--max-calls", "1")
+    here("resume", "free.py", "runs.db", "few")
+    here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "whole")
+    done = here("diff", "runs.db", "few", "runs.db", "whole")
     assert (done.returncode, done.stdout[:9]) == (0, "the same:")
     assert done.stderr.startswith("note: runs.db few was resumed; ")
 
@@ -525,22 +523,22 @@ def test_the_page_of_a_run_in_a_store_is_written_beside_the_store_with_its_pictu
     with SqliteStore(tmp_path / "kept" / "runs.db") as store:
         picture = Media.from_bytes(png, mime_type="image/png")
         kernai.execute(seeing, ["What is it?", picture], store=store, run_id="see")
-    assert here("view", "kept/runs.db", "see", cwd=tmp_path).stdout == "kept/see.html\n"
+    assert here("view", "kept/runs.db", "see").stdout == "kept/see.html\n"
     page = (tmp_path / "kept" / "see.html").read_text()
     assert "data:image/png;base64," in page
     assert "<title>see" in page
-    assert "A square." in here("view", "kept/runs.db:see", "-o", "-", cwd=tmp_path).stdout
+    assert "A square." in here("view", "kept/runs.db:see", "-o", "-").stdout
 
 
 def test_replaying_with_an_agent_that_lost_a_protection_says_how_to_accept_that(here: Here, paused: Path) -> None:
-    here(*RESUME, "--approve", "1.0", cwd=paused)
+    here(*RESUME, "--approve", "1.0")
     write(paused, "loose.py", CLERK.replace(", approval=True", ""))
-    done = here("replay", "loose.py", "runs.db", "r42", cwd=paused)
+    done = here("replay", "loose.py", "runs.db", "r42")
     assert done.returncode == 1
     head, lost, how = done.stdout.splitlines()
     assert head == "the agent decides the same, but has lost protections since the recording:"
     assert lost.startswith("- ")
     assert how == "  to accept it: --accept refund.approval"
-    found = as_json(here("replay", "loose.py", "runs.db", "r42", "--json", cwd=paused).stdout)
+    found = as_json(here("replay", "loose.py", "runs.db", "r42", "--json").stdout)
     assert (found["same"], found["divergence"], [*found["loosened"]]) == (False, None, ["refund.approval"])
-    assert here("replay", "loose.py", "runs.db", "r42", "--accept", "refund.approval", cwd=paused).returncode == 0
+    assert here("replay", "loose.py", "runs.db", "r42", "--accept", "refund.approval").returncode == 0

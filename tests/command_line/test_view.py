@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def view(here: Here, tmp_path: Path) -> View:
-    return lambda *arguments: here("view", *map(str, arguments), cwd=tmp_path)
+    return lambda *arguments: here("view", *map(str, arguments))
 
 
 @pytest.mark.process
@@ -101,9 +101,7 @@ def test_an_earlier_page_or_an_empty_file_may_be_overwritten(run: Path, view: Vi
         (("{run}", "-o", "-", "--open"), "--open needs a file, and -o - writes to stdout"),
     ],
 )
-def test_an_error_of_view_is_one_line(
-    run: Path, view: View, arguments: tuple[str, ...], complaint: str
-) -> None:
+def test_an_error_of_view_is_one_line(run: Path, view: View, arguments: tuple[str, ...], complaint: str) -> None:
     (run.parent / "bad.json").write_text("not a recording")
     places = {"run": str(run), "folder": str(run.parent)}
     done = view(*(one.format(**places) for one in arguments))
