@@ -24,13 +24,16 @@ def count_stock(product: str) -> str:
 '''
 
 
-def test_run_takes_skills_and_instructions_from_the_command_line(here: Here, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words, input", [(("run", "How many lamps?"), ""), (("chat", "-q"), "How many lamps?\n")])
+def test_skills_and_instructions_may_be_given_on_the_command_line(
+    here: Here, tmp_path: Path, words: tuple[str, ...], input: str
+) -> None:
     write(tmp_path, "stock.py", STOCK)
     call = OPENAI.answer('<command name="count_stock">lamp</command>')
     with WireServer([call, OPENAI.answer("<final>12 lamps.</final>")]) as server:
         done = here(
-            "run", "How many lamps?", "--skills", "stock.py", "--system", "You mind the shop.", "--model", "local/tiny",
-            "--base-url", f"{server.url}/v1",
+            *words, "--skills", "*.py", "--system", "You mind the shop.", "--model", "local/tiny",
+            "--base-url", f"{server.url}/v1", input=input,
         )
         first, second = [request.body.decode() for request in server.requests]
     assert (done.returncode, done.stdout) == (0, "12 lamps.\n")
@@ -48,25 +51,6 @@ def test_the_prompt_may_come_from_stdin(here: Here, tmp_path: Path, given: tuple
         )
         assert "Which sea?" in server.requests[0].body.decode()
     assert done.stdout == "Adria.\n"
-
-
-def test_chat_takes_skills_and_instructions_from_the_command_line_too(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "stock.py", STOCK)
-    with WireServer([OLLAMA.answer("<final>Hello.</final>")]) as server:
-        done = here(
-            "chat", "--skills", "*.py", "--system", "You mind the shop.", "--model", "ollama/tiny", "-q",
-            input="Hi\n", env=environment(OLLAMA_HOST=server.url),
-        )
-        assert "You mind the shop." in server.requests[0].body.decode()
-        assert "### count_stock" in server.requests[0].body.decode()
-    assert done.stdout == "Hello.\n"
-
-
-def test_a_failing_skills_file_is_one_line(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "bad.py", "1 / 0")
-    done = here("run", "x", "--skills", "bad.py", "--model", "ollama/m")
-    assert done.returncode == 1
-    assert error_lines(done.stderr)[0].startswith("kernai: error: --skills: bad.py:1: ZeroDivisionError")
 
 
 PAY = STOCK + """
@@ -174,6 +158,9 @@ def test_a_faulty_file_is_reported_and_the_others_are_listed(here: Here, tmp_pat
     assert hint == "hint: --debug shows the traceback"
     assert "Traceback" not in done.stderr
     assert "Traceback" in here("skills", "bad.py", "--debug").stderr
+    used = here("run", "x", "--skills", "bad.py", "--model", "ollama/m")
+    assert (used.returncode, used.stdout) == (1, "")
+    assert error_lines(used.stderr)[0].startswith(f"kernai: error: --skills: bad.py:{line}: {reason}")
 
 
 def test_json_has_each_skill_and_each_error(here: Here, tmp_path: Path) -> None:
@@ -212,8 +199,3 @@ def test_a_skill_file_may_import_from_the_working_directory(here: Here, tmp_path
         write(tmp_path, f"{name}.py", "from shared import shared\n")
     done = here("skills", "b.py", "c.py")
     assert (done.stdout.count("### shared"), done.stderr) == (1, "")
-
-
-def test_a_file_without_skills_says_so(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "a.py", "x = 1")
-    assert here("skills", "a.py").stdout == "No skills are available.\n"

@@ -70,17 +70,15 @@ def test_json_has_everything(here: Here, tmp_path: Path) -> None:
     assert not any("zip" in remark for remark in shown["verdict"]["remarks"])
 
 
-def test_full_shows_every_line_of_a_content_without_control_characters(here: Here, tmp_path: Path) -> None:
-    done = here("parse", "-", "--full", input="<final>one\n\x1b[2Jtwo\n" + "x" * 300 + "</final>")
-    assert f"    | one\n    | [2Jtwo\n    | {'x' * 300}\n" in done.stdout
-
-
-def test_without_full_a_long_content_is_cut_with_its_length(here: Here, tmp_path: Path) -> None:
-    assert "x... (300 characters)\n" in here("parse", "-", input=f"<final>{'x' * 300}</final>").stdout
-
-
-def test_a_blank_response_is_noted(here: Here, tmp_path: Path) -> None:
-    assert here("parse", "-", input=" \n").stdout.startswith("nothing: the response is blank\n\nthe loop: 6.")
+@pytest.mark.parametrize("options, response, shown", [
+    (("--full",), f"<final>one\n\x1b[2Jtwo\n{'x' * 300}</final>", f"    | one\n    | [2Jtwo\n    | {'x' * 300}\n"),
+    ((), f"<final>{'x' * 300}</final>", "x... (300 characters)\n"),
+    ((), " \n", "nothing: the response is blank\n\nthe loop: 6."),
+])
+def test_content_is_shown_without_control_characters_and_cut_unless_asked_for_in_full(
+    here: Here, options: tuple[str, ...], response: str, shown: str
+) -> None:
+    assert shown in here("parse", "-", *options, input=response).stdout
 
 
 CHECKED = {

@@ -134,37 +134,20 @@ def test_a_file_with_the_name_of_a_partial_file_is_left_unchanged(tmp_path: Path
 
 
 @ENDINGS
-def test_only_the_owner_can_read_a_recording_even_if_others_could_read_the_earlier_one(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"run.{ending}"
-    path.write_text(EARLIER)
-    path.chmod(0o644)
+@pytest.mark.parametrize("lay", ["symlink_to", "hardlink_to", "rename"])
+def test_a_recording_is_a_new_private_file_even_in_place_of_a_link(tmp_path: Path, ending: str, lay: str) -> None:
+    path, elsewhere = tmp_path / f"run.{ending}", tmp_path / "elsewhere"
+    elsewhere.write_text(EARLIER)
+    elsewhere.chmod(0o644)
+    if lay == "rename":  # the earlier recording itself
+        elsewhere.rename(path)
+    else:
+        getattr(path, lay)(elsewhere)
     with path.open() as earlier:  # a reader of the old file keeps reading the old file
         record_to(path)
         assert earlier.read() == EARLIER
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert answers_in(path) == ["now"]
-
-
-@ENDINGS
-@pytest.mark.parametrize("is_there", [True, False], ids=["a recording", "nothing"])
-def test_a_link_is_replaced_and_its_target_is_left_unchanged(tmp_path: Path, ending: str, is_there: bool) -> None:
-    path, elsewhere = tmp_path / f"run.{ending}", tmp_path / "elsewhere"
-    if is_there:
-        elsewhere.write_text(EARLIER)
-    path.symlink_to(elsewhere)
-    record_to(path)
-    assert (path.is_symlink(), elsewhere.exists()) == (False, is_there)
-    assert answers_in(path) == ["now"]
-    assert not is_there or elsewhere.read_text() == EARLIER
-
-
-@ENDINGS
-def test_a_hard_link_to_an_earlier_recording_keeps_it(tmp_path: Path, ending: str) -> None:
-    path, other = tmp_path / f"run.{ending}", tmp_path / "other"
-    other.write_text(EARLIER)
-    path.hardlink_to(other)
-    record_to(path)
-    assert (other.read_text(), answers_in(path)) == (EARLIER, ["now"])
+    assert (path.is_symlink(), stat.S_IMODE(path.stat().st_mode), answers_in(path)) == (False, 0o600, ["now"])
+    assert lay == "rename" or elsewhere.read_text() == EARLIER
 
 
 @pytest.mark.parametrize("lay", ["symlink_to", "hardlink_to"])

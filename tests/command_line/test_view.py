@@ -8,9 +8,7 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection
@@ -22,7 +20,6 @@ from kernai import KernaiError
 from kernai.viewer import write_page
 from kernai.viewer.page import MARK
 from tests.command_line.conftest import Here
-from tests.command_line.support import environment, kernai
 from tests.viewer.recordings import buying, small
 
 View = Callable[..., subprocess.CompletedProcess[str]]
@@ -38,17 +35,6 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def view(here: Here, tmp_path: Path) -> View:
     return lambda *arguments: here("view", *map(str, arguments))
-
-
-@pytest.mark.process
-def test_the_page_is_written_beside_the_recording_and_only_its_owner_can_read_it(run: Path, view: View) -> None:
-    done = kernai("view", str(run), cwd=run.parent)
-    page = run.with_suffix(".html")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
-    assert "<title>run.jsonl</title>" in page.read_text()
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    assert sorted(file.name for file in run.parent.iterdir()) == ["run.html", "run.jsonl"]
-    assert view(run).returncode == 0  # again: its own page may be overwritten
 
 
 def test_every_format_of_a_recording_can_be_viewed(tmp_path: Path, view: View) -> None:
@@ -76,13 +62,16 @@ def test_a_file_that_is_not_a_page_is_left_alone_even_if_it_is_named(run: Path, 
         assert file.read_text() == "my notes"
 
 
-def test_an_earlier_page_or_an_empty_file_may_be_overwritten(run: Path, view: View) -> None:
-    page = run.parent / "report.html"
+def test_the_page_is_written_beside_the_recording_for_its_owner_only_and_may_be_overwritten(run: Path, view: View) -> None:
+    page = run.with_suffix(".html")
     page.touch(mode=0o644)
     for _ in range(2):
-        assert view(run, "-o", page).returncode == 0
+        done = view(run)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
         assert MARK in page.read_bytes()
+        assert b"<title>run.jsonl</title>" in page.read_bytes()
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert sorted(file.name for file in run.parent.iterdir()) == ["run.html", "run.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -109,39 +98,9 @@ def test_an_error_of_view_is_one_line(run: Path, view: View, arguments: tuple[st
     assert complaint.format(**places) in done.stderr.splitlines()[0]
 
 
-@pytest.mark.process
-def test_open_shows_the_page_in_the_browser(run: Path) -> None:
-    seen = run.parent / "seen"
-    browser = run.parent / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
-    browser.chmod(0o700)
-    assert kernai("view", str(run), "--open", cwd=run.parent, env=environment(BROWSER=f"{browser} %s")).returncode == 0
-    assert seen.read_text().strip() == run.with_suffix(".html").as_uri()
-    done = kernai("view", str(run), "--open", cwd=run.parent, env=environment(BROWSER="/no/such/browser %s", PATH="/no/such/path", DISPLAY=""))
-    assert (done.returncode, done.stderr) == (0, "No browser could be opened.\n")
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_follow_serves_until_ctrl_c_or_sigterm(run: Path, number: int, status: int) -> None:
-    command = [sys.executable, "-m", "kernai", "view", str(run), "--follow"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment(), text=True, **pipes) as process:  # type: ignore[call-overload]
-        address = process.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=20) as page:
-            assert b"<title>run.jsonl</title>" in page.read()
-        with urllib.request.urlopen(address + "events", timeout=20) as news:
-            assert len(json.load(news)["records"]) == 6
-        process.send_signal(number)
-        out, err = process.communicate(timeout=30)
-    assert out == ""
-    assert process.returncode == status
-    assert "Traceback" not in err
-    assert address.split("/")[3] not in err
-
-
-def test_follow_exits_cleanly_on_ctrl_c_and_reports_a_port_in_use(
-    run: Path, view: View, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number, ending", [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_follow_exits_cleanly_on_ctrl_c_or_sigterm_and_reports_a_port_in_use(
+    run: Path, view: View, monkeypatch: pytest.MonkeyPatch, number: int, ending: int
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -157,7 +116,7 @@ def test_follow_exits_cleanly_on_ctrl_c_and_reports_a_port_in_use(
                 connection.request("GET", "/", headers={"Host": "x"})
                 status = connection.getresponse().status
                 connection.close()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
@@ -165,7 +124,8 @@ def test_follow_exits_cleanly_on_ctrl_c_and_reports_a_port_in_use(
     monkeypatch.setattr("webbrowser.open", opened.append)  # None, so no browser was opened
     done = view(run, "--follow", "--open", "--port", port)
     interrupting.join()
-    assert done.returncode == 0
+    assert done.returncode == ending
+    assert done.stdout.split("/")[3] not in done.stderr
     assert done.stdout.startswith(f"http://127.0.0.1:{port}/")
     assert opened == [done.stdout.strip()]
     assert "No browser could be opened." in done.stderr
