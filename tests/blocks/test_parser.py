@@ -49,16 +49,13 @@ def test_the_markup_of_a_block_is_read_back_as_that_block() -> None:
     assert parse(f"a{block}b{block}").blocks == [block, block]
 
 
-@pytest.mark.parametrize(
-    "block, markup",
-    [
-        (Block("final"), '<block type="final"></block>'),
-        (Block("final", None, "<b>&amp;\n"), '<block type="final"><b>&amp;\n</block>'),
-        (Block("command", "", "x"), '<block type="command" name="">x</block>'),
-        (Block("a<b", 'say "hi" & <go>'), '<block type="a&lt;b" name="say &quot;hi&quot; & &lt;go&gt;"></block>'),
-        (Block("a\nb", "\t\x00\x7f\x9fé"), '<block type="a b" name="    é"></block>'),
-    ],
-)
+@pytest.mark.parametrize("block, markup", [
+    (Block("final"), '<block type="final"></block>'),
+    (Block("final", None, "<b>&amp;\n"), '<block type="final"><b>&amp;\n</block>'),
+    (Block("command", "", "x"), '<block type="command" name="">x</block>'),
+    (Block("a<b", 'say "hi" & <go>'), '<block type="a&lt;b" name="say &quot;hi&quot; & &lt;go&gt;"></block>'),
+    (Block("a\nb", "\t\x00\x7f\x9fé"), '<block type="a b" name="    é"></block>'),
+])
 def test_the_markup_of_a_block_has_escaped_attributes_and_raw_content(block: Block, markup: str) -> None:
     assert str(block) == markup
 
@@ -86,15 +83,11 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "tag",
-    [
-        "<block" + " a=''" * 200_000 + " type='x'>",
-        f'<block{" " * 1_000_000}type="x">', f'<block type="x" name="{"n" * 1_000_000}">',
-        f'<block {"k" * 1_000_000}="" type="x">', f'<block type="x"{" " * 1_000_000}>',
-    ],
-    ids=["attributes", "white space", "name", "key", "white space at the end"],
-)
+@pytest.mark.parametrize("tag", [
+    "<block" + " a=''" * 200_000 + " type='x'>",
+    f'<block{" " * 1_000_000}type="x">', f'<block type="x" name="{"n" * 1_000_000}">',
+    f'<block {"k" * 1_000_000}="" type="x">', f'<block type="x"{" " * 1_000_000}>',
+], ids=["attributes", "white space", "name", "key", "white space at the end"])
 def test_a_tag_of_a_megabyte_is_a_tag_only_if_it_is_complete(tag: str) -> None:
     assert [block.type for block in parse(f"{tag}</block>").blocks] == ["x"]
     assert parse(tag[:-1]).text_segments == [tag[:-1]]

@@ -236,46 +236,40 @@ def test_the_grammar_of_a_schema_accepts_only_valid_json(schema: dict[str, Any],
     assert [text for text in (*right, *wrong) if grammar.accepts(text)] == right
 
 
-@pytest.mark.parametrize(
-    "text, accepted",
-    [
-        ('<block type="final">It is 2 < 3, <3 and a & b.</block>', True),
-        ('<block type="final">{"a": "</block>"}</block>', True),
-        ('<block type="final"></block>', False),
-        ('<block type="final"> </block>', False),
-        ('<block type="final">{"a": "</block>', False),
-        ('<block type="final">a</block><block type="final">b</block>', False),
-        ('<block type="final">a <block type="command" name="go"></block>', False),
-        ("It is 42.", False),
-        (go("") + "\n" + go(""), True),
-        (go("") + " " + go(""), False),
-        (go("") * 8, True),
-        (go("") * 9, False),
-        (str(Block("command", "/skills")), False),
-        (str(Block("command", "/tasks")), False),
-        (str(Block("command", "other")), False),
-        (go("") + '<block type="final">b</block>', False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text, accepted", [
+    ('<block type="final">It is 2 < 3, <3 and a & b.</block>', True),
+    ('<block type="final">{"a": "</block>"}</block>', True),
+    ('<block type="final"></block>', False),
+    ('<block type="final"> </block>', False),
+    ('<block type="final">{"a": "</block>', False),
+    ('<block type="final">a</block><block type="final">b</block>', False),
+    ('<block type="final">a <block type="command" name="go"></block>', False),
+    ("It is 42.", False),
+    (go("") + "\n" + go(""), True),
+    (go("") + " " + go(""), False),
+    (go("") * 8, True),
+    (go("") * 9, False),
+    (str(Block("command", "/skills")), False),
+    (str(Block("command", "/tasks")), False),
+    (str(Block("command", "other")), False),
+    (go("") + '<block type="final">b</block>', False),
+])  # fmt: skip
 def test_a_response_is_an_answer_or_some_calls(text: str, accepted: bool) -> None:
     assert grammar_of({}).accepts(text) is accepted
 
 
-@pytest.mark.parametrize(
-    "bounds, right, wrong",
-    [
-        ({"max_length": 5}, ["a", "ab", "it is", "2 + 2"], ["", " ", "it is 4", "2 < 3", "it is ", " it is"]),
-        ({"max_length": 0}, [], ["", "ab"]),
-        ({"max_length": 1}, ["a"], ["", "ab", "<"]),
-        ({"max_length": 2}, ["a", "ab"], ["", "abc"]),
-        ({"min_length": 1}, ["a", "It is 2 < 3."], [""]),
-        ({"min_length": 2}, ["ab"], ["", "a"]),
-        ({"min_length": 3}, ["abc", "it is 42"], ["ab", "a  ", "</block>"]),
-        ({"min_length": 2, "max_length": 3}, ["ab", "a b"], ["a", "a ", "abcd"]),
-        ({"max_length": 1000}, ["It is 5."], ["It is 2 < 3."]),
-        ({"max_length": 1001}, ["It is 2 < 3."], [""]),
-    ],
-)
+@pytest.mark.parametrize("bounds, right, wrong", [
+    ({"max_length": 5}, ["a", "ab", "it is", "2 + 2"], ["", " ", "it is 4", "2 < 3", "it is ", " it is"]),
+    ({"max_length": 0}, [], ["", "ab"]),
+    ({"max_length": 1}, ["a"], ["", "ab", "<"]),
+    ({"max_length": 2}, ["a", "ab"], ["", "abc"]),
+    ({"min_length": 1}, ["a", "It is 2 < 3."], [""]),
+    ({"min_length": 2}, ["ab"], ["", "a"]),
+    ({"min_length": 3}, ["abc", "it is 42"], ["ab", "a  ", "</block>"]),
+    ({"min_length": 2, "max_length": 3}, ["ab", "a b"], ["a", "a ", "abcd"]),
+    ({"max_length": 1000}, ["It is 5."], ["It is 2 < 3."]),
+    ({"max_length": 1001}, ["It is 2 < 3."], [""]),
+])
 def test_an_answer_of_bounded_length_is_within_its_bounds(
     bounds: dict[str, int], right: list[str], wrong: list[str]
 ) -> None:

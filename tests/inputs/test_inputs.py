@@ -346,18 +346,15 @@ def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter(an
         probe(annotation)
 
 
-@pytest.mark.parametrize(
-    "annotation, said",
-    [
-        (dict[int, str], "keys that are not str"),
-        (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
-        ("Missing", "'Missing' cannot be resolved"),
-        ("list[", "cannot be resolved"),
-        (Holder, "parameter 'x': field 'bad' of Holder: the type complex"),
-        (Seeded, "Seeded cannot be created from its fields: missing a required argument: 'seed'"),
-        (Unmade, "Unmade cannot be created from its fields: got an unexpected keyword argument 'n'"),
-    ],
-)
+@pytest.mark.parametrize("annotation, said", [
+    (dict[int, str], "keys that are not str"),
+    (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
+    ("Missing", "'Missing' cannot be resolved"),
+    ("list[", "cannot be resolved"),
+    (Holder, "parameter 'x': field 'bad' of Holder: the type complex"),
+    (Seeded, "Seeded cannot be created from its fields: missing a required argument: 'seed'"),
+    (Unmade, "Unmade cannot be created from its fields: got an unexpected keyword argument 'n'"),
+])
 def test_the_type_error_says_what_is_wrong_with_the_annotation(annotation: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         probe(annotation)
@@ -452,15 +449,12 @@ def test_a_received_value_cannot_forge_markup(value: object) -> None:
 
 
 @pytest.mark.parametrize("only", [False, True])
-@pytest.mark.parametrize(
-    "params, right",
-    [
-        ({"prodct": "lamp"}, {"product": "lamp"}),
-        ({"prodct": "lamp", "colour": "red"}, {"product": "lamp"}),
-        ({"prodct": "lamp", "produkt": "chair"}, None),  # which of the two is meant is not known
-        ({"prodct": 5}, None),
-    ],
-)
+@pytest.mark.parametrize("params, right", [
+    ({"prodct": "lamp"}, {"product": "lamp"}),
+    ({"prodct": "lamp", "colour": "red"}, {"product": "lamp"}),
+    ({"prodct": "lamp", "produkt": "chair"}, None),  # which of the two is meant is not known
+    ({"prodct": 5}, None),
+])
 def test_the_usage_line_for_a_misspelt_input_is_the_models_call_with_the_right_name(
     params: dict[str, object], right: dict[str, object] | None, only: bool
 ) -> None:
@@ -538,11 +532,9 @@ def test_changes_that_a_skill_makes_to_its_input_do_not_change_the_parameters() 
     assert params == {"x": {"list": [1], "dict": {"a": 1}}}
 
 
-@pytest.mark.parametrize(
-    "annotation, instance",
+@pytest.mark.parametrize("annotation, instance",
     [(date, date(2024, 1, 1)), (Decimal, Decimal("1.5")), (Ticket, Ticket("t")), (Media, MEDIA), (Level, Level.ODD),
-     (list[str], ("a",)), (int, Rank.FIRST), (str, Colour.RED)],
-)
+     (list[str], ("a",)), (int, Rank.FIRST), (str, Colour.RED)])
 def test_a_caller_in_python_may_pass_the_declared_type_itself(annotation: Any, instance: object) -> None:
     got = bound(annotation, instance)
     assert got == (list(instance) if isinstance(instance, tuple) else instance)

@@ -38,44 +38,36 @@ TWO = skill_with(a=str, b=Input(int, default=1))
 NONE = skill_with()
 
 
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        ('{"a": "é🙂", "b": 1}', {"a": "é🙂", "b": 1}),
-        (' \n\t{"a": 1}\r\n ', {"a": 1}),
-        ("{}", {}),
-        ('{"a": {"b": [1, null, true, 1.5e3]}}', {"a": {"b": [1, None, True, 1500.0]}}),
-        ('{"a": "\\u003cb\\u003e"}', {"a": "<b>"}),
-    ],
-)
+@pytest.mark.parametrize("content, expected", [
+    ('{"a": "é🙂", "b": 1}', {"a": "é🙂", "b": 1}),
+    (' \n\t{"a": 1}\r\n ', {"a": 1}),
+    ("{}", {}),
+    ('{"a": {"b": [1, null, true, 1.5e3]}}', {"a": {"b": [1, None, True, 1500.0]}}),
+    ('{"a": "\\u003cb\\u003e"}', {"a": "<b>"}),
+])
 @pytest.mark.parametrize("skill", [ONE, TWO, NONE])
 def test_the_keys_of_a_json_object_are_the_parameters(skill: Skill, content: str, expected: dict[str, object]) -> None:
     assert skill.read(content) == expected
 
 
-@pytest.mark.parametrize(
-    "content",
+@pytest.mark.parametrize("content",
     ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
-     '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'],
-)
+     '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'])
 def test_text_that_is_not_a_json_object_is_the_value_of_the_only_input(content: str) -> None:
     assert ONE.read(content) == {"x": content}
     assert ONE.call(content) == {"x": content}
 
 
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        (" ", ""),
-        ("\n", ""),
-        ("\n/etc/hosts\n", "/etc/hosts"),
-        ("\r\n  a word \t\r\n", "a word"),
-        ("\n\n  def f():\n    pass\n\n", "  def f():\n    pass"),
-        ("  first\n second ", "  first\n second "),
-        (" \n\t\n  x\r\n  y  \r\n \t", "  x\r\n  y  "),
-        ("\u00a0x\u00a0", "\u00a0x\u00a0"),
-    ],
-)
+@pytest.mark.parametrize("content, expected", [
+    (" ", ""),
+    ("\n", ""),
+    ("\n/etc/hosts\n", "/etc/hosts"),
+    ("\r\n  a word \t\r\n", "a word"),
+    ("\n\n  def f():\n    pass\n\n", "  def f():\n    pass"),
+    ("  first\n second ", "  first\n second "),
+    (" \n\t\n  x\r\n  y  \r\n \t", "  x\r\n  y  "),
+    ("\u00a0x\u00a0", "\u00a0x\u00a0"),
+])
 def test_blank_lines_around_the_only_input_are_removed_but_not_its_indentation(content: str, expected: str) -> None:
     assert ONE.read(content) == {"x": expected}
 
@@ -131,17 +123,14 @@ def test_a_bare_literal_becomes_a_number_or_boolean_if_that_is_the_only_input(
     assert type(value) is type(expected)
 
 
-@pytest.mark.parametrize(
-    "annotation, content",
-    [
-        (int, "five"), (int, ""), (int, "5.0"), (int, "1e3"), (int, "+5"), (int, "1_000"), (int, "007"), (int, "5 6"),
-        (int, "٥"), (int, "5\u00a0"), (int, "5" * 5000), (int, "true"),  # noqa: RUF001 - a digit, and not an ASCII one
-        (float, "nan"), (float, "NaN"), (float, "inf"), (float, "-Infinity"), (float, "1e999"), (float, ".5"),
-        (float, "5."), (float, "1,5"), (float, "0x10"),
-        (bool, "True"), (bool, "maybe"), (bool, "1"), (bool, ""),
-        (int | None, "null"), (Literal[1, 2], "3"), (list[int], "[1, 2"), (int | list[int], "1]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("annotation, content", [
+    (int, "five"), (int, ""), (int, "5.0"), (int, "1e3"), (int, "+5"), (int, "1_000"), (int, "007"), (int, "5 6"),
+    (int, "٥"), (int, "5\u00a0"), (int, "5" * 5000), (int, "true"),  # noqa: RUF001 - a digit, and not an ASCII one
+    (float, "nan"), (float, "NaN"), (float, "inf"), (float, "-Infinity"), (float, "1e999"), (float, ".5"),
+    (float, "5."), (float, "1,5"), (float, "0x10"),
+    (bool, "True"), (bool, "maybe"), (bool, "1"), (bool, ""),
+    (int | None, "null"), (Literal[1, 2], "3"), (list[int], "[1, 2"), (int | list[int], "1]"),
+])  # fmt: skip
 def test_text_that_is_no_exact_literal_stays_text_and_is_refused_by_the_type(annotation: Any, content: str) -> None:
     skill = skill_with(x=annotation)
     assert skill.read(content) == {"x": content}
@@ -195,17 +184,14 @@ def test_text_that_is_not_json_stays_text_whatever_else_is_wrong_with_it(content
     assert ONE.call(content) == {"x": content}
 
 
-@pytest.mark.parametrize(
-    "content, said",
-    [
-        ('{"a": "b" "c"}', "line 1, column 11 (character 10)"),
-        ('{"a": 1,\n "b": }', "line 2, column 7 (character 15)"),
-        ('{"a": NaN}', "NaN is no JSON value at line 1, column 7 (character 6)"),
-        ('{"say": "NaN", "b": -Infinity}', "-Infinity is no JSON value at line 1, column 21 (character 20)"),
-        ('{"a": 1', "line 1"),
-        ("{'a': 1, b}", "line 1, column 11"),
-    ],
-)
+@pytest.mark.parametrize("content, said", [
+    ('{"a": "b" "c"}', "line 1, column 11 (character 10)"),
+    ('{"a": 1,\n "b": }', "line 2, column 7 (character 15)"),
+    ('{"a": NaN}', "NaN is no JSON value at line 1, column 7 (character 6)"),
+    ('{"say": "NaN", "b": -Infinity}', "-Infinity is no JSON value at line 1, column 21 (character 20)"),
+    ('{"a": 1', "line 1"),
+    ("{'a': 1, b}", "line 1, column 11"),
+])
 def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_json(content: str, said: str) -> None:
     with pytest.raises(SkillInputError) as caught:
         TWO.call(content)
@@ -326,11 +312,9 @@ def test_any_text_is_read_or_refused_in_linear_time(opening: str, piece: str, cl
 # ------------------------------------------------------------------------------------- JSON for a single input
 
 
-@pytest.mark.parametrize(
-    "content, expected",
+@pytest.mark.parametrize("content, expected",
     [('{"x": "/var/a",}', {"x": "/var/a"}), ("{'x': '/var/a'}", {"x": "/var/a"}), ('```json\n{"x": "/var/a"}\n```', {"x": "/var/a"}),
-     ('{x: "/var/a"}', {"x": "/var/a"})],
-)  # fmt: skip
+     ('{x: "/var/a"}', {"x": "/var/a"})])  # fmt: skip
 def test_json_that_names_the_input_is_never_its_text(content: str, expected: dict[str, object]) -> None:
     assert ONE.call(content) == expected
     strict = ONE.read(content, repair=False)
@@ -351,25 +335,22 @@ def test_other_text_for_a_text_input_is_never_repaired(content: str) -> None:
     assert ONE.call(content) == {"x": content}
 
 
-@pytest.mark.parametrize(
-    "annotation, content, expected",
-    [
-        (dict, '{"status": "open"}', {"status": "open"}),
-        (dict, "{status: 'open'}", {"status": "open"}),
-        (dict[str, int], '{"a": "1"}', {"a": 1}),
-        (dict, "{}", {}),
-        (dict | None, '{"status": "open"}', {"status": "open"}),
-        (list, "[1, 2]", [1, 2]),
-        (list[str], "['a',]", ["a"]),
-        (tuple[int, int], "[1, 2]", (1, 2)),
-        (Any, '{"status": "open"}', {"status": "open"}),
-        (Any, "[1]", [1]),
-        (Any, "[1] see below", "[1] see below"),
-        (Any, "{status: 1}", "{status: 1}"),
-        (dict, '{"x": {"status": "open"}}', {"status": "open"}),
-        (Any, '{"x": 5}', 5),
-    ],
-)
+@pytest.mark.parametrize("annotation, content, expected", [
+    (dict, '{"status": "open"}', {"status": "open"}),
+    (dict, "{status: 'open'}", {"status": "open"}),
+    (dict[str, int], '{"a": "1"}', {"a": 1}),
+    (dict, "{}", {}),
+    (dict | None, '{"status": "open"}', {"status": "open"}),
+    (list, "[1, 2]", [1, 2]),
+    (list[str], "['a',]", ["a"]),
+    (tuple[int, int], "[1, 2]", (1, 2)),
+    (Any, '{"status": "open"}', {"status": "open"}),
+    (Any, "[1]", [1]),
+    (Any, "[1] see below", "[1] see below"),
+    (Any, "{status: 1}", "{status: 1}"),
+    (dict, '{"x": {"status": "open"}}', {"status": "open"}),
+    (Any, '{"x": 5}', 5),
+])
 def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
     annotation: Any, content: str, expected: object
 ) -> None:
@@ -381,20 +362,17 @@ def test_an_empty_object_calls_with_the_default_where_there_is_one() -> None:
     assert skill_with(x=Input(dict, default=None)).call("{}") == {"x": None}
 
 
-@pytest.mark.parametrize(
-    "annotation, content, shown",
-    [
-        (str, '{"status": "<open>"}', '{"x": "{\\"status\\": \\"\\u003copen>\\"}"}'),
-        (Ticket, '{"title": "leak"}', '{"x": {"title": "leak"}}'),
-        (list[str], '["a", "b"]', '{"x": ["a", "b"]}'),
-        (list[Ticket], "[{'title': 'leak'}]", '{"x": [{"title": "leak"}]}'),
-        (list[Ticket], '{"x": [{"titel": "leak"}]}', '{"x": [{"title": "leak"}]}'),
-        # what cannot be the input: a sample
-        (int, '{"status": 1}', '{"x": 1}'),
-        (list[str], "[1]", '{"x": ["..."]}'),
-        (list[str], '["a"', '{"x": ["..."]}'),
-    ],
-)
+@pytest.mark.parametrize("annotation, content, shown", [
+    (str, '{"status": "<open>"}', '{"x": "{\\"status\\": \\"\\u003copen>\\"}"}'),
+    (Ticket, '{"title": "leak"}', '{"x": {"title": "leak"}}'),
+    (list[str], '["a", "b"]', '{"x": ["a", "b"]}'),
+    (list[Ticket], "[{'title': 'leak'}]", '{"x": [{"title": "leak"}]}'),
+    (list[Ticket], '{"x": [{"titel": "leak"}]}', '{"x": [{"title": "leak"}]}'),
+    # what cannot be the input: a sample
+    (int, '{"status": 1}', '{"x": 1}'),
+    (list[str], "[1]", '{"x": ["..."]}'),
+    (list[str], '["a"', '{"x": ["..."]}'),
+])
 def test_json_with_another_structure_is_an_error_that_shows_the_call_to_copy(
     annotation: Any, content: str, shown: str
 ) -> None:
@@ -406,21 +384,18 @@ def test_json_with_another_structure_is_an_error_that_shows_the_call_to_copy(
     skill.call(parse(usage).blocks[0].content)
 
 
-@pytest.mark.parametrize(
-    "inputs, content, shown",
-    [
-        ({"x": int, "y": bool}, '{"x": "5", "y": "true", "z": "1"}', '{"x": 5, "y": true}'),
-        ({"x": str, "y": str}, '{"x": 2022, "y": "<"}', '{"x": "2022", "y": "\\u003c"}'),
-        ({"x": list[dict[str, int]], "y": Input(int, default=3)}, '{"x": [{"a": 1}, {"a": "2"}]}', '{"x": [{"a": 1}, {"a": 2}]}'),
-        ({"x": float}, '{"x": "1.5",}', '{"x": 1.5}'),
-        # with something else wrong, or nothing that could be meant, a sample
-        ({"x": int, "y": int}, '{"x": "5"}', '{"x": 1, "y": 1}'),
-        ({"x": int}, '{"x": "five"}', '{"x": 1}'),
-        ({"x": int}, '{"x": "1.5"}', '{"x": 1}'),
-        ({"x": int}, '{"x": [5]}', '{"x": 1}'),
-        ({"x": Literal["a"]}, '{"x": 5}', '{"x": "a"}'),
-    ],
-)
+@pytest.mark.parametrize("inputs, content, shown", [
+    ({"x": int, "y": bool}, '{"x": "5", "y": "true", "z": "1"}', '{"x": 5, "y": true}'),
+    ({"x": str, "y": str}, '{"x": 2022, "y": "<"}', '{"x": "2022", "y": "\\u003c"}'),
+    ({"x": list[dict[str, int]], "y": Input(int, default=3)}, '{"x": [{"a": 1}, {"a": "2"}]}', '{"x": [{"a": 1}, {"a": 2}]}'),
+    ({"x": float}, '{"x": "1.5",}', '{"x": 1.5}'),
+    # with something else wrong, or nothing that could be meant, a sample
+    ({"x": int, "y": int}, '{"x": "5"}', '{"x": 1, "y": 1}'),
+    ({"x": int}, '{"x": "five"}', '{"x": 1}'),
+    ({"x": int}, '{"x": "1.5"}', '{"x": 1}'),
+    ({"x": int}, '{"x": [5]}', '{"x": 1}'),
+    ({"x": Literal["a"]}, '{"x": 5}', '{"x": "a"}'),
+])
 def test_a_number_in_quotes_and_a_text_without_are_faults_that_show_the_call_to_copy(
     inputs: dict[str, Any], content: str, shown: str
 ) -> None:
@@ -450,22 +425,19 @@ class Loose(BaseModel):
     order: str = ""
 
 
-@pytest.mark.parametrize(
-    "annotation, value, dropped, meant",
-    [
-        (Filters, {"statuss": "open"}, ["x.statuss"], {"x.statuss": "x.status"}),
-        (Filters, {"status": None, "statuss": "open", "z": 1}, ["x.statuss", "x.z"], {}),
-        (Filters | None, {"inner": {"limt": 1}, "a b": 1}, ['x["a b"]', "x.inner.limt"], {"x.inner.limt": "x.inner.limit"}),
-        (list[Filters], [{}, {"limits": 1}], ["x[1].limits"], {"x[1].limits": "x[1].limit"}),
-        (tuple[int, Filters], [1, {"z": 1}], ["x[1].z"], {}),
-        (dict[str, Sorting], {"any": {"orders": ""}}, ["x.any.orders"], {"x.any.orders": "x.any.order"}),
-        (Filters | Sorting, {"order": "", "limit": 1, "z": 1}, ["x.z"], {}),
-        (Annotated[Sorting, Predicate(lambda _: True)], {"z": 1}, ["x.z"], {}),
-        # whatever accepts any field, or decides for itself
-        (Filters | dict[str, int], {"z": 1}, [], {}),
-        (Loose, {"z": 1}, [], {}),
-    ],
-)
+@pytest.mark.parametrize("annotation, value, dropped, meant", [
+    (Filters, {"statuss": "open"}, ["x.statuss"], {"x.statuss": "x.status"}),
+    (Filters, {"status": None, "statuss": "open", "z": 1}, ["x.statuss", "x.z"], {}),
+    (Filters | None, {"inner": {"limt": 1}, "a b": 1}, ['x["a b"]', "x.inner.limt"], {"x.inner.limt": "x.inner.limit"}),
+    (list[Filters], [{}, {"limits": 1}], ["x[1].limits"], {"x[1].limits": "x[1].limit"}),
+    (tuple[int, Filters], [1, {"z": 1}], ["x[1].z"], {}),
+    (dict[str, Sorting], {"any": {"orders": ""}}, ["x.any.orders"], {"x.any.orders": "x.any.order"}),
+    (Filters | Sorting, {"order": "", "limit": 1, "z": 1}, ["x.z"], {}),
+    (Annotated[Sorting, Predicate(lambda _: True)], {"z": 1}, ["x.z"], {}),
+    # whatever accepts any field, or decides for itself
+    (Filters | dict[str, int], {"z": 1}, [], {}),
+    (Loose, {"z": 1}, [], {}),
+])
 def test_fields_that_no_record_has_are_reported_with_their_place(
     annotation: Any, value: object, dropped: list[str], meant: dict[str, str]
 ) -> None:

@@ -191,19 +191,16 @@ def test_the_skills_cannot_change_the_database() -> None:
         inventory_lookup.query("DELETE FROM stock")
 
 
-@pytest.mark.parametrize(
-    "text, found",
-    [
-        ("CAFETIÈRE", {"Cafetie\u0300re for the workshop"}),
-        ("strasse", {"Straße paint, weiß"}),
-        ("%", {"100% linseed oil_pure"}),
-        ("l_p", {"100% linseed oil_pure"}),
-        ("'; DROP TABLE stock; --", set()),
-        ("<M8>", {"Washer <M8>"}),
-        ("مصباح", {"مصباح عمل LED"}),
-        ("🔩", {"🔧 Wrench set 🔩"}),
-    ],
-)
+@pytest.mark.parametrize("text, found", [
+    ("CAFETIÈRE", {"Cafetie\u0300re for the workshop"}),
+    ("strasse", {"Straße paint, weiß"}),
+    ("%", {"100% linseed oil_pure"}),
+    ("l_p", {"100% linseed oil_pure"}),
+    ("'; DROP TABLE stock; --", set()),
+    ("<M8>", {"Washer <M8>"}),
+    ("مصباح", {"مصباح عمل LED"}),
+    ("🔩", {"🔧 Wrench set 🔩"}),
+])
 def test_a_search_takes_text_literally_but_ignores_case_and_ways_to_write_a_letter(text: str, found: set[str]) -> None:
     assert {row["name"] for row in inventory_lookup.find_stock(text=text)} == found
 
@@ -228,34 +225,28 @@ def test_every_failed_order_in_the_sample_can_be_followed_from_the_gateway_to_th
     assert requests("gateway", "503") == requests("checkout", "answered 503") == requests("inventory", "pool exhausted")
 
 
-@pytest.mark.parametrize(
-    "params, found, shown",
-    [
-        ({"service": "search", "text": "started version"}, 0, 0),
-        ({"service": "payments", "text": "STARTED version"}, 1, 1),
-        ({"service": "inventory", "level": "ERROR", "limit": 0}, 84, 0),
-        ({"service": "inventory", "level": "ERROR", "limit": 1000}, 84, 50),
-        ({"service": "inventory", "level": "ERROR", "first": "13:00", "last": "13:57:59"}, 0, 0),
-        ({"service": "gateway", "text": ".*"}, 0, 0),
-    ],
-)
+@pytest.mark.parametrize("params, found, shown", [
+    ({"service": "search", "text": "started version"}, 0, 0),
+    ({"service": "payments", "text": "STARTED version"}, 1, 1),
+    ({"service": "inventory", "level": "ERROR", "limit": 0}, 84, 0),
+    ({"service": "inventory", "level": "ERROR", "limit": 1000}, 84, 50),
+    ({"service": "inventory", "level": "ERROR", "first": "13:00", "last": "13:57:59"}, 0, 0),
+    ({"service": "gateway", "text": ".*"}, 0, 0),
+])
 def test_a_log_is_searched_by_text_level_and_time(params: dict[str, Any], found: int, shown: int) -> None:
     result = incident.search_logs.call(params)
     assert (result["found"], len(result["shown"])) == (found, shown)
 
 
-@pytest.mark.parametrize(
-    "ticket, order, euros, complaint",
-    [
-        ("T-903", "O-5533", "25.00", "25.00 euros are not due: for O-5533 24.90 were paid too much"),
-        ("T-903", "O-5533", "0", "0 euros are not due"),
-        ("T-903", "O-5533", "-1", "-1 euros are not due"),
-        ("T-903", "O-5540", "10.00", "O-5540 is not an order of Tomás O'Hara"),
-        ("T-907", "O-5188", "39.00", "39.00 euros are not due: for O-5188 0.00 were paid too much"),
-        ("T-904", "O-5540", "480.00", "above your limit of 50.00"),
-        ("T-999", "O-5540", "1.00", "there is no 'T-999' among the tickets"),
-    ],
-)
+@pytest.mark.parametrize("ticket, order, euros, complaint", [
+    ("T-903", "O-5533", "25.00", "25.00 euros are not due: for O-5533 24.90 were paid too much"),
+    ("T-903", "O-5533", "0", "0 euros are not due"),
+    ("T-903", "O-5533", "-1", "-1 euros are not due"),
+    ("T-903", "O-5540", "10.00", "O-5540 is not an order of Tomás O'Hara"),
+    ("T-907", "O-5188", "39.00", "39.00 euros are not due: for O-5188 0.00 were paid too much"),
+    ("T-904", "O-5540", "480.00", "above your limit of 50.00"),
+    ("T-999", "O-5540", "1.00", "there is no 'T-999' among the tickets"),
+])
 def test_the_help_desk_refuses_refunds_that_the_policy_forbids(ticket: str, order: str, euros: str, complaint: str) -> None:
     triage.desk.clear()
     with pytest.raises((PermissionError, ValueError), match=complaint):

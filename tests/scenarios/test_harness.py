@@ -49,18 +49,15 @@ def test_an_agent_can_be_a_skill_of_a_scenario() -> None:
     assert one.definition.skills == [helper]
 
 
-@pytest.mark.parametrize(
-    "misuse, complaint",
-    [
-        (lambda: Scenario("no/such name", description=""), "name must be the file's name"),
-        (lambda: scenario().add_skill(len), "add_skill takes a Skill, got builtin_function_or_method"),  # type: ignore[type-var]
-        (lambda: scenario().protocols("mcp"), r"did you mean \['mcp'\]"),
-        (lambda: scenario().capabilities("text"), r"did you mean \['text'\]"),
-        (lambda: scenario().expect(True), "expect takes a function of the Outcome, got bool"),  # type: ignore[call-overload]
-        (lambda: scenario().prepare("x"), "prepare takes a function without arguments, got str"),  # type: ignore[type-var]
-        (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
-    ],
-)
+@pytest.mark.parametrize("misuse, complaint", [
+    (lambda: Scenario("no/such name", description=""), "name must be the file's name"),
+    (lambda: scenario().add_skill(len), "add_skill takes a Skill, got builtin_function_or_method"),  # type: ignore[type-var]
+    (lambda: scenario().protocols("mcp"), r"did you mean \['mcp'\]"),
+    (lambda: scenario().capabilities("text"), r"did you mean \['text'\]"),
+    (lambda: scenario().expect(True), "expect takes a function of the Outcome, got bool"),  # type: ignore[call-overload]
+    (lambda: scenario().prepare("x"), "prepare takes a function without arguments, got str"),  # type: ignore[type-var]
+    (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
+])
 def test_a_mistake_in_a_scenario_is_an_error_at_the_call(misuse: Callable[[], object], complaint: str) -> None:
     with pytest.raises((TypeError, ValueError), match=complaint):
         misuse()
@@ -78,17 +75,14 @@ def broken(outcome: Outcome) -> bool:
     return bool(dict[str, int]()[outcome.text])
 
 
-@pytest.mark.parametrize(
-    "check, options, holds, name, reason",
-    [
-        (lambda outcome: "x" in outcome.text, {"name": "has an x"}, True, "has an x", ""),
-        (lambda outcome: outcome.of("plan"), {"name": "plans", "reason": "no plan"}, False, "plans", "no plan"),
-        (lambda outcome: None, {"name": "forgot"}, False, "forgot", "it returned None, where an expectation returns True or False"),
-        (raising, {}, False, "raising", "ordered 3, due 4"),
-        (broken, {}, False, "broken", "it raised KeyError: 'x'"),
-        (lambda outcome: sys.exit(0), {"name": "leaves"}, False, "leaves", "it raised SystemExit: 0"),
-    ],
-)
+@pytest.mark.parametrize("check, options, holds, name, reason", [
+    (lambda outcome: "x" in outcome.text, {"name": "has an x"}, True, "has an x", ""),
+    (lambda outcome: outcome.of("plan"), {"name": "plans", "reason": "no plan"}, False, "plans", "no plan"),
+    (lambda outcome: None, {"name": "forgot"}, False, "forgot", "it returned None, where an expectation returns True or False"),
+    (raising, {}, False, "raising", "ordered 3, due 4"),
+    (broken, {}, False, "broken", "it raised KeyError: 'x'"),
+    (lambda outcome: sys.exit(0), {"name": "leaves"}, False, "leaves", "it raised SystemExit: 0"),
+])
 def test_an_expectation_says_why_it_does_not_hold(
     check: Any, options: dict[str, str], holds: bool, name: str, reason: str
 ) -> None:
@@ -182,16 +176,12 @@ def test_a_scenario_may_define_its_own_protocol(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- bad runs
 
 
-@pytest.mark.parametrize(
-    "more, error, place",
-    [
-        ("@scenario.prepare\ndef make():\n    raise OSError('no space left')", "OSError: no space left", "raise OSError"),
-        ("def broken():\n    return 1 / 0\nscenario.instructions(broken)", "ZeroDivisionError: division by zero", "return 1 / 0"),
-        ("scenario.max_steps(0)", "ValueError: max_steps", ""),
-        ("scenario.prepare(lambda: sys.exit(0))\nimport sys", "SystemExit: 0", "sys.exit"),
-    ],
-    ids=["prepare", "instructions", "configuration", "exit"],
-)
+@pytest.mark.parametrize("more, error, place", [
+    ("@scenario.prepare\ndef make():\n    raise OSError('no space left')", "OSError: no space left", "raise OSError"),
+    ("def broken():\n    return 1 / 0\nscenario.instructions(broken)", "ZeroDivisionError: division by zero", "return 1 / 0"),
+    ("scenario.max_steps(0)", "ValueError: max_steps", ""),
+    ("scenario.prepare(lambda: sys.exit(0))\nimport sys", "SystemExit: 0", "sys.exit"),
+], ids=["prepare", "instructions", "configuration", "exit"])
 def test_an_error_in_the_scenarios_own_code_is_one_line_with_its_location(
     tmp_path: Path, more: str, error: str, place: str
 ) -> None:
@@ -393,21 +383,18 @@ def test_a_tape_that_was_only_partly_replayed_is_not_overwritten(demo: Demo, tur
     assert demo.saved == before
 
 
-@pytest.mark.parametrize(
-    "content, complaint",
-    [
-        (None, "to make the tape from a run, put --save-tape last"),
-        ("{", "not JSON"),
-        ("[]", "no log of a scenario"),
-        ('{"scenario": "demo"}', "no log of a scenario"),
-        ('{"scenario": "other", "events": []}', "a log of the scenario 'other', not of 'demo'"),
-        ('{"scenario": "demo", "events": []}', 'lacks its "provider" or "model"'),
-        ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model has answered"),
-        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is not an event"),
-        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is broken"),
-        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is broken"),
-    ],
-)
+@pytest.mark.parametrize("content, complaint", [
+    (None, "to make the tape from a run, put --save-tape last"),
+    ("{", "not JSON"),
+    ("[]", "no log of a scenario"),
+    ('{"scenario": "demo"}', "no log of a scenario"),
+    ('{"scenario": "other", "events": []}', "a log of the scenario 'other', not of 'demo'"),
+    ('{"scenario": "demo", "events": []}', 'lacks its "provider" or "model"'),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model has answered"),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is not an event"),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is broken"),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is broken"),
+])
 def test_a_file_that_is_not_a_log_of_the_scenario_is_one_clear_error_line(demo: Demo, content: str | None, complaint: str) -> None:
     log = demo.file.with_name("log.json")
     if content is not None:

@@ -28,24 +28,21 @@ def matrix(*cells: CellResult) -> Matrix:
     return Matrix("2026-11-21T00:00:00Z", 1.0, tuple(dict.fromkeys(one.scenario for one in cells)), pairs, cells)
 
 
-@pytest.mark.parametrize(
-    "before, now, verdict",
-    [
-        (cell(), cell(), SAME),
-        (cell(), cell(False), NEWLY_FAILING),
-        (cell(), cell(False, steps=1), NEWLY_FAILING),
-        (cell(False), cell(), MENDED),
-        (cell(False), cell(False, steps=9), STILL_FAILING),
-        (cell(), cell(steps=7), WORSE),
-        (cell(), cell(tokens=999), BETTER),
-        (cell(), cell(cost=0.6, steps=5), MIXED),
-        (cell(), cell(cost=None), SAME),
-        (cell(), cell(seconds=12.4), SAME),
-        (cell(), cell(seconds=12.6), WORSE),
-        (cell(seconds=0.1), cell(seconds=0.9), SAME),
-        (cell(seconds=12.6), cell(), BETTER),
-    ],
-)
+@pytest.mark.parametrize("before, now, verdict", [
+    (cell(), cell(), SAME),
+    (cell(), cell(False), NEWLY_FAILING),
+    (cell(), cell(False, steps=1), NEWLY_FAILING),
+    (cell(False), cell(), MENDED),
+    (cell(False), cell(False, steps=9), STILL_FAILING),
+    (cell(), cell(steps=7), WORSE),
+    (cell(), cell(tokens=999), BETTER),
+    (cell(), cell(cost=0.6, steps=5), MIXED),
+    (cell(), cell(cost=None), SAME),
+    (cell(), cell(seconds=12.4), SAME),
+    (cell(), cell(seconds=12.6), WORSE),
+    (cell(seconds=0.1), cell(seconds=0.9), SAME),
+    (cell(seconds=12.6), cell(), BETTER),
+])
 def test_the_verdict_on_a_cell_compares_its_outcome_and_figures_with_those_before(before: CellResult, now: CellResult, verdict: str) -> None:
     assert Change(before, now).verdict == verdict
 
@@ -112,19 +109,16 @@ def test_two_matrices_without_a_common_cell_are_not_compared() -> None:
         compare(matrix(*both), matrix(*(dataclasses.replace(one, scenario="other") for one in both)))
 
 
-@pytest.mark.parametrize(
-    "text, complaint",
-    [
-        ("[]", "no matrix of format 1"),
-        ('{"format": 2, "cells": []}', "no matrix of format 1"),
-        ('{"format": 1}', "no matrix of format 1"),
-        ('{"format": 1, "cells": [7]}', r"cells\[0\] is no object"),
-        ('{"format": 1, "cells": [{"scenario": "a", "pair": "b"}]}', r'cells\[0\] has no "passed" of type bool'),
-        ('{"format": 1, "cells": [{"scenario": 1}]}', r'cells\[0\] has no "scenario" of type str'),
-        ("[" * 100_000, "is not JSON"),
-        ('{"format": 1, "cells": [%s, %s]}' % (('{"scenario": "a", "pair": "b", "passed": true}',) * 2), "two cells of one"),
-    ],
-)
+@pytest.mark.parametrize("text, complaint", [
+    ("[]", "no matrix of format 1"),
+    ('{"format": 2, "cells": []}', "no matrix of format 1"),
+    ('{"format": 1}', "no matrix of format 1"),
+    ('{"format": 1, "cells": [7]}', r"cells\[0\] is no object"),
+    ('{"format": 1, "cells": [{"scenario": "a", "pair": "b"}]}', r'cells\[0\] has no "passed" of type bool'),
+    ('{"format": 1, "cells": [{"scenario": 1}]}', r'cells\[0\] has no "scenario" of type str'),
+    ("[" * 100_000, "is not JSON"),
+    ('{"format": 1, "cells": [%s, %s]}' % (('{"scenario": "a", "pair": "b", "passed": true}',) * 2), "two cells of one"),
+])
 def test_a_file_that_is_not_a_matrix_is_refused_with_the_location_of_the_error(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(MatrixFileError, match=complaint):

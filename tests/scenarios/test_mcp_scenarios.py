@@ -128,35 +128,32 @@ THE_FILE, READ_BACK = "the file that was written holds the sums", "the file was 
 SAME = "after the transfers everybody has paid the same"
 
 
-@pytest.mark.parametrize(
-    "name, changes, faults",
-    [
-        ("mcp_filesystem",
-         [replaced("apples,29", "apples,30"), replaced("apples: 29", "apples: 30"), replaced("I cannot tell", "at 17.35 I cannot tell")],
-         [THE_FILE, "the answer states the sums", "these prices were shown: 17.35"]),
-        ("mcp_filesystem", [without('"write_file"'), replaced("Worth: unknown", "Worth: 1234.50")],
-         [f"{THE_FILE}; there is no shop/totals.csv", READ_BACK, "nothing from outside the folder was shown"]),
-        ("mcp_filesystem", [without('{"path": "totals.csv"}')], [READ_BACK]),
-        ("mcp_memory",
-         [without("delete_relations"), replaced("comes from Turin", "comes from afar"), replaced("18:30", "half past six")],
-         ["in memory.jsonl the bees are kept by Ben", "cleo is a person of the club from turin",
-          "the answer says when the club meets"]),
-        ("mcp_memory",
-         [replaced('"entityType": "person"', '"entityType": "human"'), forgetting_ada, replaced("\nBees: Cleo", "\nBees: Ben")],
-         ["does not hold [('Cleo', 'person')]", "memory.jsonl has lost [('Ada', 'chairs', 'Garden club', '')]",
-          "cleo keeps the bees and nobody else"]),
-        ("mcp_memory", [without('["Cleo", "Ben", "Bees"]')], ["the memory was read after its last change"]),
-        ("skill_and_mcp",
-         [replaced("Boris Okafor,165.61", "Boris Okafor,156.61"), replaced("pays Ada Moreau 43.68", "pays Ada Moreau 43.69")],
-         [SAME, "the server wrote down", "the answer states the transfers"]),
-        ("skill_and_mcp", [replaced("Dorothy Lind,Boris", "Dot,Boris"), replaced('"amount": "44.00"', '"amount": "45.00"')],
-         ["lets 'Dot' pay 'Boris Okafor' 165.61", "the skill was given the servers answers"]),
-        ("skill_and_mcp", [replaced("from,to,amount", "from;to;amount"), without('"settle"')],
-         ["is not made of the columns from, to and amount",
-          "the skill was given the servers answers; the skill was never asked"]),
-        ("skill_and_mcp", [without('"write_file"')], ["there is no trip/settlement.csv"]),
-    ],
-)
+@pytest.mark.parametrize("name, changes, faults", [
+    ("mcp_filesystem",
+     [replaced("apples,29", "apples,30"), replaced("apples: 29", "apples: 30"), replaced("I cannot tell", "at 17.35 I cannot tell")],
+     [THE_FILE, "the answer states the sums", "these prices were shown: 17.35"]),
+    ("mcp_filesystem", [without('"write_file"'), replaced("Worth: unknown", "Worth: 1234.50")],
+     [f"{THE_FILE}; there is no shop/totals.csv", READ_BACK, "nothing from outside the folder was shown"]),
+    ("mcp_filesystem", [without('{"path": "totals.csv"}')], [READ_BACK]),
+    ("mcp_memory",
+     [without("delete_relations"), replaced("comes from Turin", "comes from afar"), replaced("18:30", "half past six")],
+     ["in memory.jsonl the bees are kept by Ben", "cleo is a person of the club from turin",
+      "the answer says when the club meets"]),
+    ("mcp_memory",
+     [replaced('"entityType": "person"', '"entityType": "human"'), forgetting_ada, replaced("\nBees: Cleo", "\nBees: Ben")],
+     ["does not hold [('Cleo', 'person')]", "memory.jsonl has lost [('Ada', 'chairs', 'Garden club', '')]",
+      "cleo keeps the bees and nobody else"]),
+    ("mcp_memory", [without('["Cleo", "Ben", "Bees"]')], ["the memory was read after its last change"]),
+    ("skill_and_mcp",
+     [replaced("Boris Okafor,165.61", "Boris Okafor,156.61"), replaced("pays Ada Moreau 43.68", "pays Ada Moreau 43.69")],
+     [SAME, "the server wrote down", "the answer states the transfers"]),
+    ("skill_and_mcp", [replaced("Dorothy Lind,Boris", "Dot,Boris"), replaced('"amount": "44.00"', '"amount": "45.00"')],
+     ["lets 'Dot' pay 'Boris Okafor' 165.61", "the skill was given the servers answers"]),
+    ("skill_and_mcp", [replaced("from,to,amount", "from;to;amount"), without('"settle"')],
+     ["is not made of the columns from, to and amount",
+      "the skill was given the servers answers; the skill was never asked"]),
+    ("skill_and_mcp", [without('"write_file"')], ["there is no trip/settlement.csv"]),
+])
 @pytest.mark.usefixtures("servers")
 def test_a_bad_run_fails_and_says_in_what(name: str, changes: list[Change], faults: list[str], tmp_path: Path) -> None:
     """One run may be bad in several independent ways, because starting its servers is slow."""
@@ -209,31 +206,25 @@ def payment(who: str, amount: str) -> dict[str, object]:
     return {"who": who, "amount": Decimal(amount)}
 
 
-@pytest.mark.parametrize(
-    "people, payments, transfers",
-    [
-        (["a"], [payment("a", "5")], []),
-        (["a", "b"], [], []),
-        (["a", "b"], [payment("a", "5"), payment("b", "5.00")], []),
-        (["a", "b"], [payment("a", "5")], [("b", "a", "2.50")]),
-        (["a", "b", "c"], [payment("c", "0.01")], [("a", "c", "0.01")]),
-    ],
-)
+@pytest.mark.parametrize("people, payments, transfers", [
+    (["a"], [payment("a", "5")], []),
+    (["a", "b"], [], []),
+    (["a", "b"], [payment("a", "5"), payment("b", "5.00")], []),
+    (["a", "b"], [payment("a", "5")], [("b", "a", "2.50")]),
+    (["a", "b", "c"], [payment("c", "0.01")], [("a", "c", "0.01")]),
+])
 def test_costs_are_settled_to_the_cent(people: list[str], payments: list[Any], transfers: list[Any]) -> None:
     settled = skill_and_mcp.settle(people, payments)
     assert [(one["giver"], one["taker"], str(one["amount"])) for one in settled] == transfers
 
 
-@pytest.mark.parametrize(
-    "people, payments, message",
-    [
-        ([], [], "people must name everybody"),
-        (["a", "a"], [], "each of them once"),
-        (["a"], [payment("b", "1"), payment("c", "1")], "not among the people, but paid: b, c"),
-        (["a"], [payment("a", "1.005")], "whole cents and not below 0, got 1.005"),
-        (["a"], [payment("a", "-1")], "whole cents and not below 0, got -1"),
-    ],
-)
+@pytest.mark.parametrize("people, payments, message", [
+    ([], [], "people must name everybody"),
+    (["a", "a"], [], "each of them once"),
+    (["a"], [payment("b", "1"), payment("c", "1")], "not among the people, but paid: b, c"),
+    (["a"], [payment("a", "1.005")], "whole cents and not below 0, got 1.005"),
+    (["a"], [payment("a", "-1")], "whole cents and not below 0, got -1"),
+])
 def test_payments_that_make_no_sense_are_refused(people: list[str], payments: list[Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         skill_and_mcp.settle(people, payments)
@@ -292,15 +283,11 @@ def test_an_installation_of_other_versions_is_refused(npm: Callable[[str], None]
         node_servers.installed()
 
 
-@pytest.mark.parametrize(
-    "script, reason",
-    [
-        ("echo 'npm warn old'; printf 'npm error code E404\\nnpm error 404 Not Found\\n' >&2; exit 1", "404 Not Found"),
-        ("exit 3", "npm ended with status 3"),
-        ("exit 0", "does not hold what it should: remove it and try again"),
-    ],
-    ids=["npm says why", "npm says nothing", "npm does nothing"],
-)
+@pytest.mark.parametrize("script, reason", [
+    ("echo 'npm warn old'; printf 'npm error code E404\\nnpm error 404 Not Found\\n' >&2; exit 1", "404 Not Found"),
+    ("exit 3", "npm ended with status 3"),
+    ("exit 0", "does not hold what it should: remove it and try again"),
+], ids=["npm says why", "npm says nothing", "npm does nothing"])
 def test_an_installation_that_fails_is_reported_in_one_line(
     npm: Callable[[str], None], script: str, reason: str
 ) -> None:

@@ -74,26 +74,23 @@ def hand_over_the_first(turns: list[dict[str, Any]]) -> None:
     answered(last, first)(turns)
 
 
-@pytest.mark.parametrize(
-    "name, change, fault",
-    [
-        ("describe_image", answered("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
-        ("describe_image", answered("Damson 55", "Birch 55"), "most and least are those of the books; answered Birch 55"),
-        ("describe_image", answered("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
-        ("describe_image", answered("369", "370"), "the total is that of the books; answered 370, the books say 369"),
-        ("describe_image", answered("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
-        ("vision_gated_skill", answered("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
-        ("vision_gated_skill", answered("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
-        ("vision_gated_skill", without("measure_bars"), "the skill measured the very picture that was given; no call"),
-        ("drawn_image", hand_over_the_first, "the chart is a sound png that shows the books; the chart shows [46.0"),
-        ("drawn_image", answered("Chart: media_", "Chart: media_f"), "the answer names ['media_f"),
-        ("drawn_image", answered("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
-        ("drawn_image", without("measure_bars"), "that very chart was measured before it was handed over"),
-        ("text_only_fallback", answered("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
-        ("text_only_fallback", answered("I do not know", "is Cedar"), "states Cedar, which it cannot know"),
-        ("text_only_fallback", answered("a placeholder", "58 kg"), "states 58, which it cannot know"),
-    ],
-)
+@pytest.mark.parametrize("name, change, fault", [
+    ("describe_image", answered("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
+    ("describe_image", answered("Damson 55", "Birch 55"), "most and least are those of the books; answered Birch 55"),
+    ("describe_image", answered("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
+    ("describe_image", answered("369", "370"), "the total is that of the books; answered 370, the books say 369"),
+    ("describe_image", answered("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
+    ("vision_gated_skill", answered("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
+    ("vision_gated_skill", answered("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
+    ("vision_gated_skill", without("measure_bars"), "the skill measured the very picture that was given; no call"),
+    ("drawn_image", hand_over_the_first, "the chart is a sound png that shows the books; the chart shows [46.0"),
+    ("drawn_image", answered("Chart: media_", "Chart: media_f"), "the answer names ['media_f"),
+    ("drawn_image", answered("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
+    ("drawn_image", without("measure_bars"), "that very chart was measured before it was handed over"),
+    ("text_only_fallback", answered("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
+    ("text_only_fallback", answered("I do not know", "is Cedar"), "states Cedar, which it cannot know"),
+    ("text_only_fallback", answered("a placeholder", "58 kg"), "states 58, which it cannot know"),
+])
 def test_a_bad_run_fails_and_says_in_what(name: str, change: Change, fault: str, tmp_path: Path) -> None:
     assert any(fault in line for line in failures(name, change, tmp_path))
 
@@ -171,18 +168,15 @@ def test_measuring_a_chart_returns_the_values_it_was_drawn_from(kg: list[int], l
 A_BAR = charts.Bar("Alder", 10)
 
 
-@pytest.mark.parametrize(
-    "title, bars, line, message",
-    [
-        ("Harvest", [], 10, "bars: 1 to 6 find room, got 0"),
-        ("Harvest", [A_BAR] * 7, 10, "bars: 1 to 6 find room, got 7"),
-        ("Harvest", [charts.Bar("Alder", -1)], 10, "the bar of Alder: kg must be 0 to 100, got -1"),
-        ("Harvest", [charts.Bar("Alder", float("nan"))], 10, "the bar of Alder: kg must be 0 to 100, got nan"),
-        ("Harvest", [charts.Bar("Sycamore 2", 10)], 10, "the name 'Sycamore 2' is too long: 8 characters find room"),
-        ("Harvest", [A_BAR], 0, "line_kg must be 1 to 100, got 0"),
-        ("H" * 39, [A_BAR], 10, "the title is too long: 38 characters find room, got 39"),
-    ],
-)
+@pytest.mark.parametrize("title, bars, line, message", [
+    ("Harvest", [], 10, "bars: 1 to 6 find room, got 0"),
+    ("Harvest", [A_BAR] * 7, 10, "bars: 1 to 6 find room, got 7"),
+    ("Harvest", [charts.Bar("Alder", -1)], 10, "the bar of Alder: kg must be 0 to 100, got -1"),
+    ("Harvest", [charts.Bar("Alder", float("nan"))], 10, "the bar of Alder: kg must be 0 to 100, got nan"),
+    ("Harvest", [charts.Bar("Sycamore 2", 10)], 10, "the name 'Sycamore 2' is too long: 8 characters find room"),
+    ("Harvest", [A_BAR], 0, "line_kg must be 1 to 100, got 0"),
+    ("H" * 39, [A_BAR], 10, "the title is too long: 38 characters find room, got 39"),
+])
 def test_a_chart_that_does_not_fit_is_refused(title: str, bars: list[charts.Bar], line: float, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         charts.draw(title, bars, line)
@@ -194,17 +188,13 @@ def a_png(colour: tuple[int, int, int]) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"", "this is no picture that can be opened"),
-        (b"GIF89a", "this is no picture that can be opened"),
-        (charts.draw("H", [A_BAR], 10)[:5000], "this is no picture that can be opened"),
-        (a_png((9, 9, 9)), "there is no red line above a black axis in this picture, so nothing to measure by"),
-        (charts.draw("H", [charts.Bar("Alder", 0)], 10), "there are no bars in this picture"),
-    ],
-    ids=["nothing", "cut off at once", "cut off later", "no chart", "no bars"],
-)
+@pytest.mark.parametrize("data, message", [
+    (b"", "this is no picture that can be opened"),
+    (b"GIF89a", "this is no picture that can be opened"),
+    (charts.draw("H", [A_BAR], 10)[:5000], "this is no picture that can be opened"),
+    (a_png((9, 9, 9)), "there is no red line above a black axis in this picture, so nothing to measure by"),
+    (charts.draw("H", [charts.Bar("Alder", 0)], 10), "there are no bars in this picture"),
+], ids=["nothing", "cut off at once", "cut off later", "no chart", "no bars"])
 def test_an_image_that_is_not_a_chart_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         charts.measure(data, 10)

@@ -43,39 +43,36 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
 # --------------------------------------------------------------------------------------------------- the order
 
 
-@pytest.mark.parametrize(
-    "arguments, environment, name, model, reason",
-    [
-        # the argument
-        (["m", "openai"], {"OPENAI_API_KEY": "k", "PROVIDER": "groq"}, "openai", "m", "named on the command line"),
-        (["", "anthropic"], {"ANTHROPIC_API_KEY": "k", "MODEL": "gpt"}, "anthropic", "claude-sonnet-5", "named on the command line"),
-        (["m", "Claude"], {"ANTHROPIC_API_KEY": "k"}, "anthropic", "m", "named on the command line"),
-        (["groq/a/b"], {"GROQ_API_KEY": "k"}, "groq", "a/b", "named on the command line"),
-        (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-2.5-flash", "named on the command line"),
-        (["openai/x", "openrouter"], {"OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "named on the command line"),
-        # the environment
-        ([], {"PROVIDER": "groq", "GROQ_API_KEY": "k", "OPENAI_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "PROVIDER in the environment"),
-        ([], {"PROVIDER": " xai ", "MODEL": "grok-9", "XAI_API_KEY": "k"}, "xai", "grok-9", "PROVIDER in the environment"),
-        (["openai/x"], {"PROVIDER": "openrouter", "OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "PROVIDER in the environment"),
-        ([], {"MODEL": "mistral/m", "MISTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}, "mistral", "m", "MODEL in the environment"),
-        # a vendor whose key is set
-        ([], {"XAI_API_KEY": "k", "GROQ_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "GROQ_API_KEY is set"),
-        (["m"], {"CO_API_KEY": "k"}, "cohere", "m", "CO_API_KEY is set"),
-        ([], {"GROQ_API_KEY": "  ", "XAI_API_KEY": "k"}, "xai", "grok-4", "XAI_API_KEY is set"),
-        ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4",
-         "XAI_API_KEY is set; passed over: azure has a key and no default model"),
-        ([], {"PROVIDER": "ollama"}, "ollama", "llama3.2", "PROVIDER in the environment"),
-        # the tape
-        ([], {}, "tape", "hand-written", "no model vendor is configured"),
-        ([], {"MODEL": "gpt"}, "tape", "hand-written", "no model vendor is configured; MODEL in the environment is not used"),
-        ([], {"PROVIDER": "tape", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "PROVIDER in the environment"),
-        ([], {"PROVIDER": "tape", "MODEL": "gpt"}, "tape", "hand-written",
-         "PROVIDER in the environment; MODEL in the environment is not used"),
-        (["tape"], {"OPENAI_API_KEY": "k"}, "tape", "hand-written", "named on the command line"),
-        (["--offline"], {"PROVIDER": "openai", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "--offline"),
-        ([], {"LOCAL_API_KEY": "k", "OLLAMA_API_KEY": "k"}, "tape", "hand-written", "no model vendor is configured"),
-    ],
-)
+@pytest.mark.parametrize("arguments, environment, name, model, reason", [
+    # the argument
+    (["m", "openai"], {"OPENAI_API_KEY": "k", "PROVIDER": "groq"}, "openai", "m", "named on the command line"),
+    (["", "anthropic"], {"ANTHROPIC_API_KEY": "k", "MODEL": "gpt"}, "anthropic", "claude-sonnet-5", "named on the command line"),
+    (["m", "Claude"], {"ANTHROPIC_API_KEY": "k"}, "anthropic", "m", "named on the command line"),
+    (["groq/a/b"], {"GROQ_API_KEY": "k"}, "groq", "a/b", "named on the command line"),
+    (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-2.5-flash", "named on the command line"),
+    (["openai/x", "openrouter"], {"OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "named on the command line"),
+    # the environment
+    ([], {"PROVIDER": "groq", "GROQ_API_KEY": "k", "OPENAI_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "PROVIDER in the environment"),
+    ([], {"PROVIDER": " xai ", "MODEL": "grok-9", "XAI_API_KEY": "k"}, "xai", "grok-9", "PROVIDER in the environment"),
+    (["openai/x"], {"PROVIDER": "openrouter", "OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "PROVIDER in the environment"),
+    ([], {"MODEL": "mistral/m", "MISTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}, "mistral", "m", "MODEL in the environment"),
+    # a vendor whose key is set
+    ([], {"XAI_API_KEY": "k", "GROQ_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "GROQ_API_KEY is set"),
+    (["m"], {"CO_API_KEY": "k"}, "cohere", "m", "CO_API_KEY is set"),
+    ([], {"GROQ_API_KEY": "  ", "XAI_API_KEY": "k"}, "xai", "grok-4", "XAI_API_KEY is set"),
+    ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4",
+     "XAI_API_KEY is set; passed over: azure has a key and no default model"),
+    ([], {"PROVIDER": "ollama"}, "ollama", "llama3.2", "PROVIDER in the environment"),
+    # the tape
+    ([], {}, "tape", "hand-written", "no model vendor is configured"),
+    ([], {"MODEL": "gpt"}, "tape", "hand-written", "no model vendor is configured; MODEL in the environment is not used"),
+    ([], {"PROVIDER": "tape", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "PROVIDER in the environment"),
+    ([], {"PROVIDER": "tape", "MODEL": "gpt"}, "tape", "hand-written",
+     "PROVIDER in the environment; MODEL in the environment is not used"),
+    (["tape"], {"OPENAI_API_KEY": "k"}, "tape", "hand-written", "named on the command line"),
+    (["--offline"], {"PROVIDER": "openai", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "--offline"),
+    ([], {"LOCAL_API_KEY": "k", "OLLAMA_API_KEY": "k"}, "tape", "hand-written", "no model vendor is configured"),
+])
 def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tape(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], name: str, model: str, reason: str
 ) -> None:
@@ -84,25 +81,22 @@ def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tap
     assert (found.tape is not None) == (name == "tape")
 
 
-@pytest.mark.parametrize(
-    "arguments, environment, complaint",
-    [
-        (["m", "opena"], {}, "unknown provider 'opena': did you mean 'openai'? known are openai, anthropic"),
-        ([], {"PROVIDER": "nobody-at-all"}, "unknown provider 'nobody-at-all': known are"),
-        (["m", "openai"], {}, "openai needs a key: set OPENAI_API_KEY; --list-providers shows who has one"),
-        (["m", "gemini"], {}, "gemini needs a key: set GEMINI_API_KEY or GOOGLE_API_KEY;"),
-        (["openai/"], {"OPENAI_API_KEY": "k"}, "'openai/' lacks its model: name one, or say 'openai' alone"),
-        (["m", "local"], {}, "LOCAL_BASE_URL"),
-        (["m"], {}, "no model vendor is configured, so there is nobody to run 'm'"),
-        (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
-        (["m", "tape"], {}, "leave 'm' out"),
-        (["m"], {"PROVIDER": "tape"}, "leave 'm' out"),
-        (["m", "--offline"], {}, "--offline replays a tape: leave 'm' out"),
-        (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
-        (["--tape", "none.json"], {}, "there is no tape none.json: make it with MODEL PROVIDER --save-tape, or by hand"),
-        (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
-    ],
-)
+@pytest.mark.parametrize("arguments, environment, complaint", [
+    (["m", "opena"], {}, "unknown provider 'opena': did you mean 'openai'? known are openai, anthropic"),
+    ([], {"PROVIDER": "nobody-at-all"}, "unknown provider 'nobody-at-all': known are"),
+    (["m", "openai"], {}, "openai needs a key: set OPENAI_API_KEY; --list-providers shows who has one"),
+    (["m", "gemini"], {}, "gemini needs a key: set GEMINI_API_KEY or GOOGLE_API_KEY;"),
+    (["openai/"], {"OPENAI_API_KEY": "k"}, "'openai/' lacks its model: name one, or say 'openai' alone"),
+    (["m", "local"], {}, "LOCAL_BASE_URL"),
+    (["m"], {}, "no model vendor is configured, so there is nobody to run 'm'"),
+    (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
+    (["m", "tape"], {}, "leave 'm' out"),
+    (["m"], {"PROVIDER": "tape"}, "leave 'm' out"),
+    (["m", "--offline"], {}, "--offline replays a tape: leave 'm' out"),
+    (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
+    (["--tape", "none.json"], {}, "there is no tape none.json: make it with MODEL PROVIDER --save-tape, or by hand"),
+    (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
+])
 def test_an_impossible_choice_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str
 ) -> None:
@@ -141,16 +135,13 @@ def test_a_vendor_whose_default_model_lacks_a_capability_is_passed_over(monkeypa
 # ------------------------------------------------------------------------------------------- prices and tables
 
 
-@pytest.mark.parametrize(
-    "vendor, model, cost",
-    [
-        ("openai", "gpt-4o-mini", (0.15, 0.6)),
-        ("openai", "gpt-4o-mini-2024-07-18", (0.15, 0.6)),
-        ("anthropic", "claude-sonnet-5-20260929", (2.0, 10.0)),
-        ("openrouter", "gpt-4o-mini", None),
-        ("openai", "gpt-99", None),
-    ],
-)
+@pytest.mark.parametrize("vendor, model, cost", [
+    ("openai", "gpt-4o-mini", (0.15, 0.6)),
+    ("openai", "gpt-4o-mini-2024-07-18", (0.15, 0.6)),
+    ("anthropic", "claude-sonnet-5-20260929", (2.0, 10.0)),
+    ("openrouter", "gpt-4o-mini", None),
+    ("openai", "gpt-99", None),
+])
 def test_the_price_of_an_unknown_model_is_unknown(vendor: str, model: str, cost: tuple[float, float] | None) -> None:
     assert price_of(vendor, model) == cost
 
@@ -196,17 +187,14 @@ def test_a_factory_that_makes_no_provider_is_named(monkeypatch: pytest.MonkeyPat
         chosen(monkeypatch, "mine")
 
 
-@pytest.mark.parametrize(
-    "arguments, complaint",
-    [
-        (("a b", kernai.MockProvider, "m"), "one word"),
-        (("a/b", kernai.MockProvider, "m"), "one word"),
-        (("--x", kernai.MockProvider, "m"), "one word"),
-        (("tape", kernai.MockProvider, "m"), "bundled tape"),
-        (("mine", kernai.MockProvider(), "m"), "callable without arguments"),
-        (("mine", kernai.MockProvider, ""), "model's id or a Model"),
-    ],
-)
+@pytest.mark.parametrize("arguments, complaint", [
+    (("a b", kernai.MockProvider, "m"), "one word"),
+    (("a/b", kernai.MockProvider, "m"), "one word"),
+    (("--x", kernai.MockProvider, "m"), "one word"),
+    (("tape", kernai.MockProvider, "m"), "bundled tape"),
+    (("mine", kernai.MockProvider(), "m"), "callable without arguments"),
+    (("mine", kernai.MockProvider, ""), "model's id or a Model"),
+])
 def test_a_wrong_registration_is_an_error_at_the_call(arguments: tuple[Any, Any, Any], complaint: str) -> None:
     with pytest.raises((TypeError, ValueError), match=complaint):
         known_providers.register_provider(*arguments)
@@ -243,15 +231,12 @@ def models(*names: str) -> tuple[int, str]:
     return 200, json.dumps({"models": [{"name": name} for name in names]})
 
 
-@pytest.mark.parametrize(
-    "names, arguments, capabilities, model",
-    [
-        (["qwen3:8b", "llama3.2:latest"], [], ("text",), "llama3.2:latest"),
-        (["nomic-embed-text:latest", "qwen3:8b"], [], ("text",), "qwen3:8b"),
-        (["llama3.2:latest", "llava:13b"], [], ("text", "vision"), "llava:13b"),
-        (["qwen3:8b", "gemma3:latest"], ["gemma3"], ("text",), "gemma3"),
-    ],
-)
+@pytest.mark.parametrize("names, arguments, capabilities, model", [
+    (["qwen3:8b", "llama3.2:latest"], [], ("text",), "llama3.2:latest"),
+    (["nomic-embed-text:latest", "qwen3:8b"], [], ("text",), "qwen3:8b"),
+    (["llama3.2:latest", "llava:13b"], [], ("text", "vision"), "llava:13b"),
+    (["qwen3:8b", "gemma3:latest"], ["gemma3"], ("text",), "gemma3"),
+])
 def test_a_running_ollama_on_this_machine_is_chosen(
     monkeypatch: pytest.MonkeyPatch, server: Answers, names: list[str], arguments: list[str],
     capabilities: tuple[str, ...], model: str,

@@ -99,19 +99,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name, reason",
-    [
-        ("passes", None),
-        ("disagrees", "this does not hold: it is seven; [31mno[0m"),
-        ("crashes", "exit status 3"),
-        ("is_killed", "killed by signal SIGKILL"),
-        ("says_nothing", "it wrote no log"),
-        ("lies", "its log is none of a scenario"),
-        ("is_another", "its log is of the scenario 'a'"),
-        ("fails_in_the_end", "its log says that it passed, but the exit status is 1"),
-    ],
-)
+@pytest.mark.parametrize("name, reason", [
+    ("passes", None),
+    ("disagrees", "this does not hold: it is seven; [31mno[0m"),
+    ("crashes", "exit status 3"),
+    ("is_killed", "killed by signal SIGKILL"),
+    ("says_nothing", "it wrote no log"),
+    ("lies", "its log is none of a scenario"),
+    ("is_another", "its log is of the scenario 'a'"),
+    ("fails_in_the_end", "its log says that it passed, but the exit status is 1"),
+])
 def test_a_cell_passes_only_if_both_its_log_and_its_exit_status_say_so(ran: Ran, name: str, reason: str | None) -> None:
     (cell,) = (cell for cell in ran[1]["cells"] if cell["scenario"] == name)
     assert (cell["passed"], cell["reason"]) == (reason is None, reason)
@@ -280,31 +277,28 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     assert not (folder / "logs").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments, complaint",
-    [
-        (["--jobs", "0"], "'0' is no whole number above 0"),
-        (["--jobs", "many"], "'many' is no whole number above 0"),
-        (["--timeout", "-1"], "'-1' is no number of seconds above 0"),
-        (["--timeout", "nan"], "'nan' is no number of seconds above 0"),
-        (["--list", "--offline"], "--list runs nothing: leave --offline out"),
-        (["--compare", "a.json", "b.json", "--pair", "openai"], "--compare runs nothing: leave --pair out"),
-        (["triage", "--compare", "a.json", "b.json"], "--compare runs nothing: leave triage out"),
-        (["--pair", "/gpt-4o"], "--pair takes PROVIDER/MODEL or PROVIDER, not '/gpt-4o'"),
-        (["--pair", "openai/"], "--pair takes PROVIDER/MODEL or PROVIDER, not 'openai/'"),
-        (["simple_basline"], "no scenario is called 'simple_basline'; did you mean 'simple_baseline'?"),
-        (["xyz*"], "no scenario is called 'xyz*'; --list shows them all"),
-        (["--folder", "no/such"], "there is no folder no/such"),
-        (["--folder", str(ROOT / "docs")], "holds no scenario"),
-        (["--ofline"], "unrecognized arguments: --ofline"),
-        (["--output", str(ROOT), "--offline"], "--output takes a file"),
-        (["--output", str(MATRIX), "--offline"], "run_matrix.py exists and is no matrix, so it is left as it is"),
-        (["--logs", str(MATRIX), "--offline"], "cannot write to"),
-        (["--compare", "one.json"], "--compare: expected 2 arguments"),
-        (["--compare", "none.json", "none.json"], "cannot read none.json: No such file or directory"),
-        (["--compare", str(MATRIX), str(MATRIX)], "is not JSON"),
-    ],
-)
+@pytest.mark.parametrize("arguments, complaint", [
+    (["--jobs", "0"], "'0' is no whole number above 0"),
+    (["--jobs", "many"], "'many' is no whole number above 0"),
+    (["--timeout", "-1"], "'-1' is no number of seconds above 0"),
+    (["--timeout", "nan"], "'nan' is no number of seconds above 0"),
+    (["--list", "--offline"], "--list runs nothing: leave --offline out"),
+    (["--compare", "a.json", "b.json", "--pair", "openai"], "--compare runs nothing: leave --pair out"),
+    (["triage", "--compare", "a.json", "b.json"], "--compare runs nothing: leave triage out"),
+    (["--pair", "/gpt-4o"], "--pair takes PROVIDER/MODEL or PROVIDER, not '/gpt-4o'"),
+    (["--pair", "openai/"], "--pair takes PROVIDER/MODEL or PROVIDER, not 'openai/'"),
+    (["simple_basline"], "no scenario is called 'simple_basline'; did you mean 'simple_baseline'?"),
+    (["xyz*"], "no scenario is called 'xyz*'; --list shows them all"),
+    (["--folder", "no/such"], "there is no folder no/such"),
+    (["--folder", str(ROOT / "docs")], "holds no scenario"),
+    (["--ofline"], "unrecognized arguments: --ofline"),
+    (["--output", str(ROOT), "--offline"], "--output takes a file"),
+    (["--output", str(MATRIX), "--offline"], "run_matrix.py exists and is no matrix, so it is left as it is"),
+    (["--logs", str(MATRIX), "--offline"], "cannot write to"),
+    (["--compare", "one.json"], "--compare: expected 2 arguments"),
+    (["--compare", "none.json", "none.json"], "cannot read none.json: No such file or directory"),
+    (["--compare", str(MATRIX), str(MATRIX)], "is not JSON"),
+])
 def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], complaint: str) -> None:
     done = ran_here(MATRIX, *arguments)
     assert done.returncode == 2

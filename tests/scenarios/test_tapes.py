@@ -125,16 +125,13 @@ def test_messages_that_differ_from_the_tape_are_answered_and_noted_with_the_firs
     assert "41" in note
 
 
-@pytest.mark.parametrize(
-    "before, asked, message",
-    [
-        ([], ["goodbye"], "no conversation begins with 'goodbye'; the closest is the root's conversation with 'hello"),
-        ([["hello, you"]], ["hello, you", "a", "x"], "the root's conversation ends after turn 1, and the run asks for another, with 'x'"),
-        ([["hello, you"]], ["hello, you"], "the root's conversation, turn 1: it was played already"),
-        ([], ["hello, you", "other"], "turn 2: what the model said before is not what the tape has"),
-        ([], ["work", "1", "x"], "the conversation '0.a', turn 2: what the model said before is not what"),
-    ],
-)
+@pytest.mark.parametrize("before, asked, message", [
+    ([], ["goodbye"], "no conversation begins with 'goodbye'; the closest is the root's conversation with 'hello"),
+    ([["hello, you"]], ["hello, you", "a", "x"], "the root's conversation ends after turn 1, and the run asks for another, with 'x'"),
+    ([["hello, you"]], ["hello, you"], "the root's conversation, turn 1: it was played already"),
+    ([], ["hello, you", "other"], "turn 2: what the model said before is not what the tape has"),
+    ([], ["work", "1", "x"], "the conversation '0.a', turn 2: what the model said before is not what"),
+])
 def test_a_turn_that_is_not_on_the_tape_is_an_error_that_says_where_and_why(
     before: list[list[str]], asked: list[str], message: str
 ) -> None:
@@ -194,29 +191,26 @@ def with_turn(turn: object) -> dict[str, Any]:
     return GOOD | {"conversations": [{"scope": "", "input": "hello", "turns": [turn]}]}
 
 
-@pytest.mark.parametrize(
-    "data, complaint",
-    [
-        (GOOD | {"format": 1}, "no tape of format 2"),
-        ([GOOD], "no tape of format 2"),
-        (GOOD | {"scenario": "triage"}, "a tape of the scenario 'triage', not of 'demo'"),
-        (GOOD | {"provider": None}, 'must have its "provider"'),
-        (GOOD | {"model": 4}, 'must have its "model"'),
-        (GOOD | {"conversations": []}, '"conversations", a list with one at least'),
-        (GOOD | {"conversations": {}}, '"conversations", a list with one at least'),
-        (GOOD | {"conversations": ["x"]}, 'conversation 1 must be an object with "turns"'),
-        (GOOD | {"conversations": [{"input": "", "turns": [{"content": ""}]}]}, 'must have its "scope"'),
-        (GOOD | {"conversations": [{"scope": "", "turns": [{"content": ""}]}]}, 'must have its "input"'),
-        (with_turn("text"), "conversation 1, turn 1 must be an object"),
-        (with_turn({"content": 3}), 'the text "content", or with an "error"'),
-        (with_turn({"content": "x", "error": {"message": "y"}}), 'the text "content", or with an "error"'),
-        (with_turn({"error": None}), '"error" must be an object with the text "message"'),
-        (with_turn({"error": "y"}), '"error" must be an object with the text "message"'),
-        (with_turn({"content": "x", "prompt_tokens": True}), "must be whole numbers"),
-        (with_turn({"content": "x", "completion_tokens": -1}), "must be whole numbers"),
-        (with_turn({"content": "x", "asked": "y"}), '"asked" must be a list of texts'),
-    ],
-)
+@pytest.mark.parametrize("data, complaint", [
+    (GOOD | {"format": 1}, "no tape of format 2"),
+    ([GOOD], "no tape of format 2"),
+    (GOOD | {"scenario": "triage"}, "a tape of the scenario 'triage', not of 'demo'"),
+    (GOOD | {"provider": None}, 'must have its "provider"'),
+    (GOOD | {"model": 4}, 'must have its "model"'),
+    (GOOD | {"conversations": []}, '"conversations", a list with one at least'),
+    (GOOD | {"conversations": {}}, '"conversations", a list with one at least'),
+    (GOOD | {"conversations": ["x"]}, 'conversation 1 must be an object with "turns"'),
+    (GOOD | {"conversations": [{"input": "", "turns": [{"content": ""}]}]}, 'must have its "scope"'),
+    (GOOD | {"conversations": [{"scope": "", "turns": [{"content": ""}]}]}, 'must have its "input"'),
+    (with_turn("text"), "conversation 1, turn 1 must be an object"),
+    (with_turn({"content": 3}), 'the text "content", or with an "error"'),
+    (with_turn({"content": "x", "error": {"message": "y"}}), 'the text "content", or with an "error"'),
+    (with_turn({"error": None}), '"error" must be an object with the text "message"'),
+    (with_turn({"error": "y"}), '"error" must be an object with the text "message"'),
+    (with_turn({"content": "x", "prompt_tokens": True}), "must be whole numbers"),
+    (with_turn({"content": "x", "completion_tokens": -1}), "must be whole numbers"),
+    (with_turn({"content": "x", "asked": "y"}), '"asked" must be a list of texts'),
+])
 def test_a_file_that_is_not_a_tape_is_an_error_that_says_what_is_wrong(tmp_path: Path, data: object, complaint: str) -> None:
     path = tmp_path / "tape.json"
     path.write_text(json.dumps(data))

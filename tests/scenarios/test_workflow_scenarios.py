@@ -55,29 +55,26 @@ def fields_of(name: str, event: str, *keys: str) -> list[tuple[Any, ...]]:
     return sorted((entry["scope"], *(entry["data"][key] for key in keys)) for entry in entries)
 
 
-@pytest.mark.parametrize(
-    "name, event, key, due",
-    [
-        ("sequential_pipeline", "skill_error", "skill", [("0.convert", "convert_batch"), ("0.rates", "read_rates")]),
-        ("sequential_pipeline", "workflow_start", "strategy", [("", "sequential")]),
-        ("parallel_fan_out", "workflow_start", "strategy", [("", "parallel")]),
-        ("fraud_investigation", "workflow_start", "strategy", [("", "mixed")]),
-        ("fraud_investigation", "builtin_result", "command", [("", "/workflow")]),
-        ("fraud_investigation", "skill_error", "skill", [
-            ("1.customers", "look_up_customers"), ("1.payments", "find_bursts"),
-        ]),
-        ("redundant_tasks", "plan_rejected", "reason", [("", "duplicate_ids")]),
-        ("task_failure_recovery", "task_error", "task_id", [("", "osaka"), ("", "valparaiso")]),
-        ("invalid_plan_fallback", "plan_rejected", "reason", [("", "invalid_json"), ("", "no_tasks")]),
-        ("cyclic_plan_rejected", "plan_rejected", "reason", [("", "cyclic")]),
-        ("unknown_dependency", "plan_rejected", "reason", []),
-        ("sub_agent_must_not_plan", "builtin_result", "command", [("0.east", "/workflow")]),
-        ("sub_agent_must_not_plan", "informational_only", "kinds", [("0.north", ["plan"])]),
-        ("sub_agent_must_not_plan", "plan_rejected", "reason", [
-            ("0.east", "nested"), ("0.north", "nested"), ("0.south", "nested"),
-        ]),
-    ],
-)
+@pytest.mark.parametrize("name, event, key, due", [
+    ("sequential_pipeline", "skill_error", "skill", [("0.convert", "convert_batch"), ("0.rates", "read_rates")]),
+    ("sequential_pipeline", "workflow_start", "strategy", [("", "sequential")]),
+    ("parallel_fan_out", "workflow_start", "strategy", [("", "parallel")]),
+    ("fraud_investigation", "workflow_start", "strategy", [("", "mixed")]),
+    ("fraud_investigation", "builtin_result", "command", [("", "/workflow")]),
+    ("fraud_investigation", "skill_error", "skill", [
+        ("1.customers", "look_up_customers"), ("1.payments", "find_bursts"),
+    ]),
+    ("redundant_tasks", "plan_rejected", "reason", [("", "duplicate_ids")]),
+    ("task_failure_recovery", "task_error", "task_id", [("", "osaka"), ("", "valparaiso")]),
+    ("invalid_plan_fallback", "plan_rejected", "reason", [("", "invalid_json"), ("", "no_tasks")]),
+    ("cyclic_plan_rejected", "plan_rejected", "reason", [("", "cyclic")]),
+    ("unknown_dependency", "plan_rejected", "reason", []),
+    ("sub_agent_must_not_plan", "builtin_result", "command", [("0.east", "/workflow")]),
+    ("sub_agent_must_not_plan", "informational_only", "kinds", [("0.north", ["plan"])]),
+    ("sub_agent_must_not_plan", "plan_rejected", "reason", [
+        ("0.east", "nested"), ("0.north", "nested"), ("0.south", "nested"),
+    ]),
+])
 def test_plans_of_sub_agents_are_rejected_as_nested(
     name: str, event: str, key: str, due: list[tuple[str, Any]]
 ) -> None:
@@ -323,18 +320,15 @@ def test_the_sources_of_the_fraud_hold_cases_that_a_laxer_rule_would_call_fraud(
     assert len(rows_of("fraud_investigation", "payments")) > 500
 
 
-@pytest.mark.parametrize(
-    "answer, found",
-    [
-        ("Total: 12", "12"),
-        ("**Total**: 1,234.50 EUR", "1234.50"),
-        ("- total: 4 + 5 = 9", "9"),
-        ("Total: 1\nTotal: 2", "2"),
-        ("Total: unknown", None),
-        ("Subtotal: 12", None),
-        ("12 in total", None),
-    ],
-)
+@pytest.mark.parametrize("answer, found", [
+    ("Total: 12", "12"),
+    ("**Total**: 1,234.50 EUR", "1234.50"),
+    ("- total: 4 + 5 = 9", "9"),
+    ("Total: 1\nTotal: 2", "2"),
+    ("Total: unknown", None),
+    ("Subtotal: 12", None),
+    ("12 in total", None),
+])
 def test_a_figure_is_read_from_the_line_with_its_label(answer: str, found: str | None) -> None:
     if found is None:
         with pytest.raises(Exception, match="no line `Total: ` with a figure"):

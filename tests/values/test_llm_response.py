@@ -22,18 +22,15 @@ def test_what_is_not_given_is_unknown() -> None:
     assert response.metadata == {}
 
 
-@pytest.mark.parametrize(
-    "prompt, completion, given, total",
-    [
-        (10, 5, None, 15),
-        (0, 0, None, 0),
-        (10, None, None, None),
-        (None, 5, None, None),
-        (None, None, 20, 20),
-        (10, None, 20, 20),
-        (10, 5, 20, 20),  # a vendor may count more than the two, reasoning for one
-    ],
-)
+@pytest.mark.parametrize("prompt, completion, given, total", [
+    (10, 5, None, 15),
+    (0, 0, None, 0),
+    (10, None, None, None),
+    (None, 5, None, None),
+    (None, None, 20, 20),
+    (10, None, 20, 20),
+    (10, 5, 20, 20),  # a vendor may count more than the two, reasoning for one
+])
 def test_the_total_is_derived_where_both_halves_are_known(
     prompt: int | None, completion: int | None, given: int | None, total: int | None
 ) -> None:

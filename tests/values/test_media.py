@@ -92,41 +92,35 @@ def test_changing_the_bytes_that_were_given_changes_nothing() -> None:
 # -------------------------------------------------------------------------------------------- MIME type and kind
 
 
-@pytest.mark.parametrize(
-    "name, mime_type, kind",
-    [
-        ("a.png", "image/png", "image"),
-        ("A.PNG", "image/png", "image"),
-        ("a.jpeg", "image/jpeg", "image"),
-        ("a.mp3", "audio/mpeg", "audio"),
-        ("a.mp4", "video/mp4", "video"),
-        ("a.pdf", "application/pdf", "document"),
-        ("a.tar.gz", FALLBACK_MIME, "document"),
-        ("a.unknown", FALLBACK_MIME, "document"),
-        ("a", FALLBACK_MIME, "document"),
-        ("a.", FALLBACK_MIME, "document"),
-        ("", FALLBACK_MIME, "document"),
-        ("folder.png/a", FALLBACK_MIME, "document"),
-        ("a.png\n", FALLBACK_MIME, "document"),
-    ],
-)
+@pytest.mark.parametrize("name, mime_type, kind", [
+    ("a.png", "image/png", "image"),
+    ("A.PNG", "image/png", "image"),
+    ("a.jpeg", "image/jpeg", "image"),
+    ("a.mp3", "audio/mpeg", "audio"),
+    ("a.mp4", "video/mp4", "video"),
+    ("a.pdf", "application/pdf", "document"),
+    ("a.tar.gz", FALLBACK_MIME, "document"),
+    ("a.unknown", FALLBACK_MIME, "document"),
+    ("a", FALLBACK_MIME, "document"),
+    ("a.", FALLBACK_MIME, "document"),
+    ("", FALLBACK_MIME, "document"),
+    ("folder.png/a", FALLBACK_MIME, "document"),
+    ("a.png\n", FALLBACK_MIME, "document"),
+])
 def test_the_ending_of_a_file_decides_its_type_and_kind(name: str, mime_type: str, kind: str) -> None:
     media = Media.from_file(f"no-such-folder/{name}")
     assert (media.mime_type, media.kind) == (mime_type, kind)
 
 
-@pytest.mark.parametrize(
-    "url, mime_type",
-    [
-        ("https://example.org/a.png", "image/png"),
-        ("https://example.org/a.png?size=2&name=b.gif", "image/png"),
-        ("https://example.org/a.png#part.gif", "image/png"),
-        ("https://example.org/a.png?x#y?z.gif", "image/png"),
-        ("https://example.org/show?file=a.png", FALLBACK_MIME),
-        ("https://example.org/", FALLBACK_MIME),
-        ("s3://bucket/key/a.pdf", "application/pdf"),
-    ],
-)
+@pytest.mark.parametrize("url, mime_type", [
+    ("https://example.org/a.png", "image/png"),
+    ("https://example.org/a.png?size=2&name=b.gif", "image/png"),
+    ("https://example.org/a.png#part.gif", "image/png"),
+    ("https://example.org/a.png?x#y?z.gif", "image/png"),
+    ("https://example.org/show?file=a.png", FALLBACK_MIME),
+    ("https://example.org/", FALLBACK_MIME),
+    ("s3://bucket/key/a.pdf", "application/pdf"),
+])
 def test_query_and_fragment_of_a_url_do_not_count_for_its_type(url: str, mime_type: str) -> None:
     assert Media.from_url(url).mime_type == mime_type
 
@@ -135,17 +129,14 @@ def test_every_type_of_the_table_is_accepted_and_has_a_kind() -> None:
     assert {Media.from_bytes(b"", mime_type=mime_type).kind for mime_type in MIME_TYPES.values()} == set(KINDS)
 
 
-@pytest.mark.parametrize(
-    "mime_type, kind",
-    [
-        ("image/svg+xml", "image"),
-        ("IMAGE/PNG", "image"),
-        ("audio/x-whatever", "audio"),
-        ("application/vnd.ms-excel", "document"),
-        ("imagery/png", "document"),
-        ("model/gltf+json", "document"),
-    ],
-)
+@pytest.mark.parametrize("mime_type, kind", [
+    ("image/svg+xml", "image"),
+    ("IMAGE/PNG", "image"),
+    ("audio/x-whatever", "audio"),
+    ("application/vnd.ms-excel", "document"),
+    ("imagery/png", "document"),
+    ("model/gltf+json", "document"),
+])
 def test_the_kind_comes_from_the_mime_type(mime_type: str, kind: str) -> None:
     assert Media.from_bytes(b"", mime_type=mime_type).kind == kind
 
@@ -157,11 +148,9 @@ def test_what_is_given_goes_before_what_is_guessed() -> None:
     assert (media.kind, media.mime_type, dict(media.metadata)) == ("video", "image/webp", {"a": 1})
 
 
-@pytest.mark.parametrize(
-    "mime_type",
+@pytest.mark.parametrize("mime_type",
     ["", "png", "image/", "/png", "image/png ", " image/png", "image/png; charset=utf-8", "image/png\r\nX-Evil: 1",
-     'image/png"><block type="final">', "image//png", "imäge/png", "a/b/c", None, 5, b"image/png"],
-)
+     'image/png"><block type="final">', "image//png", "imäge/png", "a/b/c", None, 5, b"image/png"])
 def test_a_mime_type_that_is_no_pair_of_tokens_is_refused(mime_type: Any) -> None:
     with pytest.raises(ValueError, match="mime_type must look like 'image/png'"):
         Media("image", mime_type, "bytes", b"")
@@ -170,25 +159,22 @@ def test_a_mime_type_that_is_no_pair_of_tokens_is_refused(mime_type: Any) -> Non
 # --------------------------------------------------------------------------------------------- wrong arguments
 
 
-@pytest.mark.parametrize(
-    "build, error, message",
-    [
-        (lambda: Media.from_bytes(b"", mime_type="a/b", kind="picture"), ValueError, "kind must be one of image"),
-        (lambda: Media.from_bytes("text", mime_type="a/b"), TypeError, "for a file use Media.from_file"),  # type: ignore[arg-type]
-        (lambda: Media.from_bytes(b"", mime_type="a/b", metadata=[1]), TypeError, "metadata must be a mapping"),  # type: ignore[arg-type]
-        (lambda: Media.from_bytes(b""), TypeError, "mime_type"),  # type: ignore[call-arg]
-        (lambda: Media("image", "image/png", "bytes", __file__), ValueError, "source must be 'bytes' for bytes, 'path' or 'url' for text"),
-        (lambda: Media("image", "image/png", "url", b""), ValueError, "source must be 'bytes' for bytes"),
-        (lambda: Media("image", "image/png", "file", __file__), ValueError, "source must be .* got 'file'"),  # type: ignore[arg-type]
-        (lambda: Media.from_url(""), ValueError, "url must be a non-blank string"),
-        (lambda: Media.from_url("  "), ValueError, "url must be a non-blank string"),
-        (lambda: Media.from_url(None), ValueError, "url must be a non-blank string"),  # type: ignore[arg-type]
-        (lambda: Media.from_file(b"a.png"), TypeError, "path must be text or a Path"),  # type: ignore[arg-type]
-        (lambda: Media.from_file(5), TypeError, "int"),  # type: ignore[arg-type]
-        (lambda: Media.from_file(os.devnull), ValueError, "path must be a regular file"),
-        (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
-    ],
-)
+@pytest.mark.parametrize("build, error, message", [
+    (lambda: Media.from_bytes(b"", mime_type="a/b", kind="picture"), ValueError, "kind must be one of image"),
+    (lambda: Media.from_bytes("text", mime_type="a/b"), TypeError, "for a file use Media.from_file"),  # type: ignore[arg-type]
+    (lambda: Media.from_bytes(b"", mime_type="a/b", metadata=[1]), TypeError, "metadata must be a mapping"),  # type: ignore[arg-type]
+    (lambda: Media.from_bytes(b""), TypeError, "mime_type"),  # type: ignore[call-arg]
+    (lambda: Media("image", "image/png", "bytes", __file__), ValueError, "source must be 'bytes' for bytes, 'path' or 'url' for text"),
+    (lambda: Media("image", "image/png", "url", b""), ValueError, "source must be 'bytes' for bytes"),
+    (lambda: Media("image", "image/png", "file", __file__), ValueError, "source must be .* got 'file'"),  # type: ignore[arg-type]
+    (lambda: Media.from_url(""), ValueError, "url must be a non-blank string"),
+    (lambda: Media.from_url("  "), ValueError, "url must be a non-blank string"),
+    (lambda: Media.from_url(None), ValueError, "url must be a non-blank string"),  # type: ignore[arg-type]
+    (lambda: Media.from_file(b"a.png"), TypeError, "path must be text or a Path"),  # type: ignore[arg-type]
+    (lambda: Media.from_file(5), TypeError, "int"),  # type: ignore[arg-type]
+    (lambda: Media.from_file(os.devnull), ValueError, "path must be a regular file"),
+    (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
+])
 def test_a_wrong_argument_of_media_is_an_error_that_names_it(build: Callable[[], Media], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
@@ -231,14 +217,11 @@ def test_base64_is_that_of_the_payload() -> None:
     assert Media.from_bytes(b"\x00\xff?", mime_type="image/png").to_base64() == "AP8/"
 
 
-@pytest.mark.parametrize(
-    "media, flags",
-    [
-        (Media.from_file("a.png"), (True, False, False)),
-        (Media.from_url("https://example.org/a.png"), (False, True, False)),
-        (Media.from_bytes(b"", mime_type="image/png"), (False, False, True)),
-    ],
-)
+@pytest.mark.parametrize("media, flags", [
+    (Media.from_file("a.png"), (True, False, False)),
+    (Media.from_url("https://example.org/a.png"), (False, True, False)),
+    (Media.from_bytes(b"", mime_type="image/png"), (False, False, True)),
+])
 def test_exactly_one_flag_names_the_source(media: Media, flags: tuple[bool, bool, bool]) -> None:
     assert (media.is_path, media.is_url, media.is_bytes) == flags
 
@@ -251,15 +234,12 @@ def shown(media: Media) -> str:
     return f"{media!r} {media} {json.dumps(media.to_dict())}"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://example.org/a.png?signature=SECRET", "https://example.org/a.png#SECRET",
-        "https://user:SECRET@example.org/a.png", "https://SECRET@example.org/a.png?SECRET#SECRET",
-        "/a.png?signature=SECRET", "data:image/png;base64,SECRET", "DATA:image/png;base64,SECRET",
-        "data:text/plain,http://SECRET@SECRET/",
-    ],
-)
+@pytest.mark.parametrize("url", [
+    "https://example.org/a.png?signature=SECRET", "https://example.org/a.png#SECRET",
+    "https://user:SECRET@example.org/a.png", "https://SECRET@example.org/a.png?SECRET#SECRET",
+    "/a.png?signature=SECRET", "data:image/png;base64,SECRET", "DATA:image/png;base64,SECRET",
+    "data:text/plain,http://SECRET@SECRET/",
+])
 def test_the_secret_parts_of_a_url_never_show(url: str) -> None:
     media = Media.from_url(url)
     assert "SECRET" not in shown(media)

@@ -73,16 +73,13 @@ def test_a_message_comes_back_from_json_as_it_was(role: Any, content: list[str |
     assert Message.from_dict(json.loads(json.dumps(message.to_dict())), store) == message
 
 
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        ("text", "text"),
-        (["text"], "text"),
-        ([], []),
-        (["a", "b"], ["a", "b"]),
-        (["a", IMAGE], ["a", IMAGE.to_dict()]),
-    ],
-)
+@pytest.mark.parametrize("content, expected", [
+    ("text", "text"),
+    (["text"], "text"),
+    ([], []),
+    (["a", "b"], ["a", "b"]),
+    (["a", IMAGE], ["a", IMAGE.to_dict()]),
+])
 def test_as_a_dict_plain_text_is_text_and_all_else_a_list(content: list[str | Media], expected: object) -> None:
     assert Message("user", content).to_dict() == {"role": "user", "content": expected}
 
@@ -150,22 +147,19 @@ def test_a_reference_without_a_type_still_has_a_placeholder() -> None:
     assert message.text == "[audio unavailable: unknown]"
 
 
-@pytest.mark.parametrize(
-    "data, error, complaint",
-    [
-        ({"role": "user"}, ValueError, "needs 'role' and 'content'"),
-        ({"content": "x"}, ValueError, "needs 'role' and 'content'"),
-        ({"role": "tool", "content": "x"}, ValueError, "role must be one of"),
-        ({"role": "user", "content": None}, TypeError, "content must be str, Media, or a list"),
-        ({"role": "user", "content": [5]}, TypeError, "not int"),
-        ({"role": "user", "content": ["a", "b"], "outside": [2]}, ValueError, "outside must be indexes of parts of the content"),
-        ({"role": "user", "content": "x", "outside": ["0"]}, ValueError, "outside must be indexes of parts"),
-        ({"role": "user", "content": "x", "answers": "0"}, TypeError, "answers must be the index of a block, got '0'"),
-        ({"role": "assistant", "content": "x", "blocks": ["x"]}, TypeError, "blocks must be dicts with 'type', 'name'"),
-        ({"role": "user", "content": [{"id": "media_1"}]}, TypeError, "not dict"),
-        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, TypeError, "not dict"),
-    ],
-)
+@pytest.mark.parametrize("data, error, complaint", [
+    ({"role": "user"}, ValueError, "needs 'role' and 'content'"),
+    ({"content": "x"}, ValueError, "needs 'role' and 'content'"),
+    ({"role": "tool", "content": "x"}, ValueError, "role must be one of"),
+    ({"role": "user", "content": None}, TypeError, "content must be str, Media, or a list"),
+    ({"role": "user", "content": [5]}, TypeError, "not int"),
+    ({"role": "user", "content": ["a", "b"], "outside": [2]}, ValueError, "outside must be indexes of parts of the content"),
+    ({"role": "user", "content": "x", "outside": ["0"]}, ValueError, "outside must be indexes of parts"),
+    ({"role": "user", "content": "x", "answers": "0"}, TypeError, "answers must be the index of a block, got '0'"),
+    ({"role": "assistant", "content": "x", "blocks": ["x"]}, TypeError, "blocks must be dicts with 'type', 'name'"),
+    ({"role": "user", "content": [{"id": "media_1"}]}, TypeError, "not dict"),
+    ({"role": "user", "content": [{"type": "text", "text": "x"}]}, TypeError, "not dict"),
+])
 def test_a_dict_of_another_shape_is_refused(data: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Message.from_dict(data)

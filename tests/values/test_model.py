@@ -41,42 +41,36 @@ def test_media_kinds_come_in_one_order_whatever_the_order_of_the_capabilities() 
     assert model.supported_media_inputs == ("image", "audio", "document")
 
 
-@pytest.mark.parametrize(
-    "given, expected",
-    [
-        ("vision", ("vision",)),
-        (["text", "vision"], ("text", "vision")),
-        ({"vision", "text"}, ("text", "vision")),
-        (["vision", "text"], ("vision", "text")),
-        ({"document_in", "video_in", "audio_in", "vision", "text"}, ("text", "vision", "audio_in", "video_in", "document_in")),
-        (frozenset({"audio_in"}), ("audio_in",)),
-        ((), ()),
-    ],
-)
+@pytest.mark.parametrize("given, expected", [
+    ("vision", ("vision",)),
+    (["text", "vision"], ("text", "vision")),
+    ({"vision", "text"}, ("text", "vision")),
+    (["vision", "text"], ("vision", "text")),
+    ({"document_in", "video_in", "audio_in", "vision", "text"}, ("text", "vision", "audio_in", "video_in", "document_in")),
+    (frozenset({"audio_in"}), ("audio_in",)),
+    ((), ()),
+])
 def test_capabilities_become_a_tuple(given: Any, expected: tuple[str, ...]) -> None:
     assert Model("m", given).capabilities == expected
 
 
-@pytest.mark.parametrize(
-    "arguments, error, complaint",
-    [
-        (("",), ValueError, "id must be a non-blank string"),
-        ((" ",), ValueError, "id must be a non-blank string"),
-        ((None,), ValueError, "id must be a non-blank string"),
-        (("m", ("sight",)), ValueError, "unknown capability 'sight'; known: text, vision"),
-        (("m", "text vision"), ValueError, "unknown capability 'text vision'"),
-        (("m", (None,)), ValueError, "unknown capability None"),
-        (("m", None), TypeError, "capabilities must be a tuple of words"),
-        (("m", 5), TypeError, "capabilities must be a tuple of words"),
-        (("m", ("text",), 3.0), ValueError, "cost must be"),
-        (("m", ("text",), (3.0,)), ValueError, "cost must be"),
-        (("m", ("text",), (3, 15, 1)), ValueError, "cost must be"),
-        (("m", ("text",), (3, "15")), ValueError, "cost must be"),
-        (("m", ("text",), (3, True)), ValueError, "cost must be"),
-        (("m", ("text",), (-1, 2)), ValueError, "cost must be"),
-        (("m", ("text",), (float("nan"), 2)), ValueError, "cost must be"),
-    ],
-)
+@pytest.mark.parametrize("arguments, error, complaint", [
+    (("",), ValueError, "id must be a non-blank string"),
+    ((" ",), ValueError, "id must be a non-blank string"),
+    ((None,), ValueError, "id must be a non-blank string"),
+    (("m", ("sight",)), ValueError, "unknown capability 'sight'; known: text, vision"),
+    (("m", "text vision"), ValueError, "unknown capability 'text vision'"),
+    (("m", (None,)), ValueError, "unknown capability None"),
+    (("m", None), TypeError, "capabilities must be a tuple of words"),
+    (("m", 5), TypeError, "capabilities must be a tuple of words"),
+    (("m", ("text",), 3.0), ValueError, "cost must be"),
+    (("m", ("text",), (3.0,)), ValueError, "cost must be"),
+    (("m", ("text",), (3, 15, 1)), ValueError, "cost must be"),
+    (("m", ("text",), (3, "15")), ValueError, "cost must be"),
+    (("m", ("text",), (3, True)), ValueError, "cost must be"),
+    (("m", ("text",), (-1, 2)), ValueError, "cost must be"),
+    (("m", ("text",), (float("nan"), 2)), ValueError, "cost must be"),
+])
 def test_a_wrong_argument_of_a_model_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Model(*arguments)
@@ -118,18 +112,15 @@ def test_nothing_is_set_by_default() -> None:
     assert nothing.extra == {}
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"temperature": 0},
-        {"temperature": 0.0},
-        {"max_tokens": 1},
-        {"top_p": 0},
-        {"thinking": {"budget": 0}},
-        {"thinking": {"effort": "high"}},
-        {"extra": {"seed": None}},
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"temperature": 0},
+    {"temperature": 0.0},
+    {"max_tokens": 1},
+    {"top_p": 0},
+    {"thinking": {"budget": 0}},
+    {"thinking": {"effort": "high"}},
+    {"extra": {"seed": None}},
+])
 def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None:
     made = GenerationOptions(**given)
     assert not made.is_empty
@@ -161,16 +152,13 @@ def test_coercing_gives_options_back_as_they_are() -> None:
     assert GenerationOptions.coerce({"temperature": 0.5}) == one
 
 
-@pytest.mark.parametrize(
-    "given, extra",
-    [
-        ({"seed": 1}, {"seed": 1}),
-        ({"seed": 1, "temperature": 0.5, "top_logprobs": 3}, {"seed": 1, "top_logprobs": 3}),
-        ({"seed": 1, "extra": {"user": "a"}}, {"seed": 1, "user": "a"}),
-        ({"seed": 1, "extra": {"seed": 2}}, {"seed": 2}),
-        ({"seed": 1, "extra": None}, {"seed": 1}),
-    ],
-)
+@pytest.mark.parametrize("given, extra", [
+    ({"seed": 1}, {"seed": 1}),
+    ({"seed": 1, "temperature": 0.5, "top_logprobs": 3}, {"seed": 1, "top_logprobs": 3}),
+    ({"seed": 1, "extra": {"user": "a"}}, {"seed": 1, "user": "a"}),
+    ({"seed": 1, "extra": {"seed": 2}}, {"seed": 2}),
+    ({"seed": 1, "extra": None}, {"seed": 1}),
+])
 def test_a_name_that_is_no_option_is_a_field_of_the_vendor(given: dict[str, Any], extra: dict[str, Any]) -> None:
     assert GenerationOptions.coerce(given) == GenerationOptions(temperature=given.get("temperature"), extra=extra)
     assert GenerationOptions().merge(given).extra == extra
@@ -185,32 +173,29 @@ def test_options_cannot_be_changed() -> None:
         made.temperature = 1.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "given, error, complaint",
-    [
-        ({"temperature": "hot"}, TypeError, "temperature must be a number or None, got 'hot'"),
-        ({"temperature": True}, TypeError, "temperature must be a number"),
-        ({"temperature": math.nan}, ValueError, "temperature must be a finite number or None, got nan"),
-        ({"top_p": math.inf}, ValueError, "top_p must be a finite number"),
-        ({"max_tokens": 0}, ValueError, "max_tokens must be a positive int"),
-        ({"max_tokens": 1.5}, ValueError, "max_tokens must be a positive int"),
-        ({"max_tokens": True}, ValueError, "max_tokens must be a positive int"),
-        ({"thinking": "low"}, TypeError, r'thinking must be \{"budget": int\} or \{"effort": str\}'),
-        ({"thinking": {}}, ValueError, "thinking must be"),
-        ({"thinking": {"budget": "1"}}, ValueError, "thinking must be"),
-        ({"thinking": {"budget": True}}, ValueError, "thinking must be"),
-        ({"thinking": {"effort": 1}}, ValueError, "thinking must be"),
-        ({"thinking": {"budget": 1, "effort": "low"}}, ValueError, "thinking must be"),
-        ({"thinking": {"depth": 1}}, ValueError, "thinking must be"),
-        ({"extra": [1]}, TypeError, "extra must be a mapping"),
-        ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
-        ({"max_token": 1}, ValueError, "did you mean 'max_tokens'"),
-        ({"topp": 1}, ValueError, "did you mean 'top_p'"),
-        ({"top_k_": 1, "top_q": 1}, ValueError, "no generation option 'top_q'; did you mean 'top_p'"),
-        ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, not str"),
-        ([("temperature", 1)], TypeError, "not list"),
-    ],
-)
+@pytest.mark.parametrize("given, error, complaint", [
+    ({"temperature": "hot"}, TypeError, "temperature must be a number or None, got 'hot'"),
+    ({"temperature": True}, TypeError, "temperature must be a number"),
+    ({"temperature": math.nan}, ValueError, "temperature must be a finite number or None, got nan"),
+    ({"top_p": math.inf}, ValueError, "top_p must be a finite number"),
+    ({"max_tokens": 0}, ValueError, "max_tokens must be a positive int"),
+    ({"max_tokens": 1.5}, ValueError, "max_tokens must be a positive int"),
+    ({"max_tokens": True}, ValueError, "max_tokens must be a positive int"),
+    ({"thinking": "low"}, TypeError, r'thinking must be \{"budget": int\} or \{"effort": str\}'),
+    ({"thinking": {}}, ValueError, "thinking must be"),
+    ({"thinking": {"budget": "1"}}, ValueError, "thinking must be"),
+    ({"thinking": {"budget": True}}, ValueError, "thinking must be"),
+    ({"thinking": {"effort": 1}}, ValueError, "thinking must be"),
+    ({"thinking": {"budget": 1, "effort": "low"}}, ValueError, "thinking must be"),
+    ({"thinking": {"depth": 1}}, ValueError, "thinking must be"),
+    ({"extra": [1]}, TypeError, "extra must be a mapping"),
+    ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
+    ({"max_token": 1}, ValueError, "did you mean 'max_tokens'"),
+    ({"topp": 1}, ValueError, "did you mean 'top_p'"),
+    ({"top_k_": 1, "top_q": 1}, ValueError, "no generation option 'top_q'; did you mean 'top_p'"),
+    ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, not str"),
+    ([("temperature", 1)], TypeError, "not list"),
+])
 def test_a_wrong_option_is_refused_by_name_where_options_are_taken(
     given: Any, error: type[Exception], complaint: str
 ) -> None:
