@@ -26,17 +26,12 @@ class AppContext(Context):
         return child
 
 
-def test_a_fresh_context_is_a_roots() -> None:
-    context = Context()
+def test_a_fresh_context_is_a_roots_with_a_media_store_of_its_own_unless_one_is_given() -> None:
+    context, store = Context(), MediaStore()
     assert (context.depth, context.task_id, context.plan, context.task_results) == (0, None, None, {})
-    assert context.is_root
-    assert context.tasks == ()
+    assert (context.is_root, context.tasks) == (True, ())
     assert isinstance(context.media_store, MediaStore)
     assert Context().media_store is not context.media_store
-
-
-def test_an_empty_media_store_that_was_given_is_kept() -> None:
-    store = MediaStore()
     assert Context(media_store=store).media_store is store
 
 
@@ -72,9 +67,7 @@ def test_a_run_refuses_a_context_whose_own_attributes_are_somebody_elses(name: s
 def test_a_child_of_a_subclass_keeps_its_state_without_running_init() -> None:
     parent = AppContext("ada")
     child = parent.child("a")
-    assert type(child) is AppContext
-    assert child.user == "ada"
-    assert child.made is parent.made
+    assert (type(child), child.user, child.made is parent.made) == (AppContext, "ada", True)
     assert (parent.connection, child.connection) == ("root's own", "of a")
 
 

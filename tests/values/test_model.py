@@ -16,10 +16,6 @@ from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
 CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
 
-def test_a_model_of_which_nothing_is_said_takes_text_at_an_unknown_price() -> None:
-    model = Model("any")
-    assert (model.id, model.capabilities, model.cost) == ("any", ("text",), None)
-
 
 def test_a_model_supports_its_capabilities_and_nothing_else() -> None:
     for capabilities in CHOICES:
@@ -31,62 +27,47 @@ def test_a_model_supports_its_capabilities_and_nothing_else() -> None:
         assert set(model.supported_media_outputs) == {MEDIA_OUTPUTS[one] for one in capabilities if one in MEDIA_OUTPUTS}
 
 
-def test_all_of_the_capabilities_asked_for_are_needed() -> None:
+def test_all_of_the_capabilities_asked_for_are_needed_and_must_exist() -> None:
     assert Models.GPT_4O.supports("vision", "audio_in")
     assert not Models.GPT_4O.supports("vision", "video_in")
-
-
-def test_media_kinds_come_in_one_order_whatever_the_order_of_the_capabilities() -> None:
-    model = Model("m", ("document_in", "audio_in", "vision"))
-    assert model.supported_media_inputs == ("image", "audio", "document")
+    with pytest.raises(ValueError, match="unknown capability 'visoin'"):
+        Models.GPT_4O.supports("visoin")
 
 
 @pytest.mark.parametrize("given, expected", [
     ("vision", ("vision",)),
-    (["text", "vision"], ("text", "vision")),
-    ({"vision", "text"}, ("text", "vision")),
     (["vision", "text"], ("vision", "text")),
     ({"document_in", "video_in", "audio_in", "vision", "text"}, ("text", "vision", "audio_in", "video_in", "document_in")),
-    (frozenset({"audio_in"}), ("audio_in",)),
+    (frozenset({"audio_in", "text"}), ("text", "audio_in")),
     ((), ()),
 ])
 def test_capabilities_become_a_tuple(given: Any, expected: tuple[str, ...]) -> None:
     assert Model("m", given).capabilities == expected
 
 
+def test_media_kinds_come_in_one_order_whatever_the_order_of_the_capabilities() -> None:
+    assert Model("m", ("document_in", "audio_in", "vision")).supported_media_inputs == ("image", "audio", "document")
+
+
 @pytest.mark.parametrize("arguments, error, complaint", [
-    (("",), ValueError, "id must be a non-blank string"),
     ((" ",), ValueError, "id must be a non-blank string"),
     ((None,), ValueError, "id must be a non-blank string"),
     (("m", ("sight",)), ValueError, "unknown capability 'sight'; known: text, vision"),
     (("m", "text vision"), ValueError, "unknown capability 'text vision'"),
     (("m", (None,)), ValueError, "unknown capability None"),
-    (("m", None), TypeError, "capabilities must be a tuple of words"),
     (("m", 5), TypeError, "capabilities must be a tuple of words"),
-    (("m", ("text",), 3.0), ValueError, "cost must be"),
-    (("m", ("text",), (3.0,)), ValueError, "cost must be"),
-    (("m", ("text",), (3, 15, 1)), ValueError, "cost must be"),
-    (("m", ("text",), (3, "15")), ValueError, "cost must be"),
-    (("m", ("text",), (3, True)), ValueError, "cost must be"),
-    (("m", ("text",), (-1, 2)), ValueError, "cost must be"),
-    (("m", ("text",), (float("nan"), 2)), ValueError, "cost must be"),
+    *(
+        (("m", ("text",), cost), ValueError, "cost must be")
+        for cost in (3.0, (3.0,), (3, 15, 1), (3, "15"), (3, True), (-1, 2), (math.nan, 2))
+    ),
 ])
 def test_a_wrong_argument_of_a_model_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Model(*arguments)
 
 
-def test_asking_for_an_unknown_capability_is_a_mistake_and_not_a_no() -> None:
-    with pytest.raises(ValueError, match="unknown capability 'visoin'"):
-        Models.GPT_4O.supports("visoin")
-
-
-def test_prices_are_kept_as_floats_and_may_be_zero() -> None:
-    assert Model("m", cost=(3, 15)).cost == Cost(3.0, 15.0)
-    assert Model("m", cost=(0, 0)).cost == Cost(0.0, 0.0)
-
-
-def test_models_are_values() -> None:
+def test_models_are_values_and_a_price_may_be_zero_or_unknown() -> None:
+    assert (Model("m").cost, Model("m", cost=(0, 0)).cost) == (None, Cost(0.0, 0.0))
     assert Model("m", ["text"], (1, 2)) == Model("m", ("text",), (1.0, 2.0))  # type: ignore[arg-type]
     assert len({Model("m"), Model("m"), Model("n"), Model("m", cost=(1, 2))}) == 3
     with pytest.raises(FrozenInstanceError):
@@ -105,26 +86,13 @@ options = st.builds(
 )
 
 
-def test_nothing_is_set_by_default() -> None:
-    nothing = GenerationOptions()
-    assert nothing.is_empty
-    assert nothing.to_dict() == {}
-    assert nothing.extra == {}
-
-
 @pytest.mark.parametrize("given", [
-    {"temperature": 0},
-    {"temperature": 0.0},
-    {"max_tokens": 1},
-    {"top_p": 0},
-    {"thinking": {"budget": 0}},
-    {"thinking": {"effort": "high"}},
+    {}, {"temperature": 0}, {"max_tokens": 1}, {"top_p": 0.0}, {"thinking": {"budget": 0}}, {"thinking": {"effort": "high"}},
     {"extra": {"seed": None}},
 ])
 def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None:
     made = GenerationOptions(**given)
-    assert not made.is_empty
-    assert made.to_dict() == given
+    assert (made.is_empty, made.to_dict()) == (not given, given)
 
 
 @given(options, options)
@@ -175,19 +143,15 @@ def test_options_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("given, error, complaint", [
     ({"temperature": "hot"}, TypeError, "temperature must be a number or None, got 'hot'"),
-    ({"temperature": True}, TypeError, "temperature must be a number"),
     ({"temperature": math.nan}, ValueError, "temperature must be a finite number or None, got nan"),
     ({"top_p": math.inf}, ValueError, "top_p must be a finite number"),
     ({"max_tokens": 0}, ValueError, "max_tokens must be a positive int"),
-    ({"max_tokens": 1.5}, ValueError, "max_tokens must be a positive int"),
     ({"max_tokens": True}, ValueError, "max_tokens must be a positive int"),
     ({"thinking": "low"}, TypeError, r'thinking must be \{"budget": int\} or \{"effort": str\}'),
-    ({"thinking": {}}, ValueError, "thinking must be"),
-    ({"thinking": {"budget": "1"}}, ValueError, "thinking must be"),
-    ({"thinking": {"budget": True}}, ValueError, "thinking must be"),
-    ({"thinking": {"effort": 1}}, ValueError, "thinking must be"),
-    ({"thinking": {"budget": 1, "effort": "low"}}, ValueError, "thinking must be"),
-    ({"thinking": {"depth": 1}}, ValueError, "thinking must be"),
+    *(
+        ({"thinking": wrong}, ValueError, "thinking must be")
+        for wrong in ({}, {"budget": "1"}, {"budget": True}, {"effort": 1}, {"budget": 1, "effort": "low"}, {"depth": 1})
+    ),
     ({"extra": [1]}, TypeError, "extra must be a mapping"),
     ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
     ({"max_token": 1}, ValueError, "did you mean 'max_tokens'"),
@@ -204,13 +168,7 @@ def test_a_wrong_option_is_refused_by_name_where_options_are_taken(
             take(given)
 
 
-def test_the_provider_is_given_the_agents_options() -> None:
-    provider = MockProvider("done")
-    execute(Agent(instructions="", provider=provider, generation={"temperature": 0.2}), "x")
-    assert provider.generation_at(0) == GenerationOptions(temperature=0.2)
-
-
-def test_sub_agents_inherit_their_parents_options_under_their_own() -> None:
+def test_the_provider_gets_the_agents_options_and_sub_agents_inherit_them_under_their_own() -> None:
     inner = Agent(instructions="", generation={"max_tokens": 7})
     provider = MockProvider('<command name="ask">x</command>', "inner", "<final>outer</final>")
     agent = Agent(
@@ -218,4 +176,5 @@ def test_sub_agents_inherit_their_parents_options_under_their_own() -> None:
         generation={"temperature": 0.2, "max_tokens": 5},
     )
     assert execute(agent, "x").text == "outer"
+    assert provider.generation_at(0) == GenerationOptions(temperature=0.2, max_tokens=5)
     assert provider.generation_at(1) == GenerationOptions(temperature=0.2, max_tokens=7)

@@ -21,29 +21,19 @@ DONE = Result("done", StopReason.FINAL, 1, Usage(1, 2, 3, 0.5, 1), (Message("use
 def test_a_stop_reason_is_the_plain_word() -> None:
     limits = "max_steps max_tokens max_cost max_calls timeout max_depth loop output"
     assert [str(reason) for reason in StopReason] == f"final {limits} guardrail interrupt error cancelled closed".split()
-    assert str(StopReason.MAX_STEPS) == "max_steps"
-    assert "max_steps" in list(StopReason)
-    assert f"{StopReason.LOOP}" == "loop"
-    assert json.dumps(StopReason.FINAL) == '"final"'
-    assert StopReason("timeout") is StopReason.TIMEOUT
-    assert {"final": 1}[StopReason.FINAL] == 1
-
-
-def test_a_result_prints_as_its_text() -> None:
-    assert str(DONE) == "done"
-    assert str(Result(None, StopReason.TIMEOUT, 1, Usage(), (), "r")) == ""
+    assert json.dumps([StopReason.FINAL]) == f'["{StopReason.FINAL}"]' == '["final"]'
+    assert {"timeout": StopReason("timeout")}[StopReason.TIMEOUT] is StopReason.TIMEOUT
 
 
 def test_a_result_with_an_answer_gives_it() -> None:
-    assert DONE.ok
-    assert DONE.unwrap() == "done"
+    assert (str(DONE), DONE.ok, DONE.unwrap()) == ("done", True, "done")
     assert Result("", StopReason.FINAL, 1, Usage(), (), "r").unwrap() == ""
 
 
 def test_a_result_without_an_answer_raises_what_stopped_the_run() -> None:
     stopped = LimitReachedError("too slow", StopReason.TIMEOUT)
     result = Result(None, StopReason.TIMEOUT, 1, Usage(), (), "r", stopped)
-    assert not result.ok
+    assert (str(result), result.ok) == ("", False)
     with pytest.raises(LimitReachedError, match="too slow"):
         result.unwrap()
     unexplained = Result(None, StopReason.GUARDRAIL, 1, Usage(), (), "r")
@@ -108,25 +98,21 @@ def test_usages_are_values(usage: Usage) -> None:
 
 def test_a_notebook_shows_the_answer_the_bill_and_the_folded_conversation() -> None:
     shown = DONE._repr_html_()
-    assert shown.startswith("<div")
-    assert shown.endswith("</div>")
-    assert "done" in shown
-    assert "final, 1 step, 3 tokens, $0.5000, run run-1" in shown
-    assert "<details><summary>1 message</summary>" in shown
-    assert f"Go.[image:{PICTURE.id}]" in shown
+    assert (shown[:4], shown[-6:]) == ("<div", "</div>")
+    for part in ("done", "final, 1 step, 3 tokens, $0.5000, run run-1", "<details><summary>1 message</summary>",
+                 f"Go.[image:{PICTURE.id}]"):
+        assert part in shown
     assert "hidden" not in shown
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()) | st.sampled_from("<>&\"'")))
 def test_what_a_notebook_shows_is_text_and_can_be_stored(text: str) -> None:
-    error = KernaiError(text)
-    pending = (kernai.PendingCall(text, text),)
-    result = Result(text, StopReason.ERROR, 1, Usage(), (Message("assistant", text),), text, error, pending)
+    said, pending = (Message("assistant", text),), (kernai.PendingCall(text, text),)
+    result = Result(text, StopReason.ERROR, 1, Usage(), said, text, KernaiError(text), pending)
     shown = result._repr_html_()
     shown.encode("utf-8")
     tags = re.sub(r"</?(div|details|summary|b|small|code)( style=\"[a-z0-9.:;-]*( [0-9a-z. ]*)?\")?>", "", shown)
-    assert "<" not in tags
-    assert ">" not in tags
+    assert not {"<", ">"} & {*tags}
 
 
 def test_a_notebook_cuts_what_is_very_long() -> None:

@@ -141,7 +141,7 @@ def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
 def to_json(value: object, media: list[Media] | None = None) -> str:
     """`value` as JSON text, by the rules of `plain`."""
     try:
-        return json.dumps(plain(value, media), ensure_ascii=False, allow_nan=False)
+        return json.dumps(plain(value, media), ensure_ascii=False)
     except ValueError as error:  # an integer over Python's digit limit
         raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
 
@@ -202,7 +202,7 @@ class _Strict(Conversion):
 
 def answer_json(value: object) -> str:
     """A typed answer's value as the JSON from which it is read: a named tuple becomes an object."""
-    return json.dumps(_Named([]).of(value), ensure_ascii=False, allow_nan=False)
+    return json.dumps(_Named([]).of(value), ensure_ascii=False)
 
 
 class _Named(_Strict):
