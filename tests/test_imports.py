@@ -56,7 +56,7 @@ PROVIDERS_FOREIGN = {"httpx_transport": {"httpx", "httpcore"}, "prices": {"genai
 UPWARD = {
     ("agents.agent", "runs.running"): "an agent's skill that is called outside of a run starts one",
     ("mcp.adapter", ""): "the version that it sends to servers has one source",
-    ("mcp.serving", ""): "likewise",
+    ("mcp.serving_tools", ""): "likewise",
     ("command_line.setup_command", ""): "likewise, for `kernai doctor`",
     ("command_line.program", ""): "likewise, for `kernai --version`",
 }
