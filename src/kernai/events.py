@@ -1,7 +1,7 @@
 """Everything that can happen in a run: one class for each kind of row, and `Event`, a row as readers see it.
 
 The loop writes rows (`Run.write`); all other code reads them. Whatever other code needs to know about a kind is an
-attribute of its class, so a new kind is one class here, written in one place:
+attribute of its class, given in the class statement, so a new kind is one class here, written in one place:
 
 - `role` says what a replay does with the row. ``outcome``: it is fed to the loop. ``decision``: it is compared with the
   loop's decision. ``aside``: it was written outside the loop, and is neither fed nor compared. ``live``: it is shown,
@@ -33,9 +33,20 @@ from kernai.values.message import ConversationView, MessageDicts
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, TypedDict, Unpack
 
     from kernai.values.message import Message
+
+    class Kind(TypedDict, total=False):
+        """What the class statement of a row says about the kind. Only type checkers see this class."""
+
+        type: str
+        group: Group
+        role: Role
+        stored_first: bool
+        is_worded: bool
+        is_warning: bool
+        is_note: bool
 
 #: the version of the recording format, recorded in each `run_start`; increased if older recordings would otherwise be
 #: misread
@@ -103,7 +114,9 @@ class Row:
     place: Place
     at: float | str
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kind: Unpack[Kind]) -> None:
+        for attribute, value in kind.items():
+            setattr(cls, attribute, value)
         if not isinstance(cls.type, str) or not cls.type:
             return  # a base class, or `CustomRow`, where each row has its own type
         code, optional = cls.__init__.__code__, len(cls.__init__.__defaults__ or ())
@@ -222,7 +235,7 @@ class _TextRow(Row):
 # ------------------------------------------------------------------------------------------ the run and its end
 
 
-class RunStartRow(Row):
+class RunStartRow(Row, type="run_start", group="run"):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
     of their own. `rules` are the options for checking responses; a resume checks the recorded responses with these,
@@ -236,8 +249,6 @@ class RunStartRow(Row):
         "agent", "agents", "definition", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id",
         "trusted",
     )
-    type = "run_start"
-    group = "run"
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
     open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "definition", "trusted")
 
@@ -257,34 +268,29 @@ class RunStartRow(Row):
         self.metadata = copied(self.metadata)
 
 
-class InputAddedRow(Row):
+class InputAddedRow(Row, type="input_added", group="run", is_note=True):
     """The user's next message in a run that had ended.
 
     Example: {"input": "Thank you!"}
     """
 
     __slots__ = ("input",)
-    type = "input_added"
-    group = "run"
     open_fields = ("input",)
-    is_note = True
 
     def __init__(self, input: str | Sequence[Any]) -> None:
         self.input = input
 
 
-class FinalRow(_TextRow):
+class FinalRow(_TextRow, type="final", group="answer"):
     """The text of the answer.
 
     Example: "Found."
     """
 
     __slots__ = ()
-    type = "final"
-    group = "answer"
 
 
-class AnswerRejectedRow(Row):
+class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_worded=True, is_warning=True, is_note=True):
     """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many answers have
     been rejected so far.
 
@@ -292,17 +298,12 @@ class AnswerRejectedRow(Row):
     """
 
     __slots__ = ("attempt", "error")
-    type = "answer_rejected"
-    is_worded = True
-    group = "problem"
-    is_warning = True
-    is_note = True
 
     def __init__(self, error: str, attempt: int) -> None:
         self.error, self.attempt = error, attempt
 
 
-class StrayCloseRow(Row):
+class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True, is_note=True):
     """An answer that contains its own closing tag, and therefore ends there. `text` has the first 400 characters after
     the tag. The model is asked to write the answer without that tag.
 
@@ -310,16 +311,12 @@ class StrayCloseRow(Row):
     """
 
     __slots__ = ("text",)
-    type = "stray_close"
-    group = "problem"
-    is_warning = True
-    is_note = True
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
-class ResultRow(Row):
+class ResultRow(Row, type="result", group="run", is_worded=True):
     """The end of a run or sub-run; its last event. `truncated`: the vendor cut the answer off. `repaired`:
     mistakes that were fixed in a typed answer's JSON. `raised`: a `Stop` ended the run.
 
@@ -328,9 +325,6 @@ class ResultRow(Row):
     """
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
-    type = "result"
-    is_worded = True
-    group = "run"
     open_fields = ("usage_", "repaired")
 
     def __init__(
@@ -347,15 +341,13 @@ class ResultRow(Row):
 # ------------------------------------------------------------------------------------------------- the model
 
 
-class MessagesSentRow(Row):
+class MessagesSentRow(Row, type="messages_sent", group="model"):
     """The conversation as it is sent to the model: one dict per message, the system message first.
 
     Example: [{"role": "system", "content": "…"}, {"role": "user", "content": "Look up tea."}]
     """
 
     __slots__ = ("_length", "_messages", "_system", "since")
-    type = "messages_sent"
-    group = "model"
 
     def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
         # keep the view's contents, not the view: each step would keep another one
@@ -409,99 +401,80 @@ class MessagesSentRow(Row):
         return cls(data)
 
 
-class TextChunkRow(_TextRow):
+class TextChunkRow(_TextRow, type="text_chunk", role="live", stored_first=False):
     """A piece of prose.
 
     Example: "One mo"
     """
 
     __slots__ = ()
-    type = "text_chunk"
-    role = "live"
-    stored_first = False
 
 
-class _BlockTagRow(Row):
+class _BlockTagRow(Row, role="live", stored_first=False):
     __slots__ = ("block", "name", "type_")  # `block` instead of the class attribute None
-    role = "live"
-    stored_first = False
 
     def __init__(self, type_: str, name: str | None, *, block: int | None = None) -> None:
         self.type_, self.name, self.block = type_, name, block
 
 
-class BlockStartRow(_BlockTagRow):
+class BlockStartRow(_BlockTagRow, type="block_start"):
     """A block opens.
 
     Example: {"type": "final", "name": null}
     """
 
     __slots__ = ()
-    type = "block_start"
 
 
-class BlockContentRow(_TextRow):
+class BlockContentRow(_TextRow, type="block_content", role="live", stored_first=False):
     """A piece of a block's content.
 
     Example: "Foun"
     """
 
     __slots__ = ("block",)  # instead of the class attribute None
-    type = "block_content"
-    role = "live"
-    stored_first = False
 
     def __init__(self, text: str, *, block: int | None = None) -> None:
         super().__init__(text)
         self.block = block
 
 
-class BlockEndRow(_BlockTagRow):
+class BlockEndRow(_BlockTagRow, type="block_end"):
     """A block was closed. A block that stays open gets a `block_incomplete` instead.
 
     Example: {"type": "final", "name": null}
     """
 
     __slots__ = ()
-    type = "block_end"
 
 
-class ModelRestartedRow(Row):
+class ModelRestartedRow(
+    Row, type="model_restarted", group="problem", role="aside", stored_first=False, is_warning=True, is_note=True
+):
     """The model started its response again: discard the pieces of this step shown so far.
 
     Example: {"reason": "the final content differs from what was streamed"}
     """
 
     __slots__ = ("reason",)
-    type = "model_restarted"
-    group = "problem"
-    role = "aside"
-    stored_first = False
-    is_warning = True
-    is_note = True
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
-class ModelWaitingRow(Row):
+class ModelWaitingRow(Row, type="model_waiting", group="model", role="live", stored_first=False, is_warning=True):
     """A model call failed and is made again after `seconds`. `attempt` counts the retries from 1.
 
     Example: {"seconds": 20.0, "reason": "openai: HTTP 429 rate_limit_exceeded: slow down", "attempt": 1}
     """
 
     __slots__ = ("attempt", "reason", "seconds")
-    type = "model_waiting"
-    group = "model"
-    role = "live"
-    stored_first = False
-    is_warning = True
 
     def __init__(self, seconds: float, reason: str, attempt: int) -> None:
         self.seconds, self.reason, self.attempt = seconds, reason, attempt
 
 
-class ModelFailedRow(Row):
+class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", is_warning=True):
     """A model call that failed or was interrupted: the error, the exception's class, the text streamed before
     it, and the usage if the vendor reported it. `model_calls`: how often it was made, if more than once.
     `stop_reason`: the call raised a `Stop`.
@@ -514,12 +487,8 @@ class ModelFailedRow(Row):
         "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "error", "exception",
         "model_calls", "prompt_tokens", "stop_reason",
     )
-    type = "model_failed"
-    group = "problem"
-    role = "outcome"
     # ints are unbounded, so they may need conversion to JSON
     open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
-    is_warning = True
 
     def __init__(  # noqa: PLR0917 - see the top
         self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
@@ -543,7 +512,7 @@ class ModelFailedRow(Row):
 _NO_METADATA: dict[str, Any] = {}  # shared: readers who could change a row's data get a copy
 
 
-class LlmResponseRow(Row):
+class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
     """The model's response. Token counts are the vendor's, null if unknown. `cost` is in dollars, if the
     response reports it or the price and both counts are known. `given_up`: the usage of earlier attempts that
     failed. `model`: the model that responded, if it is not the run's. `blocks`: [native calls](models.md#native-calls);
@@ -557,9 +526,6 @@ class LlmResponseRow(Row):
         "blocks", "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "ends_turn",
         "finish_reason", "given_up", "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
     )
-    type = "llm_response"
-    group = "model"
-    role = "outcome"
     uncompared = frozenset({"latency_ms"})
     # ints are unbounded, so they may need conversion to JSON
     open_fields = (
@@ -599,15 +565,13 @@ class LlmResponseRow(Row):
         return used if self.given_up is None else used + Usage(**self.given_up)
 
 
-class BlocksParsedRow(Row):
+class BlocksParsedRow(Row, type="blocks_parsed", group="model"):
     """The blocks of the response, each with its `type name content`.
 
     Example: [{"type": "final", "name": null, "content": "Found."}]
     """
 
     __slots__ = ("_blocks",)
-    type = "blocks_parsed"
-    group = "model"
 
     def __init__(self, blocks: Sequence[Any]) -> None:
         #: For a single block, as in most responses, its type, name and content: the garbage collector does not track a
@@ -639,29 +603,25 @@ class BlocksParsedRow(Row):
 # -------------------------------------------------------------------------------------- what else a response holds
 
 
-class PlanRow(_TextRow):
+class PlanRow(_TextRow, type="plan", group="flow"):
     """The text of a plan that is not a workflow.
 
     Example: "First the index, then the shelf."
     """
 
     __slots__ = ()
-    type = "plan"
-    group = "flow"
 
 
-class JsonRow(_TextRow):
+class JsonRow(_TextRow, type="json", group="model"):
     r"""The text of a `json` block.
 
     Example: "{\"hits\": 3}"
     """
 
     __slots__ = ()
-    type = "json"
-    group = "model"
 
 
-class PlanRejectedRow(Row):
+class PlanRejectedRow(Row, type="plan_rejected", group="problem", is_note=True):
     """A plan that was not run; the reasons are listed in
     [workflows.md](workflows.md#when-a-plan-is-not-a-workflow).
 
@@ -669,58 +629,49 @@ class PlanRejectedRow(Row):
     """
 
     __slots__ = ("raw", "reason")
-    type = "plan_rejected"
-    group = "problem"
-    is_note = True
 
     def __init__(self, reason: str, raw: str) -> None:
         self.reason, self.raw = reason, raw
 
 
-class _BlockRow(Row):
+class _BlockRow(Row, group="problem", is_warning=True, is_note=True):
     __slots__ = ("content", "name", "type_")
-    group = "problem"
-    is_warning = True
-    is_note = True
 
     def __init__(self, type_: str, name: str | None, content: str) -> None:
         self.type_, self.name, self.content = type_, name, content
 
 
-class BlockIncompleteRow(_BlockRow):
+class BlockIncompleteRow(_BlockRow, type="block_incomplete"):
     """A block that was still open at the end of the response.
 
     Example: {"type": "final", "name": null, "content": "The ans"}
     """
 
     __slots__ = ()
-    type = "block_incomplete"
 
 
-class ForgedBlockRow(_BlockRow):
+class ForgedBlockRow(_BlockRow, type="forged_block"):
     """A block that only the runtime may write; it was ignored.
 
     Example: {"type": "result", "name": "search", "content": "9 hits"}
     """
 
     __slots__ = ()
-    type = "forged_block"
 
 
-class DialectCallRow(Row):
+class DialectCallRow(Row, type="dialect_call"):
     """A call written in [another format](models.md#calls-in-another-format); kernai makes it.
 
     Example: {"dialect": "hermes", "name": "search"}
     """
 
     __slots__ = ("dialect", "name")
-    type = "dialect_call"
 
     def __init__(self, dialect: str | None, name: str | None) -> None:
         self.dialect, self.name = dialect, name
 
 
-class QuotedCallRow(Row):
+class QuotedCallRow(Row, type="quoted_call", group="problem", is_warning=True):
     """A call, a plan or a `final` that did not count because it [is quoted from a
     result](models.md#calls-that-a-result-quotes); `source` says whose result it was.
 
@@ -728,41 +679,31 @@ class QuotedCallRow(Row):
     """
 
     __slots__ = ("call_id", "name", "source", "type_")
-    type = "quoted_call"
-    group = "problem"
-    is_warning = True
 
     def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
         self.call_id, self.type_, self.name, self.source = call_id, type_, name, source
 
 
-class InformationalOnlyRow(Row):
+class InformationalOnlyRow(Row, type="informational_only", group="problem", is_note=True):
     """A response with no block that runs anything. `kinds` are the types of its blocks.
 
     Example: {"kinds": ["plan", "json"]}
     """
 
     __slots__ = ("kinds",)
-    type = "informational_only"
-    group = "problem"
     open_fields = ("kinds",)
-    is_note = True
 
     def __init__(self, kinds: Sequence[Any]) -> None:
         self.kinds = kinds
 
 
-class NoBlocksStallRow(Row):
+class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=True, is_note=True):
     """A response without any block, from an agent that must use blocks; its first 400 characters.
 
     Example: {"prose_preview": "I will look that up."}
     """
 
     __slots__ = ("prose_preview",)
-    type = "no_blocks_stall"
-    group = "problem"
-    is_warning = True
-    is_note = True
 
     def __init__(self, prose_preview: str) -> None:
         self.prose_preview = prose_preview
@@ -771,29 +712,32 @@ class NoBlocksStallRow(Row):
 # ------------------------------------------------------------------------------------------------------- calls
 
 
-class CallBegunRow(Row):
+class CallBegunRow(Row, group="call"):
     """A skill or a protocol is about to be called."""
 
     __slots__ = ()
-    group = "call"
     call_id: str
 
 
-class CallEndedRow(Row):
-    """The outcome of a call of a skill or a protocol."""
-
+class _OutcomeRow(Row, role="outcome"):
     __slots__ = ()
-    group = "call"
-    role = "outcome"
-    call_id: str
+    not_run: bool | None = None
+    interrupted: bool | None = None
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether the call has no outcome because the run was stopped."""
-        return False
+        """Whether the call or task has no outcome because the run was stopped."""
+        return bool(self.interrupted or self.not_run)
 
 
-class SkillExecuteRow(CallBegunRow):
+class CallEndedRow(_OutcomeRow, group="call"):
+    """The outcome of a call of a skill or a protocol."""
+
+    __slots__ = ()
+    call_id: str
+
+
+class SkillExecuteRow(CallBegunRow, type="skill_execute"):
     """A skill is about to be called. `params` are the parameters as the model sent them, before validation.
     `dropped`: parameters that the skill does not take, and fields in them that do not exist. `repaired`: mistakes in
     their JSON that [were fixed](models.md#json-with-mistakes).
@@ -802,7 +746,6 @@ class SkillExecuteRow(CallBegunRow):
     """
 
     __slots__ = ("call_id", "dropped", "params", "repaired", "skill")
-    type = "skill_execute"
     open_fields = ("params", "dropped", "repaired")
     uncompared = frozenset({"dropped"})  # follows from the parameters; older recordings have no fields in it
 
@@ -820,24 +763,20 @@ class SkillExecuteRow(CallBegunRow):
         self.params = copied(self.params)
 
 
-class ProgressRow(Row):
+class ProgressRow(Row, type="progress", group="call", role="aside", stored_first=False):
     """What a call reported with `ctx.emit` while it ran.
 
     Example: {"call_id": "0.0", "data": {"done": 1}}
     """
 
     __slots__ = ("call_id", "data_")
-    type = "progress"
-    group = "call"
-    role = "aside"
-    stored_first = False
     open_fields = ("data_",)  # recorded as "data", so in the data of the event: ``event.data["data"]``
 
     def __init__(self, call_id: str, data_: Any) -> None:
         self.call_id, self.data_ = call_id, data_
 
 
-class SkillResultRow(CallEndedRow):
+class SkillResultRow(CallEndedRow, type="skill_result"):
     """What a skill returned: a text or, if there is media, a list of texts and media references. `metadata` comes
     from the skill.
 
@@ -845,7 +784,6 @@ class SkillResultRow(CallEndedRow):
     """
 
     __slots__ = ("call_id", "duration_ms", "metadata", "result", "skill")
-    type = "skill_result"
     open_fields = ("result", "metadata")
 
     def __init__(
@@ -864,7 +802,7 @@ class SkillResultRow(CallEndedRow):
             self.metadata = copied(self.metadata)
 
 
-class SkillErrorRow(CallEndedRow):
+class SkillErrorRow(CallEndedRow, type="skill_error", is_worded=True, is_warning=True):
     """A skill's call that failed or was refused; `exception` is the exception's class, if there was one.
     `interrupted`: the call was cut short, and whether it took effect is unknown. `not_run`: it was never made.
     `stop_reason`: it raised a `Stop`.
@@ -873,10 +811,7 @@ class SkillErrorRow(CallEndedRow):
     """
 
     __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
-    type = "skill_error"
-    is_worded = True
     uncompared = frozenset({"stop_reason"})  # missing if the run was resumed after the `Stop`
-    is_warning = True
 
     def __init__(
         self, call_id: str, skill: str | None, error: str, exception: str | None, not_run: bool | None = None,
@@ -885,32 +820,26 @@ class SkillErrorRow(CallEndedRow):
         self.call_id, self.skill, self.error, self.exception, self.not_run = call_id, skill, error, exception, not_run
         self.interrupted, self.stop_reason = interrupted, stop_reason
 
-    @property
-    def is_broken_off(self) -> bool:
-        return bool(self.interrupted or self.not_run)
 
-
-class ProtocolExecuteRow(CallBegunRow):
+class ProtocolExecuteRow(CallBegunRow, type="protocol_execute"):
     """A protocol is about to be called with a block.
 
     Example: {"call_id": "0.1", "protocol": "sql", "request": "SELECT 1"}
     """
 
     __slots__ = ("call_id", "protocol", "request")
-    type = "protocol_execute"
 
     def __init__(self, call_id: str, protocol: str, request: str) -> None:
         self.call_id, self.protocol, self.request = call_id, protocol, request
 
 
-class ProtocolResultRow(CallEndedRow):
+class ProtocolResultRow(CallEndedRow, type="protocol_result"):
     """What a protocol's handler returned; a `Message` is a dict here.
 
     Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
     """
 
     __slots__ = ("call_id", "duration_ms", "metadata", "protocol", "result")
-    type = "protocol_result"
     open_fields = ("result", "metadata")
 
     def __init__(
@@ -920,7 +849,7 @@ class ProtocolResultRow(CallEndedRow):
         self.metadata = metadata
 
 
-class ProtocolErrorRow(CallEndedRow):
+class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_worded=True, is_warning=True):
     """A protocol's call that failed or was refused; the fields are as in `skill_error`.
 
     Example: {"call_id": "0.1", "protocol": "sql", "error": "no such table", "exception": "ValueError", "duration_ms":
@@ -928,10 +857,7 @@ class ProtocolErrorRow(CallEndedRow):
     """
 
     __slots__ = ("call_id", "duration_ms", "error", "exception", "interrupted", "not_run", "protocol", "stop_reason")
-    type = "protocol_error"
-    is_worded = True
     uncompared = frozenset({"duration_ms", "stop_reason"})
-    is_warning = True
 
     def __init__(
         self, call_id: str, protocol: str, error: str, exception: str | None, duration_ms: int,
@@ -941,39 +867,26 @@ class ProtocolErrorRow(CallEndedRow):
         self.duration_ms, self.not_run, self.interrupted = duration_ms, not_run, interrupted
         self.stop_reason = stop_reason
 
-    @property
-    def is_broken_off(self) -> bool:
-        return bool(self.interrupted or self.not_run)
 
-
-class BuiltinResultRow(Row):
+class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome", is_note=True):
     """What a built-in command returned.
 
     Example: {"command": "/skills", "result": "Available skills…"}
     """
 
     __slots__ = ("command", "result")
-    type = "builtin_result"
-    group = "call"
-    role = "outcome"
-    is_note = True
 
     def __init__(self, command: str, result: str) -> None:
         self.command, self.result = command, result
 
 
-class BuiltinErrorRow(Row):
+class BuiltinErrorRow(Row, type="builtin_error", group="call", is_worded=True, is_warning=True, is_note=True):
     """A built-in command that does not exist.
 
     Example: {"command": "/help", "error": "Unknown command '/help'"}
     """
 
     __slots__ = ("command", "error")
-    type = "builtin_error"
-    is_worded = True
-    group = "call"
-    is_warning = True
-    is_note = True
 
     def __init__(self, command: str, error: str) -> None:
         self.command, self.error = command, error
@@ -982,7 +895,7 @@ class BuiltinErrorRow(Row):
 # --------------------------------------------------------------------------------------------------- workflows
 
 
-class WorkflowStartRow(Row):
+class WorkflowStartRow(Row, type="workflow_start", group="flow"):
     """A workflow begins. The data is its plan.
 
     Example: {"goal": "", "strategy": "mixed", "tasks": [{"id": "a", "input": "x", "parallel": false, "depends_on":
@@ -990,59 +903,47 @@ class WorkflowStartRow(Row):
     """
 
     __slots__ = ("goal", "strategy", "tasks")
-    type = "workflow_start"
-    group = "flow"
     open_fields = ("tasks",)
 
     def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
         self.goal, self.strategy, self.tasks = goal, strategy, tasks
 
 
-class TaskStartRow(Row):
+class TaskStartRow(Row, type="task_start", group="flow"):
     """A task begins. The events of its start and end belong to the scope of the parent.
 
     Example: {"task_id": "a", "input": "x", "depends_on": []}
     """
 
     __slots__ = ("depends_on", "input", "task_id")
-    type = "task_start"
-    group = "flow"
     open_fields = ("depends_on",)
 
     def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
         self.task_id, self.input, self.depends_on = task_id, input, depends_on
 
 
-class TaskEndedRow(Row):
+class TaskEndedRow(_OutcomeRow, group="flow"):
     """How a task ended."""
 
     __slots__ = ()
-    group = "flow"
-    role = "outcome"
     uncompared = frozenset({"duration_ms", "drained"})
     task_id: str
     drained: bool | None
 
-    @property
-    def is_broken_off(self) -> bool:
-        """Whether the task has no outcome because the run was stopped."""
-        return False
 
-
-class TaskCompleteRow(TaskEndedRow):
+class TaskCompleteRow(TaskEndedRow, type="task_complete"):
     """A task's answer. `drained` occurs only in recordings of format 1: the run was being stopped.
 
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
 
     __slots__ = ("drained", "duration_ms", "result", "task_id")
-    type = "task_complete"
 
     def __init__(self, task_id: str, result: str, duration_ms: int, drained: bool | None = None) -> None:
         self.task_id, self.result, self.duration_ms, self.drained = task_id, result, duration_ms, drained
 
 
-class TaskErrorRow(TaskEndedRow):
+class TaskErrorRow(TaskEndedRow, type="task_error", is_worded=True, is_warning=True):
     """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: while it ran;
     `drained` as in `task_complete`.
 
@@ -1050,9 +951,6 @@ class TaskErrorRow(TaskEndedRow):
     """
 
     __slots__ = ("drained", "duration_ms", "error", "interrupted", "not_run", "task_id")
-    type = "task_error"
-    is_worded = True
-    is_warning = True
 
     def __init__(
         self, task_id: str, error: str, duration_ms: int, drained: bool | None = None, not_run: bool | None = None,
@@ -1061,37 +959,27 @@ class TaskErrorRow(TaskEndedRow):
         self.task_id, self.error, self.duration_ms, self.drained = task_id, error, duration_ms, drained
         self.not_run, self.interrupted = not_run, interrupted
 
-    @property
-    def is_broken_off(self) -> bool:
-        return bool(self.interrupted or self.not_run)
 
-
-class WorkflowCompleteRow(Row):
+class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
     """A workflow ended. `results` has the results by task.
 
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
 
     __slots__ = ("duration_ms", "results")
-    type = "workflow_complete"
-    group = "flow"
     open_fields = ("results",)
 
     def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
         self.results, self.duration_ms = results, duration_ms
 
 
-class WorkflowErrorRow(Row):
+class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_worded=True, is_warning=True):
     """A workflow was stopped before its end.
 
     Example: {"error": "the run was cancelled", "duration_ms": 40}
     """
 
     __slots__ = ("duration_ms", "error")
-    type = "workflow_error"
-    is_worded = True
-    group = "flow"
-    is_warning = True
 
     def __init__(self, error: str, duration_ms: int) -> None:
         self.error, self.duration_ms = error, duration_ms
@@ -1100,7 +988,7 @@ class WorkflowErrorRow(Row):
 # ------------------------------------------------------------------------------------------------ durable runs
 
 
-class ApprovalRequestedRow(Row):
+class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="aside", is_note=True):
     """A call that [waits for a person](durable.md#a-person-in-the-loop). `until`: if nobody has decided by then, the
     call is made again.
 
@@ -1108,11 +996,7 @@ class ApprovalRequestedRow(Row):
     """
 
     __slots__ = ("call_id", "metadata", "params", "reason", "skill", "until", "untrusted")
-    type = "approval_requested"
-    group = "call"
-    role = "aside"
     open_fields = ("params", "metadata", "untrusted")
-    is_note = True
 
     def __init__(
         self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any],
@@ -1122,7 +1006,7 @@ class ApprovalRequestedRow(Row):
         self.until, self.untrusted = until, untrusted
 
 
-class UntrustedValueRow(Row):
+class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside", is_note=True):
     """A value in a model's call that [must come from the user](security.md), but did not. The call waits for a person,
     or is refused.
 
@@ -1130,16 +1014,12 @@ class UntrustedValueRow(Row):
     """
 
     __slots__ = ("call_id", "path", "skill", "source")
-    type = "untrusted_value"
-    group = "call"
-    role = "aside"
-    is_note = True
 
     def __init__(self, call_id: str, skill: str, path: str, source: str) -> None:
         self.call_id, self.skill, self.path, self.source = call_id, skill, path, source
 
 
-class TrustedValuesRow(Row):
+class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside", is_note=True):
     """The values in a call that [must come from the user](security.md). `sources` says by input where the user or the
     host has mentioned each value.
 
@@ -1147,17 +1027,13 @@ class TrustedValuesRow(Row):
     """
 
     __slots__ = ("call_id", "skill", "sources")
-    type = "trusted_values"
-    group = "call"
-    role = "aside"
     open_fields = ("sources",)
-    is_note = True
 
     def __init__(self, call_id: str, skill: str, sources: Mapping[str, Any]) -> None:
         self.call_id, self.skill, self.sources = call_id, skill, sources
 
 
-class TrustAddedRow(Row):
+class TrustAddedRow(Row, type="trust_added", role="aside"):
     """More texts from which [trusted inputs](security.md) may take their values: new `instructions`, or texts added
     with `Context.trust`.
 
@@ -1165,15 +1041,13 @@ class TrustAddedRow(Row):
     """
 
     __slots__ = ("by", "texts")
-    type = "trust_added"
-    role = "aside"
     open_fields = ("texts",)
 
     def __init__(self, texts: Sequence[Any], by: str) -> None:
         self.texts, self.by = texts, by
 
 
-class ApprovalGivenRow(Row):
+class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside", is_note=True):
     """The decision on a call, and who made it. With `trusted` False, [trusted inputs](security.md) may not take values
     from its text: it came from a function, which may have quoted the model.
 
@@ -1181,17 +1055,13 @@ class ApprovalGivenRow(Row):
     """
 
     __slots__ = ("by", "call_id", "decision", "trusted")
-    type = "approval_given"
-    group = "call"
-    role = "aside"
     open_fields = ("decision",)
-    is_note = True
 
     def __init__(self, call_id: str, decision: Decided, by: str | None, trusted: bool | None = None) -> None:
         self.call_id, self.decision, self.by, self.trusted = call_id, decision, by, trusted
 
 
-class InFlightRow(Row):
+class InFlightRow(Row, type="in_flight", group="call", role="aside", is_note=True):
     """The decision on a call whose outcome was lost in a crash: `skip` or `retry`. If a person made it, `by` says who,
     and `reason` why.
 
@@ -1199,24 +1069,18 @@ class InFlightRow(Row):
     """
 
     __slots__ = ("by", "call_id", "decision", "reason")
-    type = "in_flight"
-    group = "call"
-    role = "aside"
-    is_note = True
 
     def __init__(self, call_id: str, decision: str, reason: str | None = None, by: str | None = None) -> None:
         self.call_id, self.decision, self.reason, self.by = call_id, decision, reason, by
 
 
-class ContextSavedRow(Row):
+class ContextSavedRow(Row, type="context_saved", role="aside"):
     """What your `Context.save()` returned.
 
     Example: {"items": ["lamp"]}
     """
 
     __slots__ = ("shared", "state")
-    type = "context_saved"
-    role = "aside"
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -1243,7 +1107,7 @@ class ContextSavedRow(Row):
         return cls(data)
 
 
-class RunResumedRow(Row):
+class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_first=False, is_note=True):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of entries that no
     longer count; `format` is the format's version from here on. If they have changed, `rules` has the new rules for
     checking responses, by scope, and `definition` is the agent's new definition.
@@ -1252,12 +1116,7 @@ class RunResumedRow(Row):
     """
 
     __slots__ = ("definition", "dropped", "format", "from_seq", "rules")
-    type = "run_resumed"
-    group = "run"
-    role = "aside"
-    stored_first = False
     open_fields = ("dropped", "rules", "definition")
-    is_note = True
 
     def __init__(
         self, from_seq: int, dropped: Sequence[Any], format: int | None = None,
@@ -1270,11 +1129,10 @@ class RunResumedRow(Row):
 # ------------------------------------------------------------------------------------- not in the table
 
 
-class CustomRow(Row):
+class CustomRow(Row, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
     __slots__ = ("type", "value")  # `type` instead of the class attribute
-    role = "aside"
 
     def __init__(self, type: str, value: Any) -> None:
         self.type: str = type  # type: ignore[misc]  # each instance has its own
