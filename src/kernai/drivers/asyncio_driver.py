@@ -283,9 +283,8 @@ class _Watch:
     def __init__(self, cancellation: Cancellation, cancellations: Callable[[asyncio.Task[Any]], int]) -> None:
         self._cancellation = cancellation
         self._cancellations = cancellations
-        #: tasks with a call in progress, and those of them that this watch has cancelled
-        self._calling: set[asyncio.Task[Any]] = set()
-        self._breaking: set[asyncio.Task[Any]] = set()
+        #: tasks with a call in progress, and whether this watch has cancelled it
+        self._calling: dict[asyncio.Task[Any], bool] = {}
         self._look_later()
 
     def close(self) -> None:
@@ -296,8 +295,8 @@ class _Watch:
 
     def _look(self) -> None:
         if self._cancellation.is_set():
-            for task in self._calling - self._breaking:
-                self._breaking.add(task)
+            for task in [task for task, is_cancelled in self._calling.items() if not is_cancelled]:
+                self._calling[task] = True
                 task.cancel()
         self._look_later()
 
@@ -305,17 +304,15 @@ class _Watch:
         """Returns the result of the call. Raises `Cancelled` if this watch has cancelled it."""
         task = asyncio.current_task()
         assert task is not None
-        self._calling.add(task)
+        self._calling[task] = False
         try:
             return await call
         except asyncio.CancelledError:
-            if task in self._breaking and self._cancellations(task) == 1:
+            if self._calling[task] and self._cancellations(task) == 1:
                 raise Cancelled from None
             raise
         finally:
-            self._calling.discard(task)
-            if task in self._breaking:
-                self._breaking.discard(task)
+            if self._calling.pop(task):
                 task.uncancel()
 
 
