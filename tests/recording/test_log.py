@@ -251,20 +251,17 @@ def _raise() -> None:
     raise RuntimeError(FORGERY)
 
 
-def test_the_line_of_an_event_outside_of_steps_has_no_step() -> None:
-    with logged() as text:
-        EventLog(kernai.config.logger, debug=False).write(Event("final", "42", run_id="r").row)
-    assert text.getvalue() == "event=final run_id=r\n"
-
-
 # --------------------------------------------------------------------------------------------- what may go wrong
 
 
-def test_a_failing_observer_is_logged_with_the_event_it_got() -> None:
+def test_a_failing_observer_is_logged_with_the_event_it_got_which_may_be_outside_of_steps() -> None:
     with logged() as text:
-        log = EventLog(kernai.config.logger, debug=False)
-        log.observer_failed("callback", Event("final", run_id="r").row, ValueError("bad luck"))
-    assert text.getvalue() == 'event=callback.failed run_id=r during=final error="ValueError: bad luck"\n'
+        log, row = EventLog(kernai.config.logger, debug=False), Event("final", "42", run_id="r").row
+        log.write(row)
+        log.observer_failed("callback", row, ValueError("bad luck"))
+    assert text.getvalue() == (
+        'event=final run_id=r\nevent=callback.failed run_id=r during=final error="ValueError: bad luck"\n'
+    )
 
 
 def test_the_record_has_the_failure_of_an_observer_and_a_debug_line_its_traceback(

@@ -47,33 +47,26 @@ def run_of(turns: list[str], every: int, sink: Any, **options: Any) -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(TURNS, min_size=1, max_size=8), st.integers(1, 4), st.booleans())
-def test_events_are_read_from_a_file_as_they_were_recorded(turns: list[str], every: int, twice: bool) -> None:
+@given(
+    turns=st.lists(TURNS, min_size=1, max_size=8), every=st.integers(1, 4), times=st.integers(1, 2), is_reopened=st.booleans(),
+    options=st.sampled_from([{}, {"run_id": "same"}]),
+)
+def test_events_are_read_from_a_file_as_they_were_recorded(
+    turns: list[str], every: int, times: int, is_reopened: bool, options: dict[str, str]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "run.jsonl")
-        memory = MemorySink()
-        with JsonlSink(path) as file:
-            for _ in range(1 + twice):
-                run_of(turns, every, CompositeSink(memory, file))
+        path, memory = Path(folder, "run.jsonl"), MemorySink()
+        file = JsonlSink(path)
+        for _ in range(times):
+            if is_reopened:
+                file.close()
+                file = JsonlSink(path)
+            run_of(turns, every, CompositeSink(memory, file), **options)
+        file.close()
         events = Recorder(memory).to_list()
         assert JsonlSink.read(path) == events
         assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
-        lines = path.read_text("ascii").splitlines()
-        assert len(lines) == len(events)
-
-
-@pytest.mark.parametrize("is_reopened", [False, True])
-def test_two_runs_with_the_same_id_in_one_file_keep_their_own_messages(tmp_path: Path, is_reopened: bool) -> None:
-    memory, file = MemorySink(), JsonlSink(tmp_path / "run.jsonl")
-    for number in range(2):
-        if is_reopened:
-            file.close()
-            file = JsonlSink(tmp_path / "run.jsonl")
-        run_of([command("echo", str(number)), "<final>done</final>"], 1, CompositeSink(memory, file), run_id="same")
-    file.close()
-    events = Recorder(memory).to_list()
-    assert JsonlSink.read(tmp_path / "run.jsonl") == events
-    assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
+        assert len(path.read_text("ascii").splitlines()) == len(events)
 
 
 @pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])
@@ -299,7 +292,7 @@ with JsonlSink(sys.argv[1]) as sink:
 @pytest.mark.process
 def test_processes_with_different_hash_seeds_record_the_same(tmp_path: Path) -> None:
     recorded = []
-    for seed in ("0", "1", "2"):
+    for seed in ("0", "1"):
         path = tmp_path / f"{seed}.jsonl"
         subprocess.run(
             [sys.executable, "-c", SETS, str(path)], check=True, env={**os.environ, "PYTHONHASHSEED": seed}
@@ -308,7 +301,7 @@ def test_processes_with_different_hash_seeds_record_the_same(tmp_path: Path) -> 
         text = re.sub(r'"(timestamp|duration_ms|latency_ms)":("[^"]*"|[0-9]+)', "", text)
         sequential, parallel = text.split('{"event":"run_start"')[1:]
         recorded.append((sequential, sorted(parallel.splitlines())))
-    assert recorded[0] == recorded[1] == recorded[2]
+    assert recorded[0] == recorded[1]
     assert '"beta"' in recorded[0][0]
 
 

@@ -69,22 +69,11 @@ def test_a_skill_passed_as_an_object_takes_precedence_over_the_registered_one() 
         '<block type="result" name="b">b</block>',
     ]
     assert answer(Agent(instructions="", skills=["a"]), command("a")) == ['<block type="result" name="a">a</block>']
-
-
-def test_the_allow_list_applies_to_a_skill_passed_as_an_object_too() -> None:
     kernai.configure(allowed_skills=["b"])
-    own = made("a")
     assert listed([own]) == []
     assert answer(Agent(instructions="", skills=[own]), command("a")) == [
         '<block type="error" name="a">Skill \'a\' is not allowed</block>',
     ]
-
-
-def test_calling_the_same_name_twice_gives_the_same_answer() -> None:
-    registered("a")
-    for scope in (None, "all"):
-        answers = answer(Agent(instructions="", skills=scope), *[command(one) for one in ("a", "nope", "a", "nope")])
-        assert answers[:2] == answers[2:]
 
 
 def test_replacing_or_removing_a_skill_during_a_run_affects_the_next_call() -> None:
@@ -113,10 +102,10 @@ def test_exactly_the_listed_skills_can_be_called(scope: Any, allowed: list[str] 
         registered("a", "b", "c")
         kernai.configure(allowed_skills=allowed)
         agent = Agent(instructions="", skills=scope, model=model, list_skills=True)
-        calls = "".join(map(command, NAMES)) + command("/skills")
+        calls = "".join(map(command, NAMES * 2)) + command("/skills")
         messages = ByHand(agent, provider=MockProvider(calls, "<final>done</final>")).run("Go.").messages
         listing = messages[-2].text
-        for name, message in zip(NAMES, messages[2:], strict=False):
+        for name, message in zip(NAMES * 2, messages[2:], strict=False):
             shown = f"### {name}\n" in listing
             assert shown == (f"### {name}\n" in agent.system_prompt())
             assert (message.text == f'<block type="result" name="{name}">{name}</block>') == shown

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
 import pytest
 
 import kernai
-from kernai import Agent, MappingResolver, MockProvider, ProviderError, Recorder, Skill
+from kernai import Agent, MappingResolver, MockProvider, Recorder, Skill
 from tests.loop.loop_cases import command, echo
 
 OPTIONS: dict[str, Any] = {
@@ -47,31 +46,28 @@ def test_a_list_of_allowed_skills_is_copied() -> None:
 
 def test_none_restores_the_default_of_an_option() -> None:
     kernai.configure(**OPTIONS)
-    kernai.configure(
-        default_provider=None,
-        recorder=None,
-        logger=None,
-        credential_resolver=None,
-        setting_resolver=None,
-    )
+    kernai.configure(**dict.fromkeys(OPTIONS.keys() - {"debug", "allowed_skills"}))
     assert (kernai.config.default_provider, kernai.config.recorder, kernai.config.logger) == (None, None, None)
     for resolver in (kernai.config.credential_resolver, kernai.config.setting_resolver):
         assert resolver.resolve("no_such_skill", "key") is None
 
 
 @pytest.mark.parametrize("options,message", [
-    ({"debgu": True}, "debgu.*debug"), ({"debug": 1}, "debug"), ({"debug": None}, "debug"),
-    ({"default_provider": "openai"}, "default_provider"), ({"allowed_skills": "search"}, "allowed_skills"),
+    ({"debgu": True}, "has no option 'debgu'; did you mean 'debug'"), ({"debug": 1}, "debug must be True or False"),
+    ({"debug": None}, "debug"), ({"default_provider": "openai"}, "default_provider"),
+    ({"allowed_skills": "search"}, "allowed_skills must be a list of names or None"),
     ({"allowed_skills": [1]}, "allowed_skills"), ({"allowed_skills": 3}, "allowed_skills"),
     ({"recorder": "file"}, "recorder"), ({"logger": "kernai"}, "logger"),
-    ({"credential_resolver": {"a": "b"}}, "credential_resolver.*resolve"),
-    ({"setting_resolver": str}, "setting_resolver"),
+    ({"credential_resolver": {"a": "b"}}, "credential_resolver.*resolve"), ({"setting_resolver": str}, "setting_resolver"),
     ({"default_provider": MockProvider}, "default_provider"), ({"recorder": Recorder}, "recorder"),
 ])  # fmt: skip
 def test_a_wrong_option_is_an_error_that_names_it_and_nothing_changes(options: dict[str, Any], message: str) -> None:
     before = state()
     with pytest.raises(TypeError, match=message):
         kernai.configure(**{"debug": True, **options} if "debug" not in options else options)
+    ((name, value),) = options.items()
+    with pytest.raises((TypeError, AttributeError), match=message):
+        setattr(kernai.config, name, value)
     assert state() == before
 
 
@@ -98,6 +94,8 @@ def test_isolated_restores_everything() -> None:
 
     def turn_everything_over() -> None:
         with kernai.isolated():
+            assert kernai.skills.all() == skills, "it starts with the current state"
+            kernai.skills.unregister("echo")
             kernai.reset()
             with kernai.isolated():
                 kernai.configure(**OPTIONS)
@@ -111,26 +109,7 @@ def test_isolated_restores_everything() -> None:
     assert (state(), kernai.skills.all(), kernai.protocols.all()) == (before, skills, protocols)
 
 
-def test_isolated_starts_with_the_current_state() -> None:
-    kernai.skills.register(echo)
-    with kernai.isolated():
-        assert kernai.skills.all() == [echo]
-        kernai.skills.unregister("echo")
-    assert kernai.skills.find("echo") is echo
-
-
 # ------------------------------------------------------------------------------------------------- its effects
-
-
-def test_the_default_provider_is_used_if_neither_run_nor_agent_names_one() -> None:
-    agents, theirs, default = MockProvider("the agent's"), MockProvider("the run's"), MockProvider("the default")
-    kernai.configure(default_provider=default)
-    assert kernai.run(Agent(instructions=""), "Go.") == "the default"
-    assert kernai.run(Agent(instructions="", provider=agents), "Go.") == "the agent's"
-    assert kernai.run(Agent(instructions="", provider=agents), "Go.", provider=theirs) == "the run's"
-    kernai.configure(default_provider=None)
-    with pytest.raises(ProviderError):
-        kernai.run(Agent(instructions=""), "Go.")
 
 
 def test_configuration_is_read_when_the_run_starts() -> None:
@@ -150,15 +129,3 @@ def test_the_repr_of_the_configuration_shows_no_secret() -> None:
     shown = repr(kernai.config)
     assert "debug=False" in shown
     assert "hunter2" not in shown
-
-
-@pytest.mark.parametrize("name, value, error, says", [
-    ("allowed_skils", ["a"], AttributeError, "config has no option 'allowed_skils'; did you mean 'allowed_skills'?"),
-    ("allowed_skills", "search", TypeError, "allowed_skills must be a list of names or None"),
-    ("debug", "yes", TypeError, "debug must be True or False"),
-])  # fmt: skip
-def test_an_assigned_option_is_checked_as_by_configure(name: str, value: object, error: type[Exception], says: str) -> None:
-    before = kernai.config.snapshot()
-    with pytest.raises(error, match=re.escape(says)):
-        setattr(kernai.config, name, value)
-    assert kernai.config.snapshot() == before

@@ -33,16 +33,10 @@ def context(**options: Any) -> SkillContext[Any]:
 # ------------------------------------------------------------------------------------------------- environment
 
 
-@pytest.mark.parametrize(
-    "skill_name, key, variable",
-    [
-        ("search", "api_key", "KERNAI_SKILL_SEARCH_API_KEY"),
-        ("find it", "api-key", "KERNAI_SKILL_FIND_IT_API_KEY"),
-        ("Straße.2", "clé", "KERNAI_SKILL_STRASSE_2_CL_"),
-    ],
-)
-def test_the_name_of_the_environment_variable_of_a_key(skill_name: str, key: str, variable: str) -> None:
-    assert environment_name(skill_name, key) == variable
+def test_the_name_of_the_environment_variable_of_a_key() -> None:
+    assert environment_name("search", "api_key") == "KERNAI_SKILL_SEARCH_API_KEY"
+    assert environment_name("find it", "api-key") == "KERNAI_SKILL_FIND_IT_API_KEY"
+    assert environment_name("Straße.2", "clé") == "KERNAI_SKILL_STRASSE_2_CL_"
 
 
 def test_an_empty_environment_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +85,10 @@ def test_a_context_accepts_a_mapping_of_keys_or_a_resolver() -> None:
     assert context(settings=Resolver()).setting("zone") == "find it/zone"
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"find it": {"api_key": SECRET}},
-        {("find it", "api_key"): SECRET},
-        {"KERNAI_SKILL_FIND_IT_API_KEY": SECRET},
-        {"api_key": SECRET},
-        {"find it": {"other": "x"}, "api_key": SECRET},
-    ],
-)
+@pytest.mark.parametrize("values", [
+    {"find it": {"api_key": SECRET}}, {("find it", "api_key"): SECRET}, {"KERNAI_SKILL_FIND_IT_API_KEY": SECRET},
+    {"api_key": SECRET}, {"find it": {"other": "x"}, "api_key": SECRET},
+])
 def test_a_mapping_resolver_finds_a_value_by_skill_and_key(values: dict[object, object]) -> None:
     resolver = MappingResolver(values)
     assert resolver.resolve("find it", "api_key") == SECRET
@@ -178,20 +166,10 @@ def test_no_repr_shows_a_credential() -> None:
 # ----------------------------------------------------------------------------------------------------- settings
 
 CONVERTED: list[tuple[Any, object, object]] = [
-    (str, "eu", "eu"),
-    (str, "5", "5"),
-    (int, "5", 5),
-    (float, "2.5", 2.5),
-    (bool, "true", True),
-    (int | None, "5", 5),
-    (date, "2024-01-31", date(2024, 1, 31)),
-    (Decimal, "1.50", Decimal("1.50")),
-    (Literal["a", "b"], "a", "a"),
-    (list[str], '["a", "b"]', ["a", "b"]),
-    (dict[str, int], '{"a": 1}', {"a": 1}),
-    (list[str] | None, "null", None),
-    (int, 5, 5),
-    (list[int], [1], [1]),
+    (str, "eu", "eu"), (str, "5", "5"), (int, "5", 5), (float, "2.5", 2.5), (bool, "true", True), (int | None, "5", 5),
+    (date, "2024-01-31", date(2024, 1, 31)), (Decimal, "1.50", Decimal("1.50")), (Literal["a", "b"], "a", "a"),
+    (list[str], '["a", "b"]', ["a", "b"]), (dict[str, int], '{"a": 1}', {"a": 1}), (list[str] | None, "null", None),
+    (int, 5, 5), (list[int], [1], [1]),
 ]
 
 

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Block,
-    Media,
-    Message,
-    MockProvider,
-    Protocol,
-    ProtocolRegistry,
-    Recorder,
-    SkillContext,
-    execute,
-    protocol,
-    protocols,
-)
+from kernai import Agent, Block, MockProvider, Protocol, ProtocolRegistry, SkillContext, execute, protocol, protocols
 from kernai.blocks.grammar import CORE_TYPES
 
 
@@ -81,14 +67,10 @@ def test_a_protocol_can_be_registered_found_and_removed() -> None:
     assert registry.unregister("tickets") is None
     assert registry.find("tickets") is None
     assert "tickets" not in registry
-
-
-def test_a_reset_empties_the_registry_without_replacing_it() -> None:
-    registry = ProtocolRegistry()
     registry.register("a", answer)
     registry.reset()
     assert registry.all() == []
-    assert registry
+    assert registry, "it is true even if it is empty"
     assert 5 not in registry
 
 
@@ -102,57 +84,6 @@ def test_registering_anything_but_a_protocol_is_refused(arguments: Any, complain
 
 
 # ---------------------------------------------------------------------------------------------------- in a run
-
-IMAGE = Media.from_bytes(b"image", mime_type="image/png")
-TAG = f'<block type="media" id="{IMAGE.id}" kind="image" mime="image/png"/>'
-
-RETURNED: list[tuple[Any, str]] = [
-    ("plain", '<block type="result" name="tickets">plain</block>'),
-    ("<final>x</final>", '<block type="result" name="tickets">&lt;final>x&lt;/final></block>'),
-    (None, '<block type="result" name="tickets"></block>'),
-    ({"a": 1}, '<block type="result" name="tickets">{"a": 1}</block>'),
-    (IMAGE, f'<block type="result" name="tickets"></block>{TAG}[image:{IMAGE.id}]'),
-    (["see", IMAGE], f'<block type="result" name="tickets">see</block>{TAG}[image:{IMAGE.id}]'),
-    (Message("user", "as <final>it</final> is"), "as <final>it</final> is"),
-    (Message("system", "no"), '<block type="error" name="tickets">a handler may not return a system message</block>'),
-    (ValueError("no such <block>"), '<block type="error" name="tickets">no such &lt;block></block>'),
-    (b"bytes", '<block type="error" name="tickets">bytes have no text'),
-]
-
-
-@pytest.mark.parametrize("returned, injected", RETURNED)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_the_result_of_a_handler_reaches_the_model(returned: Any, injected: str, *, is_async: bool) -> None:
-    def handle(block: Block, ctx: SkillContext[Any]) -> Any:
-        if isinstance(returned, Exception):
-            raise returned
-        return returned
-
-    async def handle_async(block: Block, ctx: SkillContext[Any]) -> Any:
-        return handle(block, ctx)
-
-    spoken = Protocol("tickets", handle_async if is_async else handle)
-    provider = MockProvider('<block type="tickets" name="n">ask</block>', "<final>done</final>")
-    recorder = Recorder()
-    result = execute(Agent(instructions="", provider=provider, protocols=[spoken]), "x", recorder=recorder)
-    assert result.text == "done"
-    assert result.messages[2].text.startswith(injected)
-    executed, = recorder.for_event("protocol_execute")
-    assert executed.data == {"call_id": "0.0", "protocol": "tickets", "request": "ask"}
-    failed = injected.startswith('<block type="error"')
-    outcome, = recorder.for_event("protocol_error" if failed else "protocol_result")
-    assert outcome.data["call_id"] == "0.0"
-    assert outcome.data["duration_ms"] >= 0
-    json.dumps(recorder.to_list())
-
-
-def test_a_block_whose_type_is_no_protocol_is_not_a_call() -> None:
-    provider = MockProvider('<block type="unheard">x</block>', "<final>done</final>")
-    recorder = Recorder()
-    execute(Agent(instructions="", provider=provider, skills=[]), "x", recorder=recorder)
-    assert recorder.for_event("protocol_error") == []
-    assert recorder.for_event("informational_only")[0].data == {"kinds": ["unheard"]}
-
 
 def test_the_decorator_registers_a_function_by_its_name_and_docstring_and_returns_it() -> None:
     @protocol
@@ -182,8 +113,3 @@ def test_a_handler_without_a_name_must_be_given_one() -> None:
             decorate(handler)
     assert protocol("ticketing", register=False)(handler) is handler
     assert protocols.names == []
-
-
-def test_the_word_all_for_protocols_is_an_error_that_suggests_none() -> None:
-    with pytest.raises(TypeError, match="got 'all': None means every registered one"):
-        Agent(instructions="", protocols="all")

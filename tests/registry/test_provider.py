@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from kernai import (
     Provider,
     ProviderError,
     Recorder,
-    aexecute,
     execute,
 )
 
@@ -106,25 +104,6 @@ def test_an_encoder_that_accepts_no_part_still_results_in_text() -> None:
 # ---------------------------------------------------------------------------------------------------- the calls
 
 
-def test_a_class_instead_of_a_provider_instance_is_an_error_with_the_fix() -> None:
-    with pytest.raises(TypeError, match=r"provider must be an instance: write Scripted\(\.\.\.\)"):
-        Agent(instructions="", provider=Scripted)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"provider must be a kernai\.Provider, got str"):
-        execute(Agent(instructions=""), "x", provider="openai")  # type: ignore[arg-type]
-
-
-def test_a_call_gets_the_system_message_the_conversation_the_model_and_options() -> None:
-    provider = Scripted(end=LlmResponse("done"))
-    agent = Agent(instructions="Be brief.", provider=provider, generation={"top_p": 0.5})
-    execute(agent, ["see ", IMAGE], model=Models.LLAVA, history=[Message("user", "a"), Message("assistant", "b")])
-    messages, model, generation = provider.seen[0]
-    assert [(one.role, one.text) for one in messages] == [
-        ("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", f"see [image:{IMAGE.id}]"),
-    ]
-    assert model is Models.LLAVA
-    assert generation == GenerationOptions(top_p=0.5)
-
-
 @pytest.mark.parametrize(
     "pieces, content, restarted",
     [
@@ -159,13 +138,6 @@ def test_the_cause_of_a_providers_error_is_kept() -> None:
     assert isinstance(result.error.__cause__, ConnectionResetError)
 
 
-def test_the_error_about_a_missing_provider_says_how_to_set_one() -> None:
-    result = execute(Agent(instructions=""), "x")
-    assert result.stop_reason == "error"
-    for way in ("run(..., provider=...)", "Agent(provider=...)", "configure(default_provider=...)"):
-        assert way in str(result.error)
-
-
 async def test_the_inherited_acall_runs_call_in_a_worker_thread() -> None:
     provider = Scripted("done", end=LlmResponse("done"))
     pieces: list[str] = []
@@ -173,20 +145,3 @@ async def test_the_inherited_acall_runs_call_in_a_worker_thread() -> None:
     response = await provider.acall(*given, pieces.append)
     assert (response.content, pieces, provider.seen) == ("done", ["done"], [given])
     assert threading.current_thread().name not in provider.threads
-
-
-async def test_under_asyncio_a_native_acall_is_preferred_and_runs_on_the_loop() -> None:
-    class Native(Scripted):
-        async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            self.threads.add(threading.current_thread().name)
-            await asyncio.sleep(0)
-            await on_chunk("na")
-            on_chunk("tive")
-            return LlmResponse("native")
-
-    provider = Native(end=RuntimeError("call was used"))
-    events: list[Event] = []
-    result = await aexecute(Agent(instructions="", provider=provider), "x", on_event=events.append)
-    assert result.text == "native"
-    assert provider.threads == {threading.current_thread().name}
-    assert "".join(event.data for event in events if event.type == "text_chunk") == "native"

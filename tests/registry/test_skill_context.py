@@ -50,40 +50,24 @@ def reading(**credentials: str) -> SkillContext[Any]:
 
 def test_a_context_can_be_created_with_only_a_skill() -> None:
     ctx = SkillContext(SKILL)
-    assert ctx.skill is SKILL
-    assert ctx.run_context is None
-    assert isinstance(ctx.media_store, MediaStore)
+    assert (ctx.skill, ctx.run_context, type(ctx.media_store)) == (SKILL, None, MediaStore)
     assert (ctx.call_id, ctx.idempotency_key, ctx.cancelled, ctx.emitted) == ("", ":", False, [])
+    ctx.emit({"done": 1})
+    ctx.emit("half")
+    assert ctx.emitted == [{"done": 1}, "half"]
 
 
-def test_the_media_store_is_the_given_one_or_that_of_the_run() -> None:
-    context, store = Context(), MediaStore()
-    assert SkillContext(SKILL, context).media_store is context.media_store
-    assert SkillContext(SKILL, context, store).media_store is store
-
-
-def test_the_idempotency_key_is_the_run_id_and_the_call_id() -> None:
-    ctx = SkillContext(SKILL, call_id="2.a/0.1", run_id="r1")
-    assert ctx.idempotency_key == "r1:2.a/0.1"
-    assert repr(ctx) == "SkillContext(skill='probe', call_id='2.a/0.1')"
-
-
-def test_cancelled_is_evaluated_each_time() -> None:
-    flag = threading.Event()
-    ctx = SkillContext(SKILL, cancelled=flag.is_set)
+def test_a_context_has_what_its_call_gives_it() -> None:
+    context, store, flag = Context(), MediaStore(), threading.Event()
+    ctx = SkillContext(SKILL, context, call_id="2.a/0.1", run_id="r1", cancelled=flag.is_set)
+    assert (ctx.media_store, SkillContext(SKILL, context, store).media_store) == (context.media_store, store)
+    assert (ctx.idempotency_key, repr(ctx)) == ("r1:2.a/0.1", "SkillContext(skill='probe', call_id='2.a/0.1')")
     assert not ctx.cancelled
     flag.set()
     assert ctx.cancelled
 
 
 # ------------------------------------------------------------------------------------------------------- emitting
-
-
-def test_data_emitted_outside_a_run_is_kept() -> None:
-    ctx = SkillContext(SKILL)
-    ctx.emit({"done": 1})
-    ctx.emit("half")
-    assert ctx.emitted == [{"done": 1}, "half"]
 
 
 def test_emitted_data_is_copied_as_json_for_the_run() -> None:

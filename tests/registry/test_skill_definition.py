@@ -10,11 +10,10 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
 
 import pytest
 
-import kernai
 from kernai import (
     Agent,
     Context,
@@ -34,9 +33,6 @@ from kernai import (
 from kernai.inputs.schema import NO_VALUE
 from kernai.inputs.table import REQUIRED
 
-if TYPE_CHECKING:
-    from nowhere import AppContext  # type: ignore[import-not-found]
-
 
 @skill(register=False)
 def search(query: str, limit: int = 10) -> str:
@@ -52,6 +48,7 @@ def search(query: str, limit: int = 10) -> str:
 
 
 def test_name_description_and_inputs_come_from_the_function() -> None:
+    assert skills.find("search") is None, "it has register=False"
     assert search.name == "search"
     assert search.description == "Search the knowledge base."
     assert search.inputs == {"query": Input(str), "limit": Input(int, 10)}
@@ -68,21 +65,11 @@ def test_options_override_the_name_and_docstring_of_the_function() -> None:
     def find() -> None:
         """Something else."""
 
+    assert skills.find("find it") is find
     assert (find.name, find.description) == ("find it", "Finds.")
     assert (find.requires, find.produces) == (("vision",), ("image", "text"))
     assert list(find.credentials) == ["key"]
     assert find.settings["timeout"].default == 30
-
-
-def test_a_decorated_function_is_registered_unless_register_is_false() -> None:
-    @skill
-    def listed() -> None: ...
-
-    @skill(register=False)
-    def hidden() -> None: ...
-
-    assert skills.find("listed") is listed
-    assert skills.find("hidden") is None
 
 
 def test_a_skill_can_still_be_called_like_the_function() -> None:
@@ -151,8 +138,7 @@ def test_a_skill_called_with_a_context_gets_that_context() -> None:
     ctx = SkillContext(one, Context(), credentials={"key": "value"})
     assert one.call({}, ctx) == "value"
     assert given == [ctx]
-    picture = Media.from_bytes(b"x", mime_type="image/png")
-    ctx.media_store.put(picture)
+    picture = ctx.media_store.put(Media.from_bytes(b"x", mime_type="image/png"))
     assert Skill("look", execute=of_media).call({"image": picture.id}, ctx) == "image"
 
 
@@ -166,6 +152,10 @@ def keep_context(given: list[SkillContext[Any]]) -> Callable[..., Any]:
 
 def of_media(image: Media) -> str:
     return image.kind
+
+
+class Mine(SkillContext[Any]):
+    """A host's own."""
 
 
 def test_a_positional_only_context_is_passed() -> None:
@@ -323,52 +313,28 @@ def test_a_description_in_an_annotation_describes_the_input() -> None:
 # --------------------------------------------------------------------------------------------------- the context
 
 
-def test_a_parameter_annotated_with_skill_context_gets_the_context_and_is_no_input() -> None:
-    class Mine(SkillContext[Any]):
-        pass
-
-    def plain(ctx: SkillContext) -> Any:
+@pytest.mark.parametrize("annotation", [
+    "SkillContext", "SkillContext[Context]", "SkillContext[Any] | None", "Optional[SkillContext[Any]]",
+    "'SkillContext[Any]'", "SkillContext[AppContext]", "kernai.SkillContext[AppContext] | None", "Mine",
+])
+def test_a_parameter_annotated_with_skill_context_gets_the_context_and_is_no_input(annotation: str) -> None:
+    def take(ctx: Any) -> Any:
         return ctx
 
-    def of_a_type(ctx: SkillContext[Context]) -> Any:
-        return ctx
-
-    def optional(ctx: SkillContext[Any] | None = None) -> Any:
-        return ctx
-
-    def old_optional(ctx: Optional[SkillContext[Any]] = None) -> Any:  # noqa: UP045
-        return ctx
-
-    def text(ctx: "kernai.SkillContext[Any]") -> Any:  # noqa: UP037 - text within text
-        return ctx
-
-    def for_checkers_only(ctx: SkillContext[AppContext]) -> Any:
-        return ctx
-
-    def qualified(ctx: kernai.SkillContext[AppContext] | None = None) -> Any:
-        return ctx
-
-    context = Context()
-    for function in (plain, of_a_type, optional, old_optional, text, for_checkers_only, qualified):
-        made = skill(register=False)(function)
-        assert made.wants_context
-        assert made.inputs == {}
-        given = made.call({}, context)
-        assert isinstance(given, SkillContext)
-        assert given.run_context is context
-        assert given.media_store is context.media_store
+    take.__annotations__["ctx"] = annotation
+    made, context = skill(register=False)(take), Context()
+    assert made.wants_context
+    assert made.inputs == {}
+    given = made.call({}, context)
+    assert isinstance(given, SkillContext)
+    assert (given.run_context, given.media_store) == (context, context.media_store)
 
 
 def test_a_called_skill_finds_media_in_the_runs_store() -> None:
-    @skill
-    def kind(image: Media) -> str:
-        return image.kind
-
-    context = Context()
+    kind, context = Skill("kind", execute=of_media), Context()
     media = context.media_store.put(Media.from_bytes(b"x", mime_type="image/png"))
-    assert kind.call({"image": media.id}, context) == "image"
-    assert kind.call(media.id, context) == "image"
-    assert kind.call({"image": media}) == "image"
+    for given in ({"image": media.id}, media.id, {"image": media}):
+        assert kind.call(given, context) == "image"
     with pytest.raises(SkillInputError, match="image: expected the id of a media"):
         kind.call({"image": "media_000000000000"}, context)
 
@@ -441,20 +407,14 @@ def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> N
 # ----------------------------------------------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize(
-    "name, error, said",
-    [
-        ("", ValueError, "must not be blank"),
-        (" \n", ValueError, "must not be blank"),
-        (" search", ValueError, "white space around"),
-        ("search\n", ValueError, "white space around"),
-        ("/skills", ValueError, "starts with '/'"),
-        *((f"a{sign}b", ValueError, "no block that is shown to a model can name it") for sign in '"<>\n\t\x00\x85'),
-        ("<lambda>", ValueError, "give it another with name="),
-        (5, TypeError, "must be a str, got int"),
-        (None, TypeError, "must be a str, got NoneType"),
-    ],
-)
+@pytest.mark.parametrize("name, error, said", [
+    *((blank, ValueError, "must not be blank") for blank in ("", " \n")),
+    *((spaced, ValueError, "white space around") for spaced in (" search", "search\n")),
+    ("/skills", ValueError, "starts with '/'"),
+    *((f"a{sign}b", ValueError, "no block that is shown to a model can name it") for sign in '"<>\n\t\x00\x85'),
+    ("<lambda>", ValueError, "give it another with name="),
+    (5, TypeError, "must be a str, got int"), (None, TypeError, "must be a str, got NoneType"),
+])
 def test_a_name_that_cannot_be_written_in_a_call_is_refused(name: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Skill(name, execute=lambda: None)
