@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -44,20 +45,16 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
 
 
 @pytest.mark.parametrize("options,error,message", [
-    ({"instructions": None}, TypeError, "instructions"),
-    ({"instructions": 3}, TypeError, "instructions"),
+    *(({"instructions": wrong}, (TypeError, ValueError), "instructions")
+      for wrong in (None, 3, [], ["x", 1], [kernai.outside("x"), Media.from_file("x.png")])),
     ({"instructions": lambda a, b: ""}, TypeError, "instructions.*one"),
     ({"instructions": lambda *, key: ""}, TypeError, "instructions"),
-    ({"provider": "openai"}, TypeError, "provider"),
-    ({"provider": MockProvider}, TypeError, r"provider.*MockProvider\("),
+    ({"provider": "openai"}, TypeError, r"provider must be a kernai\.Provider, got str"),
+    ({"provider": MockProvider}, TypeError, r"provider must be an instance: write MockProvider\(\.\.\.\)"),
     ({"model": "gpt-4o"}, TypeError, r"model.*Model\('gpt-4o'\)"),
     ({"model": None}, TypeError, "model"),
-    ({"max_steps": 0}, ValueError, "max_steps"),
-    ({"max_steps": -1}, ValueError, "max_steps"),
-    ({"max_steps": "10"}, TypeError, "max_steps"),
-    ({"max_steps": 2.0}, TypeError, "max_steps"),
-    ({"max_steps": True}, TypeError, "max_steps"),
-    ({"max_steps": None}, TypeError, "max_steps"),
+    *(({"max_steps": wrong}, ValueError, "max_steps") for wrong in (0, -1)),
+    *(({"max_steps": wrong}, TypeError, "max_steps") for wrong in ("10", 2.0, True, None)),
     ({"skills": "echo"}, TypeError, "skills"),
     ({"skills": echo}, TypeError, "skills.*'echo': put it into a list$"),
     ({"skills": 3}, TypeError, "skills"),
@@ -71,15 +68,18 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"protocols": [echo]}, TypeError, "it belongs in skills=$"),
     ({"protocols": [len]}, TypeError, r"write Protocol\(name, handler\)$"),
     ({"protocols": "oracle"}, TypeError, "protocols"),
-    ({"protocols": "all"}, TypeError, "protocols"),
+    ({"protocols": "all"}, TypeError, "protocols.*got 'all': None means every registered one"),
     ({"protocols": ORACLE}, TypeError, "protocols.*got Protocol 'oracle': put it into a list$"),
     ({"protocols": [3]}, TypeError, "protocols"),
     ({"protocols": [ORACLE, "oracle"]}, ValueError, "protocols.*oracle"),
     ({"generation": 3}, TypeError, "generation"),
     ({"generation": {"temprature": 1}}, ValueError, "temprature.*temperature"),
-    ({"on_prose": "stall"}, ValueError, "on_prose"),
-    ({"on_prose": None}, ValueError, "on_prose"),
-    ({"on_prose": ["accept"]}, ValueError, "on_prose"),
+    *(({"on_prose": wrong}, ValueError, "on_prose must be 'accept', 'correct' or 'correct_once'") for wrong in ("stall", None, ["accept"])),
+    *(({"on_truncated": wrong}, ValueError, "on_truncated must be 'accept', 'continue' or 'fail'") for wrong in ("retry", None, True)),
+    ({"quoted_calls": "ask"}, ValueError, "quoted_calls must be 'confirm', 'refuse' or 'run'"),
+    ({"dialects": "yes"}, ValueError, "dialects must be 'correct' or 'run'"),
+    ({"calls": "natively"}, ValueError, "calls must be"),
+    *(({"output_retries": wrong}, (TypeError, ValueError), "output_retries") for wrong in (-1, True, "2")),
     ({"parallel_skills": 1}, TypeError, "parallel_skills"),
     ({"list_skills": "yes"}, TypeError, "list_skills"),
     ({"workflows": 1}, TypeError, "workflows"),
@@ -116,14 +116,11 @@ def test_the_prompt_of_an_agent_without_workflows_does_not_mention_them() -> Non
     assert "Your plans are not run" in sent[-1].text
 
 
-def test_an_agent_is_written_with_keywords() -> None:
+def test_an_agent_is_written_with_keywords_and_copies_its_lists() -> None:
     with pytest.raises(TypeError):
         Agent("Be brief.")  # type: ignore[call-arg]  # the point
     with pytest.raises(TypeError, match="instructions"):
         Agent()  # type: ignore[call-arg]  # the point
-
-
-def test_lists_are_copied() -> None:
     skills: list[Any] = ["a", echo]
     protocols: list[Any] = ["p", ORACLE]
     given, assigned = Agent(instructions="", skills=skills, protocols=protocols), Agent(instructions="")
@@ -298,23 +295,6 @@ def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable
     assert "### echo" not in other.system_prompt()
 
 
-def test_a_subclass_may_have_a_version_and_methods_of_its_own() -> None:
-    class Versioned(Agent[str]):
-        version = "1.0"
-
-        def setup(self) -> str:
-            return "mine"
-
-        def read(self) -> str:
-            return "mine"
-
-    agent = Versioned(instructions="Help.", skills=[echo])
-    agent.version = "1.1"
-    agent.skills = None
-    assert kernai.execute(agent, "go", provider=MockProvider("hi")).text == "hi"
-    assert (agent.version, agent.setup(), agent.read()) == ("1.1", "mine", "mine")
-
-
 def test_runs_at_once_never_see_each_others_instructions() -> None:
     """While one run compares its instructions with the latest ones, another makes its own."""
 
@@ -332,18 +312,6 @@ def test_runs_at_once_never_see_each_others_instructions() -> None:
     assert [agent.system_prompt(mine)[:4] for _ in range(3)] == ["mine"] * 3
 
 
-@pytest.mark.parametrize("name, says", [
-    ("aprove", "Agent has no option 'aprove'; did you mean 'approve'?"), ("parallel_tools", "did you mean 'parallel_skills'"),
-    ("colour", "Agent has no option 'colour'; it has instructions, provider"),
-])  # fmt: skip
-def test_an_option_that_does_not_exist_cannot_be_assigned(name: str, says: str) -> None:
-    agent = Agent(instructions="x", provider=MockProvider("y"))
-    before = dict(vars(agent))
-    with pytest.raises(AttributeError, match=says):
-        setattr(agent, name, True)
-    assert vars(agent) == before
-
-
 def test_what_is_assigned_holds_from_the_next_run_on() -> None:
     agent = Agent(instructions="x", provider=MockProvider("[1, 2]"))
     agent.output = list[int]
@@ -355,53 +323,58 @@ def test_what_is_assigned_holds_from_the_next_run_on() -> None:
     assert agent.generation.temperature == 0
 
 
-@pytest.mark.parametrize("word, meant", [
-    ("temperature", "generation"), ("parallel_tools", "parallel_skills"), ("tools", "skills"), ("max_turns", "max_steps"),
-    ("max_step", "max_steps"), ("Output", "output"), ("hooks", "middleware"), ("max_tokens", "generation"), ("stop", "generation"),
-    ("functions", "skills"), ("max_retries", "middleware"),
-])  # fmt: skip
-def test_an_option_under_another_librarys_name_has_a_hint(word: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"Agent has no option '{word}'; did you mean '{meant}'"):
-        Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
+HINTS = {
+    **{word: f"Agent has no option '{word}'; did you mean '{meant}'" for word, meant in {
+        "temperature": "generation", "parallel_tools": "parallel_skills", "tools": "skills", "max_turns": "max_steps",
+        "max_step": "max_steps", "Output": "output", "hooks": "middleware", "max_tokens": "generation", "stop": "generation",
+        "functions": "skills", "max_retries": "middleware", "aprove": "approve",
+    }.items()},
+    "colour": "Agent has no option 'colour'; it has instructions, provider",
+    **{word: f"Agent has no option '{word}'; it is one of a run: execute(agent, ..., {option}=" for word, option in {
+        "session_id": "run_id", "limits": "limits", "on_evnt": "on_event", "callback": "on_event",
+    }.items()},
+    **{word: f"'{word}'; it is a limit of a run: execute(agent, ..., limits=Limits({word}=" for word in ("max_calls", "timeout", "max_cost")},
+}
 
 
-@pytest.mark.parametrize("word, meant", [("session_id", "run_id"), ("limits", "limits"), ("on_evnt", "on_event"), ("callback", "on_event")])
-def test_an_option_of_a_run_is_said_to_be_one(word: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=rf"Agent has no option '{word}'; it is one of a run: execute\(agent, \.\.\., {meant}="):
+@pytest.mark.parametrize("word, says", HINTS.items())
+def test_an_option_that_does_not_exist_is_an_error_with_a_hint(word: str, says: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(says)):
         Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
+    agent = Agent(instructions="x")
+    before = dict(vars(agent))
+    with pytest.raises(AttributeError, match=re.escape(says)):
+        setattr(agent, word, True)
+    assert vars(agent) == before
     assert {*OPTIONS_OF_A_RUN} == RunOptions.__annotations__.keys() - {"provider", "model"}
 
 
-@pytest.mark.parametrize("word", ["max_calls", "timeout", "max_cost"])
-def test_a_limit_is_said_to_be_one_of_a_run(word: str) -> None:
-    with pytest.raises(TypeError, match=rf"'{word}'; it is a limit of a run: execute\(agent, \.\.\., limits=Limits\({word}="):
-        Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
-
-
-def test_an_option_cannot_be_deleted() -> None:
+def test_an_option_cannot_be_deleted_and_other_attributes_do_not_exist() -> None:
     agent = Agent(instructions="x", provider=MockProvider("y"))
     with pytest.raises(AttributeError, match="an option cannot be deleted, only set: approve"):
         del agent.approve
-    assert kernai.run(agent, "go") == "y"
-
-
-def test_an_attribute_under_another_librarys_name_has_a_hint() -> None:
-    agent = Agent(instructions="x", provider=MockProvider("y"))
     with pytest.raises(AttributeError, match="'Agent' object has no attribute 'as_tool'; did you mean 'as_skill'"):
         _ = agent.as_tool  # type: ignore[attr-defined]
     assert not hasattr(agent, "colour")
+    assert kernai.run(agent, "go") == "y"
 
 
 def test_a_subclass_declares_attributes_of_its_own() -> None:
     class Clerk(Agent[str]):
         desk: int
         floor = 2
+        version = "1.0"
 
-    clerk = Clerk(instructions="x")
-    clerk.desk, clerk.floor, clerk._note = 5, 3, "n"
-    changed = clerk.replace(max_steps=2)
+        def setup(self) -> str:
+            return "mine"
+
+    clerk = Clerk(instructions="x", skills=[echo])
+    clerk.desk, clerk.floor, clerk._note, clerk.version = 5, 3, "n", "1.1"
+    changed = clerk.replace(max_steps=2, skills=None)
     assert isinstance(changed, Clerk)
     assert (changed.desk, changed.floor, changed.max_steps, clerk.max_steps) == (5, 3, 2, 10)
+    assert kernai.execute(changed, "go", provider=MockProvider("hi")).text == "hi"
+    assert (changed.version, changed.setup()) == ("1.1", "mine")
     with pytest.raises(AttributeError, match="no option 'dsek'"):
         clerk.dsek = 4
 
@@ -430,33 +403,22 @@ def speaker(messages: Sequence[Message]) -> str:
 
 @WAYS
 def test_a_failure_of_the_agent_is_an_error_that_the_caller_reads(way: Way) -> None:
-    def answer(who: str, messages: Sequence[Message]) -> str:
-        if who == "lost":
-            raise ProviderError("connection lost")
-        if who == "endless":
-            return command("/skills")
-        if who == "fails":
-            raise AssertionError("its instructions fail before")
-        return final("done") if len(messages) > 2 else "".join(command(one, "x") for one in ("lost", "endless", "fails"))
-
     def instructions() -> str:
         raise OSError("no instructions today")
 
-    helpers = [
-        agent_of("lost").as_skill("lost", "l"),
-        agent_of("endless", max_steps=2).as_skill("endless", "e"),
-        agent_of("fails").replace(instructions=instructions).as_skill("fails", "f"),
-    ]
-    recorder = Recorder()
-    result = way(agent_of("boss", answer, skills=helpers), recorder=recorder)
-    assert result.text == "done"
+    lost = Agent(instructions="", provider=MockProvider().fail_on_step(0, ProviderError("connection lost")))
+    endless = Agent(instructions="", provider=MockProvider(command("/skills")), max_steps=2)
+    helpers = {"lost": lost, "endless": endless, "fails": Agent(instructions=instructions)}
+    provider, recorder = MockProvider("".join(command(name, "x") for name in helpers), final("done")), Recorder()
+    boss = Agent(instructions="", provider=provider, skills=[one.as_skill(name, "") for name, one in helpers.items()])
+    result = way(boss, recorder=recorder)
+    assert (result.text, result.usage.model_calls) == ("done", 4), "what a failed sub-run used is counted too"
     errors = {event.data["skill"]: event.data["error"] for event in recorder.for_event("skill_error")}
-    assert "connection lost" in errors["lost"]
-    assert "2 steps" in errors["endless"]
-    assert errors["fails"] == "no instructions today"
+    assert errors == {
+        "lost": "connection lost", "endless": "the agent used all its 2 steps without a final answer", "fails": "no instructions today",
+    }
     ends = {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")}
     assert ends == {"0.0": "error", "0.1": "max_steps", "0.2": "error", "": "final"}
-    assert result.usage.model_calls == 4  # what a failed sub-run used is counted too
 
 
 @WAYS
@@ -522,11 +484,11 @@ def test_a_sub_run_takes_its_own_provider_and_model_and_else_the_callers(way: Wa
     ]
 
 
-def _friend(max_steps: int = 10) -> Agent:
-    """One of two agents, each of which is a skill of the other, and whose model always calls the other first."""
+def _friend(max_steps: int = 10, *, ends: bool = True) -> Agent:
+    """One of two agents, each of which is a skill of the other. Its model calls the other first, or always."""
 
     def answer(who: str, messages: Sequence[Message]) -> str:
-        if len(messages) > 2:
+        if ends and len(messages) > 2:
             heard = messages[-1].text
             return final(f"{who} heard: {heard if len(heard) < 2_000 else 'much'}")
         return command("two" if who == "one" else "one", "over to you")
@@ -535,6 +497,17 @@ def _friend(max_steps: int = 10) -> Agent:
     for name, agent in (("one", one), ("two", two)):
         kernai.skills.register(agent.as_skill(name, "a friend"))
     return one
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_two_agents_that_always_call_each_other_end_soon(steps: int) -> None:
+    """Without a bound they would make as many calls as steps to the power of the depth."""
+    recorder = Recorder()
+    result = kernai.execute(_friend(steps, ends=False), "go", recorder=recorder)
+    assert result.stop_reason == ("max_steps" if steps == 1 else "max_depth")
+    assert max(event.depth for event in recorder.for_event("messages_sent")) == 8
+    assert "max_depth" in {event.data["stop_reason"] for event in recorder.for_event("result")}
+    assert result.usage.model_calls < 100
 
 
 @WAYS
@@ -574,17 +547,3 @@ def test_outside_of_a_run_it_is_a_plain_skill() -> None:
     assert "helper" in repr(helper)
     with pytest.raises(ProviderError, match="no provider is set"):
         agent_of("helper").as_skill("helper", "helps").call("me")
-
-
-@WAYS
-def test_a_wrong_input_is_reported_before_anything_runs(way: Way) -> None:
-    recorder = Recorder()
-
-    def answer(who: str, messages: Sequence[Message]) -> str:
-        assert who == "boss"
-        return final("done") if len(messages) > 2 else command("helper", '{"input": 5, "other": 1}')
-
-    helper = agent_of("helper").as_skill("helper", "helps")
-    assert way(agent_of("boss", answer, skills=[helper]), recorder=recorder).text == "done"
-    assert "input" in recorder.for_event("skill_error")[0].data["error"]
-    assert {event.scope for event in recorder.entries} == {""}

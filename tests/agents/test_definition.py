@@ -263,9 +263,7 @@ def test_trusted_inputs_and_what_they_are_judged_by_protect() -> None:
     }
     entries = recording(agent(send, directory=True, creates=True))
     changes = kernai.replay(agent(send, directory=("id", "title")), recording=entries).changes
-    assert set(changes) == {
-        "skill send: directory was True, is id, title", "skill send: creates was True, is False",
-    }
+    assert set(changes) == {"skill send: directory was True, is id, title", "skill send: creates was True, is False"}
 
 
 def test_agents_that_call_each_other_and_agents_of_tasks_are_in_it_once() -> None:

@@ -38,16 +38,7 @@ def test_the_examples_are_blocks_that_the_parser_reads() -> None:
     text = prompt(skills=[], protocols=[ORACLE], model=EVERYTHING)
     found = parse(text)
     assert found.incomplete is None
-    assert {block.type for block in found.blocks} == {
-        "command",
-        "final",
-        "plan",
-        "json",
-        "result",
-        "error",
-        "oracle",
-        "media",
-    }
+    assert {block.type for block in found.blocks} == {"command", "final", "plan", "json", "result", "error", "oracle", "media"}
     workflow = next(block for block in found.blocks if block.type == "plan" and "tasks" in block.content)
     assert kernai.Plan.validate(workflow.content).ok
 
@@ -132,13 +123,10 @@ def test_of_thousands_of_skills_not_all_are_described_to_find_that_the_listing_i
     assert len(described) < 80
 
 
-def test_a_sub_agents_prompt_does_not_mention_workflows() -> None:
+def test_the_help_on_workflows_shows_a_plan_that_runs_and_a_sub_agent_does_not_read_of_them() -> None:
     agent = Agent(instructions="", skills=[])
     assert "/workflow" in agent.system_prompt()
     assert "/workflow" not in agent.system_prompt(Context(depth=1))
-
-
-def test_the_help_on_workflows_shows_a_plan_that_runs() -> None:
     [plan] = [block for block in parse(WORKFLOW_HELP).blocks if block.type == "plan"]
     checked = kernai.Plan.validate(plan.content).plan
     assert checked is not None

@@ -59,6 +59,7 @@ def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None
     assert '- mail: Writes "good" mail' in text
     assert "Be brief." not in text
     assert "How to answer: blocks" in text  # it can call something, though it has no skills
+    assert "/read pdf" in Agent(instructions="", know_how=folders).grammar()
 
 
 @pytest.mark.parametrize("head,description", [
@@ -138,22 +139,15 @@ def test_a_folder_that_is_not_right_is_refused(folders: Path, text: str, says: s
         Agent(instructions="", know_how=folders)
 
 
-def test_a_path_without_any_is_refused(tmp_path: Path) -> None:
+def test_a_path_without_any_is_refused_and_an_empty_list_has_no_such_command(tmp_path: Path) -> None:
+    provider, recorder = MockProvider(read("pdf"), "<final>Done.</final>"), Recorder()
+    kernai.execute(Agent(instructions="", provider=provider, skills=[], know_how=[]), "Go.", recorder=recorder)
+    assert recorder.for_event("builtin_error")[0].data["command"] == "/read"
     for wrong in (tmp_path, tmp_path / "gone"):
         with pytest.raises(ValueError, match="know_how: "):
             Agent(instructions="", know_how=wrong)
     with pytest.raises(TypeError, match="know_how must be a folder or a list"):
         Agent(instructions="", know_how=5)  # type: ignore[arg-type]  # the subject
-
-
-def test_an_empty_list_is_no_know_how() -> None:
-    assert Agent(instructions="Help.", know_how=[]).know_how is None
-
-
-def test_without_know_how_there_is_no_such_command() -> None:
-    provider, recorder = MockProvider(read("pdf"), "<final>Done.</final>"), Recorder()
-    kernai.execute(Agent(instructions="", provider=provider, skills=[]), "Go.", recorder=recorder)
-    assert recorder.for_event("builtin_error")[0].data["command"] == "/read"
 
 
 def test_what_was_read_is_on_record(folders: Path) -> None:
@@ -177,7 +171,3 @@ def test_a_native_model_has_a_tool_for_it(folders: Path) -> None:
     assert [tool.name for tool in tools.tools] == ["/read"]
     assert tools.tools[0].schema["properties"]["name"]["enum"] == ["mail", "pdf"]
     assert "call the tool read" in provider.calls[0].messages[0].text
-
-
-def test_a_grammar_knows_the_names(folders: Path) -> None:
-    assert "/read pdf" in Agent(instructions="", know_how=folders).grammar()
