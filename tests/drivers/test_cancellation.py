@@ -483,19 +483,21 @@ async def _all_under_way(provider: _Waiting) -> None:
 EIGHT = {"": "cancelled", **{f"0.{one}": "cancelled" for one in "abcdefgh"}}
 
 
-@pytest.mark.parametrize("kind", [_Waiting, _NativeWaiting], ids=["in threads", "native"])
-async def test_cancelling_a_run_with_eight_running_tasks_records_how_each_ended(
-    kind: type[_Waiting],
+@pytest.mark.parametrize("kind, again", [(_Waiting, ""), (_NativeWaiting, ""), (_NativeWaiting, "a"), (_NativeWaiting, "abcdefgh")])
+async def test_cancelling_a_run_with_eight_running_tasks_waits_for_them_and_records_how_each_ended(
+    kind: type[_Waiting], again: str
 ) -> None:
-    provider, recorder, hooked = kind(), Recorder(), list[str]()
-    running = asyncio.ensure_future(
-        arun(
-            Agent(instructions="x", provider=provider),
-            "go",
-            recorder=recorder,
-            on_task_complete=lambda **given: hooked.append(given["task_id"]),
-        )
-    )
+    provider, recorder, hooked, before = kind(), Recorder(), list[str](), asyncio.all_tasks()
+
+    async def listen(event: Event) -> None:
+        if event.type == "result" and event.task_id is not None and event.task_id in again:
+            running.cancel()
+        await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(arun(
+        Agent(instructions="x", provider=provider), "go", recorder=recorder, on_event=listen,
+        on_task_complete=lambda **given: hooked.append(given["task_id"]),
+    ))
     await _all_under_way(provider)
     running.cancel()
     try:
@@ -503,31 +505,11 @@ async def test_cancelling_a_run_with_eight_running_tasks_records_how_each_ended(
             await running
     finally:
         provider.release.set()
+    assert asyncio.all_tasks() == before
     assert results(recorder) == EIGHT
     assert sorted(hooked) == list("abcdefgh")
     assert len(recorder.for_event("task_error")) == 8
     assert len(recorder.for_event("workflow_error")) == 1
-
-
-@pytest.mark.parametrize("again", ["a", "abcdefgh"])
-async def test_cancelling_again_still_waits_for_the_tasks_and_records_the_end_last(again: str) -> None:
-    provider, recorder = _NativeWaiting(), Recorder()
-    before = asyncio.all_tasks()
-
-    async def listen(event: Event) -> None:
-        if event.type == "result" and event.task_id is not None and event.task_id in again:
-            running.cancel()
-        await asyncio.sleep(0)
-
-    running = asyncio.ensure_future(
-        arun(Agent(instructions="x", provider=provider), "go", recorder=recorder, on_event=listen)
-    )
-    await _all_under_way(provider)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert asyncio.all_tasks() == before
-    assert results(recorder) == EIGHT
 
 
 async def test_a_run_that_is_cancelled_three_times_cancels_tasks_that_end_late_again_and_still_waits_for_them() -> None:

@@ -136,13 +136,10 @@ def test_a_pause_that_nobody_can_keep_is_an_error_that_says_what_it_needs(
 
 
 @pytest.mark.parametrize("error", [Stop("guardrail", "why"), Stop("loop"), Pause("why", {"amount": 3}), Pause()])
-def test_stop_and_pause_can_be_copied(error: Control) -> None:
+def test_stop_and_pause_can_be_copied_and_are_not_caught_by_except_exception(error: Control) -> None:
+    assert not isinstance(error, Exception)
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
-
-
-def test_stop_and_pause_are_not_caught_by_except_exception() -> None:
-    assert not issubclass(Control, Exception)
 
 
 def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:
@@ -219,8 +216,8 @@ def test_an_error_whose_causes_form_a_cycle_is_an_ordinary_failure(way: Way) -> 
 def test_a_task_group_that_fails_in_a_call_is_that_calls_failure(way: Way, at_once: bool) -> None:
     calls = command("group") + '<block type="note">n</block>' + command("mended") + command("fails")
     agent = Agent(
-        instructions="", provider=MockProvider(calls, command("mended"), command("fails"), "<final>done</final>"),
-        skills=[Skill("group", execute=group), Skill("mended", execute=mended), Skill("fails", execute=fail)],
+        instructions="", provider=MockProvider(calls, command("mended"), command("fails"), command("oneself"), "<final>done</final>"),
+        skills=[Skill(name, execute=one) for name, one in {"group": group, "mended": mended, "fails": fail, "oneself": cancel_oneself}.items()],
         protocols=[Protocol("note", handle)], parallel_skills=at_once,
     )
     result = way(agent)
@@ -248,16 +245,6 @@ class Hedged(Provider):
 def test_a_task_group_that_fails_in_a_model_call_is_the_providers_failure(way: Way) -> None:
     result = way(Agent(instructions="", provider=Hedged()))
     assert (result.stop_reason, str(result.error)) == ("error", "both are down")
-
-
-@WAYS
-def test_a_skill_that_cancels_its_own_task_has_failed(way: Way) -> None:
-    agent = Agent(
-        instructions="", provider=MockProvider(command("oneself"), "<final>done</final>"),
-        skills=[Skill("oneself", execute=cancel_oneself)],
-    )
-    result = way(agent)
-    assert result.text == "done"
 
 
 # ---------------------------------------------------------------------------------- what comes after the end of a call

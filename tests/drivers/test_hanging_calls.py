@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Limits, MockProvider, Model, Recorder, Skill, SkillContext, aexecute, execute, skill, stream
+from kernai import Agent, Limits, MockProvider, Model, Recorder, execute, skill, stream
 from tests.loop.loop_cases import command, plan, task
-from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
+from tests.ways import ALL, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
 pytestmark = pytest.mark.slow
 
@@ -69,9 +69,7 @@ def agents(hang: Hang) -> dict[str, Agent]:
     }
 
 
-KINDS = pytest.mark.parametrize(
-    "kind", ["parallel calls", "a task", "an agent called beside another", "a provider of a task"]
-)
+KINDS = ("parallel calls", "a task", "an agent called beside another", "a provider of a task")
 
 
 def whole(recorder: Recorder) -> bool:
@@ -82,9 +80,9 @@ def whole(recorder: Recorder) -> bool:
     return sorted(begun) == sorted(ended) and len(starts) == len(ends) and recorder.entries[-1].scope == ""
 
 
-@WAYS
-@KINDS
-@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
+@pytest.mark.parametrize("way, kind, reason", [
+    (way, kind, ("cancelled", "timeout")[(at + number) % 2]) for at, way in enumerate(ALL) for number, kind in enumerate(KINDS)
+])
 def test_a_run_that_must_stop_does_not_wait_for_a_hanging_call(way: Way, reason: str, kind: str, hang: Hang) -> None:
     recorder = Recorder()
     stop: dict[str, Any] = {"limits": Limits(timeout=0.05)} if reason == "timeout" else {"cancel": hang.entered}
@@ -187,59 +185,3 @@ def test_a_sync_run_does_not_wait_for_work_that_an_async_skill_left_in_a_thread(
     agent = Agent(instructions="x", skills=[leave], provider=MockProvider(command("leave"), "<final>done</final>"))
     assert execute(agent, "go").text == "done"
     assert not hang.leave.is_set()
-
-
-async def test_an_asyncio_event_cancels_a_run_during_an_async_skill() -> None:
-    cancel, cleaned, recorder = asyncio.Event(), asyncio.Event(), Recorder()
-
-    @skill(register=False)
-    async def wait() -> str:
-        cancel.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cleaned.set()
-        return "never"
-
-    for parallel in (False, True):
-        cancel.clear()
-        agent = Agent(
-            instructions="x", skills=[wait], provider=MockProvider(command("wait") * 2), parallel_skills=parallel
-        )
-        async with asyncio.timeout(PATIENCE):
-            result = await aexecute(agent, "go", cancel=cancel, recorder=recorder)
-        assert result.stop_reason == "cancelled"
-        assert cleaned.is_set()
-        assert whole(recorder)
-
-
-@WAYS
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("native", [False, True])
-def test_a_skill_sees_in_its_context_that_the_run_timed_out(way: Way, parallel: bool, native: bool) -> None:
-    begun: list[object] = []  # on a busy machine the time may be up before the second one is
-    seen = threading.Semaphore(0)
-
-    def look(ctx: SkillContext[Any]) -> str:
-        begun.append(ctx)
-        while not ctx.cancelled:
-            threading.Event().wait(0.001)
-        seen.release()
-        return "saw it"
-
-    async def look_later(ctx: SkillContext[Any]) -> str:
-        begun.append(ctx)
-        try:
-            while not ctx.cancelled:
-                await asyncio.sleep(0.001)
-        finally:
-            assert ctx.cancelled
-            seen.release()
-        return "saw it"
-
-    one = Skill("look", execute=look_later if native else look)
-    provider = MockProvider(command("look") * (1 + parallel), "<final>done</final>")
-    agent = Agent(instructions="x", skills=[one], provider=provider, parallel_skills=parallel)
-    assert way(agent, limits=Limits(timeout=0.05)).stop_reason == "timeout"
-    for _ in begun:
-        assert seen.acquire(timeout=PATIENCE)

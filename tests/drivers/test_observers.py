@@ -11,7 +11,7 @@ import pytest
 
 import kernai
 from kernai import Agent, Event, MemoryStore, MockProvider, Pause, Recorder, Skill, SkillContext, Stop, skill
-from tests.loop.loop_cases import command, plan, task
+from tests.loop.loop_cases import Unprintable, command, plan, task
 from tests.ways import WAYS, Way, as_async
 
 SEEN: list[str] = []
@@ -136,13 +136,6 @@ def test_a_callback_may_use_the_context_of_a_call_which_emits(way: Way, native: 
     assert seen == ["from the skill", "from the callback"]
 
 
-class UnspeakableError(Exception):
-    """An exception that cannot even say what it is."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
 class BrokenHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         raise OSError("log server gone")
@@ -157,7 +150,7 @@ def test_observers_and_a_log_that_fail_at_every_event_do_not_affect_the_run(way:
 
     def listen(event: Event) -> None:
         seen.append(event.type)
-        raise UnspeakableError
+        raise Unprintable
 
     recorder = Recorder(Raising(None, OSError("disk full")))
     assert way(agent(command("look"), "<final>done</final>"), recorder=recorder, on_event=listen).text == "done"

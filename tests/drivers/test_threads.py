@@ -112,15 +112,15 @@ def test_parallel_skills_run_at_once_in_workers(way: Way) -> None:
 def test_all_async_skills_of_one_run_share_one_event_loop(way: Way, parallel: bool) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
-    @skill(register=False)
-    async def first() -> None:
+    async def note_loop() -> str:
+        await asyncio.sleep(0)
         loops.append(asyncio.get_running_loop())
+        return "noted"
 
-    @skill(register=False)
-    async def second() -> None:
-        loops.append(asyncio.get_running_loop())
-
-    way(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel))
+    first, second = Skill("first", execute=note_loop), Skill("second", execute=lambda: note_loop())
+    recorder = Recorder()
+    way(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel), recorder=recorder)
+    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["noted"] * 3
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
     assert loops[0].is_closed()
@@ -147,20 +147,6 @@ def test_a_sync_run_works_inside_a_running_event_loop_as_in_a_notebook(way: Way)
     assert asyncio.run(cell()) == "done"
     assert recorder.for_event("skill_result")[0].data["result"] == "came"
     assert seen[0] is not seen[1]
-
-
-def test_a_sync_function_that_returns_a_coroutine_is_an_async_skill() -> None:
-    async def later() -> str:
-        await asyncio.sleep(0)
-        return "later"
-
-    @skill(register=False)
-    def promise() -> object:
-        return later()
-
-    recorder = Recorder()
-    assert run(agent_with(promise), "go", recorder=recorder) == "done"
-    assert recorder.for_event("skill_result")[0].data["result"] == "later"
 
 
 # ------------------------------------------------------------------------------------------- nothing is left
@@ -310,36 +296,6 @@ def test_an_async_callback_of_a_sync_run_is_the_callers_mistake(
     assert provider.call_count == 0
 
 
-@pytest.mark.parametrize("at", ["run_start", "llm_response", "skill_execute", "skill_result", "final", "result"])
-def test_ctrl_c_in_a_callback_loses_no_event_and_ends_with_a_result(at: str) -> None:
-    @skill(register=False)
-    def work() -> str:
-        return "worked"
-
-    interrupted: list[str] = []
-
-    def listen(event: Event) -> None:
-        if event.type == at and not interrupted:
-            interrupted.append(event.type)
-            raise KeyboardInterrupt
-
-    recorder = Recorder()
-    with pytest.raises(KeyboardInterrupt):
-        run(agent_with(work), "go", on_event=listen, recorder=recorder)
-    seen = kinds(recorder)
-    whole = Recorder()
-    run(agent_with(work), "go", recorder=whole)
-    expected = kinds(whole)
-    assert seen[-1] == "result"
-    assert seen.count("result") == 1
-    # what was under way when it came is complete: the batch that the interrupted event stood in
-    not_run = [event.type for event in recorder.for_event("skill_error") if "not_run" in event.data]
-    assert not_run == (["skill_error"] if at in ("llm_response", "skill_execute") else [])
-    seen = seen[: len(seen) - 1 - len(not_run)]
-    assert seen == expected[: len(seen)]
-    assert at in [*seen, "result"]
-
-
 # ------------------------------------------------------------------------------------------- runs beside each other
 
 
@@ -371,43 +327,6 @@ def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() 
         assert [event.data["result"] for event in recorder.for_event("skill_result")] == [f"input {at}"] * 2
         assert [event.data["data"] for event in recorder.for_event("progress")] == [f"input {at}"] * 2
         assert kinds(recorder) == kinds(recorders[0])
-
-
-class _SlowToken(int):
-    """A token count whose addition lets another thread in, as a real one may at any moment."""
-
-    first = threading.Event()
-    second = threading.Event()
-
-    def __add__(self, other: int) -> _SlowToken:
-        if other and self.first.is_set():
-            self.second.set()
-        elif other:
-            self.first.set()
-            self.second.wait(0.5)  # the sum must be right whether or not another thread comes in
-        return _SlowToken(int(self) + int(other))
-
-
-@pytest.mark.slow
-def test_the_usage_of_agents_called_at_once_adds_up() -> None:
-    _SlowToken.first.clear()
-    _SlowToken.second.clear()
-    calls = 6
-
-    def count(messages: Sequence[Message], _: str) -> dict[str, int]:
-        return {"prompt_tokens": _SlowToken(1), "total_tokens": 1}
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        if messages[0].text.startswith("helper"):
-            return final("helped")
-        return final("done") if len(messages) > 2 else command("helper", "help") * calls
-
-    provider = MockProvider(chunk_size=64).on_call(answer).with_token_counter(count)
-    helper = Agent(instructions="helper", provider=provider).as_skill("helper", "helps")
-    agent = Agent(instructions="boss", skills=[helper], provider=provider, parallel_skills=True)
-    usage = execute(agent, "go").usage
-    assert usage.model_calls == calls + 2
-    assert usage.prompt_tokens == calls + 2
 
 
 # ---------------------------------------------------------------------------- context variables, each call's in a copy
