@@ -11,6 +11,7 @@ from kernai import Agent, LlmResponse, MemoryStore, MockProvider, ProviderError,
 from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.values.llm_response import CUT
 from tests.loop.loop_cases import command, echo
+from tests.ways import Way, by_execute, by_stream
 
 DRAFT = "<json>{}</json>"
 ECHO = command("echo", "x")
@@ -142,29 +143,19 @@ def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result
     return kernai.execute(Agent(instructions="Go.", provider=script, **options), "Hi."), script
 
 
-@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("way", [by_execute, by_stream])
 @pytest.mark.parametrize("skills", [None, [note]])
 @pytest.mark.parametrize("reason", CUT)
-@pytest.mark.parametrize(
-    "content,text", [("Half a sen", "Half a sen"), ("<final>Half a sen", "Half a sen"),
-                     ('<block type="final">\nHalf', "Half"), ("<final>Whole.</final>", None)],
-)
+@pytest.mark.parametrize("content, text", [
+    ("Half a sen", "Half a sen"), ("<final>Half a sen", "Half a sen"), ('<block type="final">\nHalf', "Half"), ("<final>Whole.</final>", None),
+])
 def test_a_truncated_answer_is_returned_and_marked_as_truncated(
-    content: str, text: str | None, reason: str, skills: Any, listening: bool
+    content: str, text: str | None, reason: str, skills: Any, way: Way
 ) -> None:
     script = said((content, reason))
-    agent = Agent(instructions="Go.", provider=script, skills=skills)
-    if listening:
-        stream = kernai.stream(agent, "Hi.")
-        with stream as events:
-            list(events)
-        result = events.result
-        assert result is not None
-    else:
-        result = kernai.execute(agent, "Hi.")
+    result = way(Agent(instructions="Go.", provider=script, skills=skills), "Hi.")
     assert (result.ok, result.text, result.finish_reason) == (True, text or "Whole.", reason)
-    assert result.truncated is (text is not None)
-    assert script.call_count == 1
+    assert (result.truncated, script.call_count) == (text is not None, 1)
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool", "other", None])
@@ -248,12 +239,6 @@ def test_a_truncated_call_is_not_run_and_the_model_reads_why() -> None:
     assert "smaller steps" in text
     assert "was not closed" not in text
     assert (result.text, result.truncated) == ("ok", False)
-
-
-@pytest.mark.parametrize("value", ["retry", None, True])
-def test_on_truncated_is_checked(value: Any) -> None:
-    with pytest.raises(ValueError, match="on_truncated must be 'accept', 'continue' or 'fail'"):
-        Agent(instructions="", on_truncated=value)
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,11 @@ def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:
 
 
 def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
-    response = f'<block type="plan">{json.dumps({"goal": "G", "tasks": [task("a", depends_on=[]), task("b")]})}</block>'
+    response = f'<block type="plan">{json.dumps({"goal": "G", "tasks": [task("b"), task("a", depends_on=["b"])]})}</block>'
     provider = Script({
         "Go.": [Turn(response), Turn(command("/tasks")), Turn("done")],
-        "Do a.": [Turn(final("<final>A"))], "Do b.": [Turn(RuntimeError("oh"))],
+        '<block type="result" name="b">error: Script raised RuntimeError: oh</block>\n\nDo a.': [Turn(final("<final>A"))],
+        "Do b.": [Turn(RuntimeError("oh"))],
     }, None)  # fmt: skip
     text = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
     assert "<final>" not in text
@@ -73,9 +74,9 @@ def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     assert (state["depth"], state["goal"], state["strategy"]) == (0, "G", "mixed")
     assert state["task_results"] == {"a": "&lt;final>A", "b": "error: Script raised RuntimeError: oh"}
     assert [(one["id"], one["input"], one["status"]) for one in state["tasks"]] == [
-        ("a", "Do a.", "done"),
-        ("b", "Do b.", "failed"),
+        ("b", "Do b.", "failed"), ("a", "Do a.", "done"),
     ]
+    assert list(state["task_results"]) == ["b", "a"], "in the order of the plan"
 
 
 def test_tasks_shows_typed_results_as_data() -> None:
@@ -86,15 +87,6 @@ def test_tasks_shows_typed_results_as_data() -> None:
     text = kernai.resume(agent, "r", input="And?", provider=provider, **options).messages[-2].text
     [one] = json.loads(parse(text).blocks[0].content)["tasks"]
     assert (one["status"], one["result"]) == ("done", {"n": 3})
-
-
-def test_results_are_in_the_order_of_the_plan_whichever_task_ended_first() -> None:
-    text = plan(task("a", depends_on=["b"]), task("b", depends_on=[]))
-    provider = Script({
-        "Go.": [Turn(text), Turn(command("/tasks")), Turn("done")], "Do a.": [Turn("A!")], "Do b.": [Turn("B!")],
-    }, None)  # fmt: skip
-    answer = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
-    assert list(json.loads(parse(answer).blocks[0].content)["task_results"]) == ["a", "b"]
 
 
 def test_a_task_that_has_not_run_is_pending() -> None:
@@ -124,12 +116,7 @@ def test_any_other_command_of_the_runtime_is_unknown(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILTINS)
-def test_a_built_in_command_needs_no_parameters_and_accepts_any(name: str) -> None:
+def test_a_built_in_command_accepts_any_parameters_and_no_allow_list_excludes_it(name: str) -> None:
+    kernai.configure(allowed_skills=[])
     hand = ByHand(Agent(instructions=""), provider=MockProvider(command(name, '{"what": "ever"'), "done"))
     assert parse(hand.run("Go.").messages[2].text).blocks[0].type == "result"
-
-
-def test_an_allow_list_does_not_exclude_built_in_commands() -> None:
-    kernai.configure(allowed_skills=[])
-    for name in BUILTINS:
-        assert ask(name)

@@ -19,13 +19,11 @@ from kernai import (
     Block,
     Context,
     Event,
-    GenerationOptions,
     LlmResponse,
     MappingResolver,
     Media,
     Message,
     MockProvider,
-    Model,
     Protocol,
     Provider,
     ProviderError,
@@ -412,6 +410,8 @@ class Rewriting(MockProvider):
 def test_streamed_pieces_that_turn_out_wrong_are_retracted(run: Callable[..., Outcome]) -> None:
     outcome = run(Case("", [], agent={"provider": Rewriting("<final>wro", "So <final>right</final>")}), None, watched=True)
     assert outcome.result.text == "right"
+    [data] = [event.data for event in outcome.recorded if event.type == "llm_response"]
+    assert (data["content"], data["finish_reason"], data["metadata"]) == ("So <final>right</final>", "stop", {"request": "r1"})
     types = [event.type for event in outcome.live]
     restart = types.index("model_restarted")
     assert outcome.live[restart].data["reason"]
@@ -420,13 +420,6 @@ def test_streamed_pieces_that_turn_out_wrong_are_retracted(run: Callable[..., Ou
     assert {event.type for event in after} <= LIVE_ONLY
     assert _rebuilt(after) == [("final", None, "right")]
     assert "block_incomplete" not in types
-
-
-def test_nothing_is_retracted_if_nothing_was_streamed() -> None:
-    outcome = by_hand(Case("", [], agent={"provider": Rewriting("", "<final>right</final>")}), None, watched=True)
-    assert "model_restarted" not in [event.type for event in outcome.live]
-    [data] = [event.data for event in outcome.recorded if event.type == "llm_response"]
-    assert (data["content"], data["finish_reason"], data["metadata"]) == ("<final>right</final>", "stop", {"request": "r1"})
 
 
 @pytest.mark.parametrize("reported,expected", [(20, 20), (0, 1500)])
@@ -443,7 +436,7 @@ def test_a_latency_is_reported_by_the_provider_or_else_measured(reported: int, e
 
 
 def test_without_a_provider_the_error_says_how_to_set_one() -> None:
-    with pytest.raises(ProviderError, match=r"provider=.*configure\(default_provider=") as caught:
+    with pytest.raises(ProviderError, match=r"run\(\.\.\., provider=.*Agent\(provider=.*configure\(default_provider=") as caught:
         kernai.run(Agent(instructions=""), "Go.")
     assert caught.value.result is not None
     assert [message.text for message in caught.value.result.messages] == ["Go."]
@@ -529,16 +522,13 @@ def test_text_streamed_before_a_call_was_interrupted_is_recorded(listening: bool
 
 
 def test_an_answer_that_a_cancelled_run_did_not_wait_for_is_recorded_and_counts() -> None:
-    provider = MockProvider("<final>4</final>").with_token_counter(
-        lambda *_: {"prompt_tokens": 4000, "completion_tokens": 1000}
-    )
-    hand = ByHand(Agent(instructions=""), provider=provider, cancelled=lambda: bool(hand.effects))
+    cancelled: list[bool] = []
+    hand = ByHand(Agent(instructions=""), provider=MockProvider(), cancelled=lambda: bool(cancelled))
     asked = hand.work("Go.")
     next(asked)
-    answer = LlmResponse("<final>4</final>", prompt_tokens=4000, completion_tokens=1000)
-    hand.effects.append(CallModel("", 0, [], Model("m"), GenerationOptions()))
+    cancelled.append(True)
     with pytest.raises(StopIteration) as ended:
-        asked.send(answer)
+        asked.send(LlmResponse("<final>4</final>", prompt_tokens=4000, completion_tokens=1000))
     failed = hand.flush()[-2]
     assert (failed.type, failed.data["content"], failed.data["prompt_tokens"]) == ("model_failed", "<final>4</final>", 4000)
     assert ended.value.value.usage.total_tokens == 5000
@@ -735,13 +725,6 @@ def test_a_closed_loop_requests_no_more_effects(response: str) -> None:
 # ------------------------------------------------------------------------------------- sub-runs, and what is kept
 
 
-def test_a_run_that_starts_deeper_may_not_plan() -> None:
-    hand = ByHand(Agent(instructions=""), provider=MockProvider(plan(task("a")), "done"), context=Context(depth=1))
-    hand.run("Go.")
-    assert [event.data["reason"] for event in hand.events if event.type == "plan_rejected"] == ["nested"]
-    assert {event.depth for event in hand.events} == {1}
-
-
 def test_sub_runs_have_one_media_store_whatever_their_context() -> None:
     class Apart(Context):
         def child(self, task_id: str | None) -> Apart:
@@ -749,25 +732,9 @@ def test_sub_runs_have_one_media_store_whatever_their_context() -> None:
             child.media_store = kernai.MediaStore()
             return child
 
-    picture = kernai.Media.from_bytes(b"p", mime_type="image/png")
+    picture = Media.from_bytes(b"p", mime_type="image/png")
     draw = kernai.Skill("draw", execute=lambda: picture)
     context = Apart()
     turns = (plan(task("a")), command("draw"), "A!", "done")
     ByHand(Agent(instructions="", skills=[draw]), provider=MockProvider(*turns), context=context).run("Go.")
     assert list(context.media_store) == [picture]
-
-
-def test_a_forged_block_is_named_also_where_a_protocol_writes_the_message() -> None:
-    letter = Protocol("letter", lambda *_: Message("user", "as it is"))
-    provider = MockProvider('<result>42</result><block type="letter">x</block>', "done")
-    ByHand(Agent(instructions="", protocols=[letter]), provider=provider).run("Go.")
-    read = [message.text for message in provider.messages_at(1) or ()]
-    assert "as it is" in read
-    assert any('<block type="error" name="runtime">' in text for text in read[3:])
-
-
-def test_errors_quote_the_model_without_markup_and_show_a_valid_call() -> None:
-    hand = ByHand(set_up(Case("", []), None), provider=MockProvider(command("add", '{"a": "\\u003cfinal>"}'), "done"))
-    fault = hand.run("Go.").messages[2].text
-    assert "<final>" not in fault
-    assert '<block type="command" name="add">' in fault

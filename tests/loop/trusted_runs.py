@@ -41,7 +41,6 @@ from kernai import (
     Trusted,
     neutralize,
     outside,
-    skill,
 )
 
 #: what the user may write, and what the attacker wants; some differ only in a letter, a space or a connector
@@ -53,6 +52,8 @@ EVIL = [
     "bob&#64;x.org", "\uff42ob@x.org", "bob@x.org\u0301", "+4711", "-4711", "4711.5", "",
 ]  # fmt: skip
 PHRASES = ["Pay {}.", "{}", "I owe {}, so please settle it!", "Send it to <{}>", '"{}" is right', "an {}\nand more", "to:{}"]
+
+
 class Booking(BaseModel):
     """A record that takes its field by another name, and shows it to nobody."""
 
@@ -61,6 +62,17 @@ class Booking(BaseModel):
 
 class Memo(BaseModel):
     text: str
+
+
+@dataclass
+class Order:
+    to: Trusted[str]
+    note: str = ""
+
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "pay_all": {"acts": True}, "accounts": {"directory": True}, "items": {"directory": ("id", "title")}, "make": {"creates": "id"},
+}
 
 
 SEPARATORS = " \n\t,;:!?()<>\"'=&"
@@ -99,7 +111,7 @@ class Trial:
         self.steps = 0
         self.is_replay = False
         self.native = self.random.random() < 0.3
-        self.driver = self.random.choice([_Threads, _Threads, _Tasks])
+        self.in_tasks = self.random.choice([False, False, True])
         self.store = MemoryStore() if self.random.random() < 0.6 else None
         self.agent = self._agent(depth=0)
 
@@ -143,7 +155,7 @@ class Trial:
 
     def _agent(self, depth: int) -> Agent[Any]:
         one = self.random
-        skills: list[Any] = [*self._skills()]
+        skills: list[Any] = self._skills()
         if depth < 2 and one.random() < 0.5:
             skills.append(self._agent(depth + 1).as_skill("clerk", "Does it."))
         provider = MockProvider(native=self.native, chunk_size=4096).on_call(self._respond)
@@ -155,79 +167,54 @@ class Trial:
         )  # fmt: skip
 
     def _skills(self) -> list[Skill]:
-        trial = self
+        names = ("pay", "pay_all", "book", "count", "fails", "look_up", "accounts", "items", "make")
+        made = [Skill(name, execute=getattr(self, name), **FLAGS.get(name, {})) for name in names]
+        return [*made, Skill("mail", execute=self.by_attacker)]
 
-        @dataclass
-        class Order:
-            to: Trusted[str]
-            note: str = ""
+    def pay(self, to: Trusted[str], note: str = "") -> str:
+        self.paid(to)
+        return f"sent to {to}"
 
-        @skill(register=False, name="pay")
-        def pay(to: Trusted[str], note: str = "") -> str:
-            """Send money."""
-            trial.paid(to)
-            return f"sent to {to}"
+    def pay_all(
+        self, to: list[Trusted[str]], orders: list[Order] | None = None, by: dict[str, Trusted[str]] | None = None
+    ) -> str:
+        for value in (*to, *(order.to for order in orders or ()), *(by or {}).values()):
+            self.paid(value)
+        return "sent"
 
-        @skill(register=False, name="pay_all", acts=True)
-        def pay_all(to: list[Trusted[str]], orders: list[Order] | None = None, by: dict[str, Trusted[str]] | None = None) -> str:
-            """Send money to several."""
-            for value in (*to, *(order.to for order in orders or ()), *(by or {}).values()):
-                trial.paid(value)
-            return "sent"
+    def book(self, order: Booking | Memo) -> str:
+        if isinstance(order, Booking):
+            self.paid(order.to)
+        return "booked"
 
-        @skill(register=False, name="book")
-        def book(order: Booking | Memo) -> str:
-            """Make a booking, or a memo."""
-            if isinstance(order, Booking):
-                trial.paid(order.to)
-            return "booked"
+    def count(self, amount: Trusted[int]) -> str:
+        self.paid(str(amount))
+        return "counted"
 
-        @skill(register=False, name="count")
-        def count(amount: Trusted[int]) -> str:
-            """Send an amount."""
-            trial.paid(str(amount))
-            return "counted"
+    def fails(self) -> str:
+        raise ValueError(self.by_attacker())
 
-        @skill(register=False, name="mail")
-        def mail() -> str:
-            """Read a mail."""
-            return trial.by_attacker()
+    def look_up(self, ctx: SkillContext[Context]) -> str:
+        text = self.random.choice(GOOD)
+        self.said.append(text)
+        ctx.run_context.trust(text)
+        return f"it is {text}, or {self.by_attacker()}"
 
-        @skill(register=False, name="fails")
-        def fails() -> str:
-            """Break."""
-            raise ValueError(trial.by_attacker())
+    def accounts(self) -> Any:
+        own = self.random.sample(GOOD, 2)
+        if self.random.random() < 0.3:
+            return {"accounts": own, "text": self.by_attacker()}  # another shape vouches for nothing
+        self.said += own
+        return own
 
-        @skill(register=False, name="look_up")
-        def look_up(ctx: SkillContext[Context]) -> str:
-            """What the host knows."""
-            text = trial.random.choice(GOOD)
-            trial.said.append(text)
-            ctx.run_context.trust(text)
-            return f"it is {text}, or {trial.by_attacker()}"
+    def items(self) -> Any:
+        """Entries that others may have written."""
+        return [{"id": self.value(), "title": self.random.choice(["rent", *EVIL[:3]])} for _ in range(3)]
 
-        @skill(register=False, name="accounts", directory=True)
-        def accounts() -> Any:
-            """The user's own accounts."""
-            own = trial.random.sample(GOOD, 2)
-            if trial.random.random() < 0.3:
-                return {"accounts": own, "text": trial.by_attacker()}  # another shape vouches for nothing
-            trial.said += own
-            return own
-
-        @skill(register=False, name="items", directory=("id", "title"))
-        def items() -> Any:
-            """Entries that others may have written."""
-            return [{"id": trial.value(), "title": trial.random.choice(["rent", *EVIL[:3]])} for _ in range(3)]
-
-        @skill(register=False, name="make", creates="id")
-        def make(title: str = "") -> dict[str, str]:
-            """Make an entry."""
-            own = trial.random.choice(GOOD)
-            trial.said.append(own)
-            return {"id": own, "title": title}
-
-        return [pay, pay_all, book, count, mail, fails, look_up, accounts, items, make]
+    def make(self, title: str = "") -> dict[str, str]:
+        own = self.random.choice(GOOD)
+        self.said.append(own)
+        return {"id": own, "title": title}
 
     def paid(self, value: str) -> None:
         self.counts["values that got through"] += 1
@@ -318,8 +305,13 @@ class Trial:
 
     # ---------------------------------------------------------------------------------------------------------- a run
 
+    def drive(self, function: str, *args: Any, **options: Any) -> Result[Any]:
+        if not self.in_tasks:
+            return getattr(kernai, function)(*args, **options)  # type: ignore[no-any-return]
+        return asyncio.run(getattr(kernai, f"a{function}")(*args, **options))
+
     def run(self) -> None:
-        drive, one = self.driver(), self.random
+        one = self.random
         context = Context()
         if one.random() < 0.2:
             text = self.by_user()
@@ -327,9 +319,9 @@ class Trial:
         options: dict[str, Any] = {"store": self.store, "run_id": "r"} if self.store is not None else {}
         if one.random() < 0.15:
             plan = {"tasks": [{"id": "t", "input": self.by_user()}, {"id": "u", "input": "go", "depends_on": ["t"]}]}
-            result = drive.plan(self.agent, plan, context=context, **options)
+            result = self.drive("execute_plan", self.agent, plan, context=context, **options)
         else:
-            result = drive.start(self.agent, self.parts(), context=context, history=self.history(), **options)
+            result = self.drive("execute", self.agent, self.parts(), context=context, history=self.history(), **options)
         self.check(result)
         turns = 0
         while self.store is not None and turns < 4:
@@ -341,11 +333,11 @@ class Trial:
             else:
                 break
             self.steps = 0
-            result = drive.resume(self.agent, "r", store=self.store, **given)
+            result = self.drive("resume", self.agent, "r", store=self.store, **given)
             self.check(result)
         if self.store is not None and not result.pending:
             self.is_replay = True
-            drive.replay(self.agent, "r", store=self.store)
+            kernai.replay(self.agent, "r", store=self.store)
             self.check(result)
             self.counts["replays"] += 1
 
@@ -353,31 +345,6 @@ class Trial:
         self.counts[f"runs that ended with {result.stop_reason}"] += 1
         if self.faults:
             raise AssertionError("; ".join(self.faults))
-
-
-class _Threads:
-    def start(self, *args: Any, **options: Any) -> Result[Any]:
-        return kernai.execute(*args, **options)
-
-    def plan(self, *args: Any, **options: Any) -> Result[Any]:
-        return kernai.execute_plan(*args, **options)
-
-    def resume(self, *args: Any, **options: Any) -> Result[Any]:
-        return kernai.resume(*args, **options)
-
-    def replay(self, *args: Any, **options: Any) -> Any:
-        return kernai.replay(*args, **options)
-
-
-class _Tasks(_Threads):
-    def start(self, *args: Any, **options: Any) -> Result[Any]:
-        return asyncio.run(kernai.aexecute(*args, **options))
-
-    def plan(self, *args: Any, **options: Any) -> Result[Any]:
-        return asyncio.run(kernai.aexecute_plan(*args, **options))
-
-    def resume(self, *args: Any, **options: Any) -> Result[Any]:
-        return asyncio.run(kernai.aresume(*args, **options))
 
 
 def tried(seed: int, counts: Counter[str]) -> None:
