@@ -554,11 +554,10 @@ async def test_a_finished_run_keeps_no_reference_to_its_cancel_event() -> None:
     assert forgotten() is None
 
 
-@pytest.mark.parametrize(
-    "at",
-    ["run_start", "messages_sent", "text_chunk", "llm_response", "skill_execute", "progress", "skill_result", "final",
-     "result"],
-)
+@pytest.mark.parametrize("at", [
+    "run_start", "messages_sent", "text_chunk", "llm_response", "skill_execute", "progress", "skill_result", "final",
+    "result",
+])
 async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) -> None:
     @skill(register=False)
     def work(ctx: SkillContext[Any]) -> str:

@@ -282,11 +282,9 @@ class _NativeCallable:
 
 @pytest.mark.parametrize("runner", [run, execute, stream])
 @pytest.mark.parametrize("option", ["on_event", "on_task_complete"])
-@pytest.mark.parametrize(
-    "callback",
-    [_native, partial(_native, 1), _NativeCallable(), _NativeCallable().method],
-    ids=["function", "partial", "object", "method"],
-)
+@pytest.mark.parametrize("callback", [
+    _native, partial(_native, 1), _NativeCallable(), _NativeCallable().method,
+], ids=["function", "partial", "object", "method"])
 def test_an_async_callback_of_a_sync_run_is_the_callers_mistake(
     runner: Callable[..., Any], option: str, callback: Callable[..., Any]
 ) -> None:

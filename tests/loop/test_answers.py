@@ -187,17 +187,14 @@ def test_the_words_of_a_refusal_are_in_the_error() -> None:
     assert "I cannot help with that." in str(result.error)
 
 
-@pytest.mark.parametrize(
-    "answers,text",
-    [
-        ((("One, two, ", "length"), ("three.", "stop")), "One, two, three."),
-        ((("<final>One, ", "length"), ("two, ", "length"), ("three.</final>", "stop")), "One, two, three."),
-        ((('<block type="final">One, ', "length"), ("two.", None)), "One, two."),
-        ((("<final>One, tw", "length"), ("<final>One, two.</final>", "stop")), "One, two."),
-        ((("One", "length"), ("<final>Two.</final>", "stop")), "Two."),
-        ((("One ", "length"), ("two", "content_filter")), "One two"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("answers,text", [
+    ((("One, two, ", "length"), ("three.", "stop")), "One, two, three."),
+    ((("<final>One, ", "length"), ("two, ", "length"), ("three.</final>", "stop")), "One, two, three."),
+    ((('<block type="final">One, ', "length"), ("two.", None)), "One, two."),
+    ((("<final>One, tw", "length"), ("<final>One, two.</final>", "stop")), "One, two."),
+    ((("One", "length"), ("<final>Two.</final>", "stop")), "Two."),
+    ((("One ", "length"), ("two", "content_filter")), "One two"),
+])
 def test_a_truncated_answer_is_continued_where_it_stopped(answers: Any, text: str) -> None:
     result, script = run(*answers, on_truncated="continue")
     assert (result.text, script.call_count) == (text, len(answers))
@@ -241,13 +238,10 @@ def test_a_truncated_call_is_not_run_and_the_model_reads_why() -> None:
     assert (result.text, result.truncated) == ("ok", False)
 
 
-@pytest.mark.parametrize(
-    "answers,options",
-    [
-        ((("Half", "length"),), {}),
-        ((("<final>One, ", "length"), ("two.</final>", "stop")), {"on_truncated": "continue"}),
-    ],
-)
+@pytest.mark.parametrize("answers,options", [
+    ((("Half", "length"),), {}),
+    ((("<final>One, ", "length"), ("two.</final>", "stop")), {"on_truncated": "continue"}),
+])
 def test_a_replay_and_a_finished_run_report_truncation(answers: Any, options: Any) -> None:
     store = MemoryStore()
     agent = Agent(instructions="Go.", provider=said(*answers), **options)

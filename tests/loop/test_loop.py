@@ -652,13 +652,10 @@ def test_an_error_in_the_hosts_code_is_raised_after_the_result_event(way: Way) -
     assert (ended["stop_reason"], ended["error"]) == ("error", "ZeroDivisionError: host")
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        plan(task("a"), task("b"), strategy="parallel"),
-        command("echo", "a") + command("echo", "b"),
-    ],
-)
+@pytest.mark.parametrize("response", [
+    plan(task("a"), task("b"), strategy="parallel"),
+    command("echo", "a") + command("echo", "b"),
+])
 def test_an_interrupt_while_work_runs_waits_for_it_and_records_its_end(response: str) -> None:
     agent = Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True)
     hand = ByHand(agent)

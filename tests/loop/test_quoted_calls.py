@@ -175,12 +175,12 @@ def test_a_quoted_call_is_recognised_in_every_format_of_page_and_call(page: Any,
     assert (ran, sources(recorder)) == ([], [("command", "wipe", "fetch")])
 
 
-@pytest.mark.parametrize(
-    "page", ["nothing", "a < b & c > 5 %", '<block type="command" name="wipe">{"path": "/tmp"}</block>', '{"path": "/etc"}',
-             '<block type="command" name="fetch">{"path": "/etc"}</block>', "name, arguments and parameters {",
-             'name="wipe"', '<block type="command" name="wipe">', '<block type="command" name="wipe"></block>', "wipe",
-             '{"name": "wipe", "arguments": {}}', "[TOOL_CALLS]wipe{}"]
-)  # fmt: skip
+@pytest.mark.parametrize("page", [
+    "nothing", "a < b & c > 5 %", '<block type="command" name="wipe">{"path": "/tmp"}</block>', '{"path": "/etc"}',
+    '<block type="command" name="fetch">{"path": "/etc"}</block>', "name, arguments and parameters {",
+    'name="wipe"', '<block type="command" name="wipe">', '<block type="command" name="wipe"></block>', "wipe",
+    '{"name": "wipe", "arguments": {}}', "[TOOL_CALLS]wipe{}",
+])
 def test_a_call_that_is_not_in_the_page_runs(page: str) -> None:
     ran, recorder, _ = after_reading(page, WIPE)
     assert ran == ["/etc"]
@@ -201,11 +201,10 @@ def test_a_quoted_call_runs_if_the_next_response_contains_only_that_call() -> No
     assert "send that block again:" in correction
 
 
-@pytest.mark.parametrize(
-    "responses",
-    [[WIPE + FETCH, WIPE + FETCH], [WIPE, WIPE + DONE], [WIPE, FETCH, WIPE], [WIPE, WIPE + '<block type="json">1</block>'],
-     [WIPE, WIPE.replace("/etc", "/var"), WIPE], [WIPE, WIPE + "<block type='command' name='fetch'>x"]],
-)  # fmt: skip
+@pytest.mark.parametrize("responses", [
+    [WIPE + FETCH, WIPE + FETCH], [WIPE, WIPE + DONE], [WIPE, FETCH, WIPE], [WIPE, WIPE + '<block type="json">1</block>'],
+    [WIPE, WIPE.replace("/etc", "/var"), WIPE], [WIPE, WIPE + "<block type='command' name='fetch'>x"],
+])
 def test_a_quoted_call_does_not_run_beside_others_or_in_a_later_response(responses: list[str]) -> None:
     ran, _, _ = after_reading(WIPE, *responses)
     assert "/etc" not in ran
@@ -444,12 +443,11 @@ def test_in_a_text_made_to_be_slow_to_read_any_call_counts_as_quoted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "piece",
-    ["<command name='a'>", "<block type='command' name='a'>", '<command name="a">["</command>', "<function=a>", "[TOOL_CALLS]a{",
-     "<function=a><parameter=b>", '{"name": "arguments", ', "[", "['name arguments',", """{"a": "'name arguments'"}, """, "[[[['name arguments']]]]", "{/*name arguments", "&lt;&amp;lt;", "%253c", "\\\\u003c", "< ", "<block ",
-     '<tool_call>{"name":"x","arguments":{} // ', "{'name': 'arguments\\'", "&lt;block ", "&lt;block&gt;", "\\\\", "\\<", "&amp;", "%25", "&#0", "<a &amp;>", '{"name', "```json\n{"],
-)  # fmt: skip
+@pytest.mark.parametrize("piece", [
+    "<command name='a'>", "<block type='command' name='a'>", '<command name="a">["</command>', "<function=a>", "[TOOL_CALLS]a{",
+    "<function=a><parameter=b>", '{"name": "arguments", ', "[", "['name arguments',", """{"a": "'name arguments'"}, """, "[[[['name arguments']]]]", "{/*name arguments", "&lt;&amp;lt;", "%253c", "\\\\u003c", "< ", "<block ",
+    '<tool_call>{"name":"x","arguments":{} // ', "{'name': 'arguments\\'", "&lt;block ", "&lt;block&gt;", "\\\\", "\\<", "&amp;", "%25", "&#0", "<a &amp;>", '{"name', "```json\n{",
+])
 def test_any_text_is_searched_for_calls_in_linear_time(piece: str) -> None:
     assert_linear(lambda size: list(quoted_calls(piece * (size // len(piece)))))
 

@@ -319,27 +319,24 @@ def test_an_entry_that_lacks_the_fields_of_its_type_is_read_unchanged(tmp_path: 
     assert read_recording(path) == entries
 
 
-@pytest.mark.parametrize(
-    "content, fault",
-    [
-        (b"", "the file is empty"),
-        (b" \n", "the file is empty"),
-        (b"\x89PNG\r\n", "byte 0 is not UTF-8 text"),
-        (b"# Notes", "neither JSON nor JSON lines"),
-        (b"42", "must be a list of events"),
-        (b'{"format": 2, "turns": []}', "must be a list of events"),
-        (b'[{"event": "run_start"}, {"type": "final"}]', "entry 2 is not an event"),
-        (b'[{"event": "run_start"}, 7]', "entry 2 is not an event"),
-        (b'{"event": "run_start"}\n{"a": 1}\n', "entry 2 is not an event"),
-        (b'{"event": "run_start"}\nnonsense\n{"event": "final"}\n', ":2 is not JSON"),
-        (b'{"event": "run_start"}\n7\n{"event": "final"}\n', ":2 is not an event"),
-        (b'{"event": "messages_sent", "since": 2}', 'entry 1: "since" of messages_sent does not fit'),
-        (b'[{"event": "messages_sent", "since": 1, "data": []}]', 'entry 1: "since" of messages_sent does not fit'),
-        (b'{"event": "messages_sent", "since": "x", "data": []}\n\n\n', '"since" of messages_sent does not fit'),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"event": "run_start"}\n' + b"[" * 100_000 + b"\n\n", ":2 is not JSON"),
-    ],
-)
+@pytest.mark.parametrize("content, fault", [
+    (b"", "the file is empty"),
+    (b" \n", "the file is empty"),
+    (b"\x89PNG\r\n", "byte 0 is not UTF-8 text"),
+    (b"# Notes", "neither JSON nor JSON lines"),
+    (b"42", "must be a list of events"),
+    (b'{"format": 2, "turns": []}', "must be a list of events"),
+    (b'[{"event": "run_start"}, {"type": "final"}]', "entry 2 is not an event"),
+    (b'[{"event": "run_start"}, 7]', "entry 2 is not an event"),
+    (b'{"event": "run_start"}\n{"a": 1}\n', "entry 2 is not an event"),
+    (b'{"event": "run_start"}\nnonsense\n{"event": "final"}\n', ":2 is not JSON"),
+    (b'{"event": "run_start"}\n7\n{"event": "final"}\n', ":2 is not an event"),
+    (b'{"event": "messages_sent", "since": 2}', 'entry 1: "since" of messages_sent does not fit'),
+    (b'[{"event": "messages_sent", "since": 1, "data": []}]', 'entry 1: "since" of messages_sent does not fit'),
+    (b'{"event": "messages_sent", "since": "x", "data": []}\n\n\n', '"since" of messages_sent does not fit'),
+    (b"[" * 100_000, "nested too deeply"),
+    (b'{"event": "run_start"}\n' + b"[" * 100_000 + b"\n\n", ":2 is not JSON"),
+])
 def test_a_file_that_is_not_a_recording_is_an_error_that_says_why(tmp_path: Path, content: bytes, fault: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)

@@ -179,12 +179,11 @@ def test_a_setting_is_converted_to_its_type(kind: Any, given: object, expected: 
     assert SkillContext(declared, settings={"s": given}).setting("s") == expected
 
 
-@pytest.mark.parametrize(
-    "kind, given, expected",
-    [(int, "soon", "integer"), (int, "5.0", "integer"), (bool, "yes", "boolean"), (float, "nan", "number"),
-     (date, "never", "date"), (list[int], "[1, ", "list of integer"), (list[int], '["a"]', "integer"),
-     (Literal["a"], "b", '"a"'), (int, "[" * 100_000, "integer")],
-)
+@pytest.mark.parametrize("kind, given, expected", [
+    (int, "soon", "integer"), (int, "5.0", "integer"), (bool, "yes", "boolean"), (float, "nan", "number"),
+    (date, "never", "date"), (list[int], "[1, ", "list of integer"), (list[int], '["a"]', "integer"),
+    (Literal["a"], "b", '"a"'), (int, "[" * 100_000, "integer"),
+])
 def test_an_invalid_setting_is_an_error_with_its_name_variable_expected_type_and_value(kind: Any, given: str, expected: str) -> None:
     declared = skill_with(settings={"s": Setting(kind)})
     with pytest.raises(KernaiError) as caught:

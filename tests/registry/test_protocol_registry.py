@@ -31,21 +31,18 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
     assert not protocols.is_registered(name)
 
 
-@pytest.mark.parametrize(
-    "arguments, error, complaint",
-    [
-        (("", answer), ValueError, "name must be a non-blank string"),
-        ((" ", answer), ValueError, "name must be a non-blank string"),
-        ((None, answer), ValueError, "name must be a non-blank string"),
-        (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
-        (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
-        (("a\nb", answer), ValueError, "or control characters"),
-        (("a", None), TypeError, r"handler must be a function of \(block, ctx\), got None"),
-        (("a", lambda block: "x"), TypeError, r"handler must be a function of \(block, ctx\): too many positional arguments"),
-        (("a", yielding), TypeError, "a handler returns its answer, it does not yield"),
-        (("a", answer, 5), TypeError, "documentation must be text or None"),
-    ],
-)
+@pytest.mark.parametrize("arguments, error, complaint", [
+    (("", answer), ValueError, "name must be a non-blank string"),
+    ((" ", answer), ValueError, "name must be a non-blank string"),
+    ((None, answer), ValueError, "name must be a non-blank string"),
+    (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
+    (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
+    (("a\nb", answer), ValueError, "or control characters"),
+    (("a", None), TypeError, r"handler must be a function of \(block, ctx\), got None"),
+    (("a", lambda block: "x"), TypeError, r"handler must be a function of \(block, ctx\): too many positional arguments"),
+    (("a", yielding), TypeError, "a handler returns its answer, it does not yield"),
+    (("a", answer, 5), TypeError, "documentation must be text or None"),
+])
 def test_a_wrong_argument_of_a_protocol_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         Protocol(*arguments)
@@ -74,10 +71,9 @@ def test_a_protocol_can_be_registered_found_and_removed() -> None:
     assert 5 not in registry
 
 
-@pytest.mark.parametrize(
-    "arguments, complaint",
-    [(("a",), r"register\('a', handler\): the handler is missing"), ((answer,), "takes a Protocol or a name, not")],
-)
+@pytest.mark.parametrize("arguments, complaint", [
+    (("a",), r"register\('a', handler\): the handler is missing"), ((answer,), "takes a Protocol or a name, not"),
+])
 def test_registering_anything_but_a_protocol_is_refused(arguments: Any, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         ProtocolRegistry().register(*arguments)

@@ -73,13 +73,10 @@ def test_by_default_text_is_sent_unchanged_and_media_become_placeholders() -> No
     ]
 
 
-@pytest.mark.parametrize(
-    "model, expected",
-    [
-        (Models.LLAVA, {"type": "image", "data": "aW1hZ2U="}),
-        (Models.LLAMA_3_1, {"type": "text", "text": "[image unavailable: image/png]"}),
-    ],
-)
+@pytest.mark.parametrize("model, expected", [
+    (Models.LLAVA, {"type": "image", "data": "aW1hZ2U="}),
+    (Models.LLAMA_3_1, {"type": "text", "text": "[image unavailable: image/png]"}),
+])
 def test_a_placeholder_is_wrapped_in_the_vendors_format_too(model: Model, expected: dict[str, str]) -> None:
     encoded = Typed().encode(["see", IMAGE], model)
     assert encoded == [{"type": "text", "text": "see"}, expected]
@@ -104,16 +101,12 @@ def test_an_encoder_that_accepts_no_part_still_results_in_text() -> None:
 # ---------------------------------------------------------------------------------------------------- the calls
 
 
-@pytest.mark.parametrize(
-    "pieces, content, restarted",
-    [
-        ((), "<final>done</final>", False),
-        (("<final>do", "ne</final>"), "<final>done</final>", False),
-        (("<final>something else</final>",), "<final>done</final>", True),
-        (("", ""), "<final>done</final>", False),
-    ],
-    ids=["no pieces", "the same in pieces", "other pieces", "empty pieces"],
-)
+@pytest.mark.parametrize("pieces, content, restarted", [
+    ((), "<final>done</final>", False),
+    (("<final>do", "ne</final>"), "<final>done</final>", False),
+    (("<final>something else</final>",), "<final>done</final>", True),
+    (("", ""), "<final>done</final>", False),
+], ids=["no pieces", "the same in pieces", "other pieces", "empty pieces"])
 def test_the_final_content_counts_and_not_the_streamed_pieces(pieces: tuple[str, ...], content: str, *, restarted: bool) -> None:
     result, events = outcome_of(Scripted(*pieces, end=LlmResponse(content)))
     assert result.text == "done"

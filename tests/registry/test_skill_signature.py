@@ -65,10 +65,9 @@ def test_a_context_annotated_as_text_is_the_context() -> None:
     assert isinstance(inside_optional.call({}), SkillContext)
 
 
-@pytest.mark.parametrize(
-    "given, missing",
-    [({"a": 1, "d": 1}, []), ({}, ["x.a", "x.d"]), ({"a": 1, "b": 2, "c": 3, "d": 4}, []), ({"d": 1}, ["x.a"])],
-)
+@pytest.mark.parametrize("given, missing", [
+    ({"a": 1, "d": 1}, []), ({}, ["x.a", "x.d"]), ({"a": 1, "b": 2, "c": 3, "d": 4}, []), ({"d": 1}, ["x.a"]),
+])
 def test_required_and_not_required_keys_of_typed_dicts_are_respected(given: dict[str, int], missing: list[str]) -> None:
     made = Skill("probe", execute=lambda x: x, inputs={"x": Whole})
     if missing:
