@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import kernai
 from kernai import Agent, Block, MockProvider, Models, Recorder, Skill, SkillContext, configure, execute, parse, skill
 from kernai.agents.agent import OnProse
-from kernai.loop.decision import Answer, Calls, Correction, Decision, ParsedResponse, Workflow, decide
+from kernai.loop.decision import Answer, Calls, Correction, Decision, Workflow, decide
 from kernai.loop.effects import CallModel, CallSkill, Effect, Spawn
+from kernai.loop.model_stream import ParsedResponse
 from kernai.testing import ByHand
 from kernai.values.message import ConversationView
 from tests.loop.loop_cases import command, plan, task

@@ -17,6 +17,7 @@ from kernai.command_line.output import NO, OK
 from kernai.command_line.program import Command
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
+from kernai.loop.model_stream import ParsedResponse
 from kernai.registry.protocol_registry import Protocol
 from kernai.values.limits import MODEL_MAX_TASKS
 
@@ -118,7 +119,7 @@ def judge(
 ) -> Verdict:
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
     parsed = parse(text)
-    response = loop.ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
+    response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
     decision = loop.decide(response, protocols, may_plan, on_prose, can_call=True, checks_close=on_prose != "accept")
     remarks = list(_remarks(decision, response, protocols))
     plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
@@ -133,7 +134,7 @@ def judge(
     return Verdict(rule, plans, remarks, answer, bool(remarks) or isinstance(decision, loop.Correction))
 
 
-def _remarks(decision: loop.Decision, response: loop.ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
+def _remarks(decision: loop.Decision, response: ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
     """Yields what else the model would be told, and which blocks would not be run."""
     for kind in dict.fromkeys(block.type for block in response.blocks):
         if kind in loop.FORGED:

@@ -16,7 +16,8 @@ from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
 from kernai.events import AnswerRejectedRow, FinalRow
 from kernai.loop import corrections
-from kernai.loop.decision import Answer, Correction, Decision, ParsedResponse, decide
+from kernai.loop.decision import Answer, Correction, Decision, decide
+from kernai.loop.model_stream import ParsedResponse
 from kernai.values.llm_response import CUT
 from kernai.values.result import StopReason
 

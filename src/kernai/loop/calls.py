@@ -50,7 +50,7 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
-    from kernai.loop.decision import ParsedResponse
+    from kernai.loop.model_stream import ParsedResponse
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill

@@ -12,53 +12,19 @@ from kernai.agents.definition import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import behind_a_close, parse
 from kernai.values.limits import MODEL_MAX_TASKS
-from kernai.values.llm_response import CUT, UNFINISHED
 
 if TYPE_CHECKING:
     from kernai.agents.agent import OnDialects, OnProse
     from kernai.blocks.block import Block
     from kernai.blocks.dialects import DialectCalls
     from kernai.blocks.plan import Plan, PlanResult
+    from kernai.loop.model_stream import ParsedResponse
 
 #: blocks that only the runtime may write; if a model writes one, it is forged
 FORGED = frozenset({"result", "error", "media"})
 #: blocks that only inform
 INFORMATIONAL = frozenset({"plan", "json"})
 NESTED = "nested"
-
-
-class ParsedResponse:
-    """A parsed response: its complete blocks, and the block that was still open at the end, if any.
-
-    Only the first `certain` blocks (None: all) are sure to be blocks; later ones may be part of a JSON value that was
-    cut off, see `ParseResult.certain`. `finish_reason` is one of `FINISH_REASONS`, or None. `ends_turn`: see
-    `LlmResponse`.
-    """
-
-    __slots__ = ("blocks", "certain", "content", "ends_turn", "finish_reason", "incomplete", "only")
-
-    def __init__(
-        self, content: str, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None,
-        finish_reason: str | None = None, ends_turn: bool | None = None,
-    ) -> None:
-        self.content = content
-        self.blocks = blocks
-        self.incomplete = incomplete
-        self.certain = certain
-        self.finish_reason = finish_reason
-        self.ends_turn = ends_turn
-        #: the response's block, if it has one complete block and no other
-        self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the vendor cut the response off."""
-        return self.finish_reason in CUT
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the response is empty although the turn has not ended, as with a call in the vendor's own format."""
-        return self.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
 
 
 class RejectedPlan(NamedTuple):

@@ -59,7 +59,7 @@ from kernai.events import (
 from kernai.loop import corrections
 from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction
 from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
-from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, ParsedResponse, Workflow
+from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Workflow
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -72,7 +72,7 @@ from kernai.loop.effects import (
     Work,
     alone,
 )
-from kernai.loop.model_stream import ModelStream
+from kernai.loop.model_stream import ModelStream, ParsedResponse
 from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
 from kernai.loop.run_state import Run, input_message, input_summary
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of

@@ -1,10 +1,11 @@
-"""`ModelStream`: receives the text of one model call, and parses it."""
+"""`ModelStream`: receives the text of one model call, and parses it into a `ParsedResponse`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parse_one
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.events import (
@@ -15,10 +16,9 @@ from kernai.events import (
     ModelWaitingRow,
     TextChunkRow,
 )
-from kernai.loop.decision import ParsedResponse
 from kernai.loop.effects import LimitStop
 from kernai.values.limits import usage_of
-from kernai.values.llm_response import check_numbers
+from kernai.values.llm_response import CUT, UNFINISHED, check_numbers
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -29,6 +29,40 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
     from kernai.values.llm_response import LlmResponse
+
+
+class ParsedResponse:
+    """A parsed response: its complete blocks, and the block that was still open at the end, if any.
+
+    Only the first `certain` blocks (None: all) are sure to be blocks; later ones may be part of a JSON value that was
+    cut off, see `ParseResult.certain`. `finish_reason` is one of `FINISH_REASONS`, or None. `ends_turn`: see
+    `LlmResponse`.
+    """
+
+    __slots__ = ("blocks", "certain", "content", "ends_turn", "finish_reason", "incomplete", "only")
+
+    def __init__(
+        self, content: str, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None,
+        finish_reason: str | None = None, ends_turn: bool | None = None,
+    ) -> None:
+        self.content = content
+        self.blocks = blocks
+        self.incomplete = incomplete
+        self.certain = certain
+        self.finish_reason = finish_reason
+        self.ends_turn = ends_turn
+        #: the response's block, if it has one complete block and no other
+        self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the vendor cut the response off."""
+        return self.finish_reason in CUT
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the response is empty although the turn has not ended, as with a call in the vendor's own format."""
+        return self.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
 
 
 def _is_open(block: Block) -> bool:
