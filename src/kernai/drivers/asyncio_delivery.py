@@ -51,7 +51,7 @@ class AsyncioDelivery:
 
     def caught_up(self, outbox: Outbox) -> Awaitable[None]:
         """The value that `on_chunk` returns to a provider's `acall`, for the run with this outbox."""
-        return CaughtUp(self, outbox) if self._observed else _AT_ONCE
+        return CaughtUp(self, outbox) if self._observed else _NOBODY
 
     async def flush(self, outbox: Outbox) -> None:
         """Delivers the waiting rows. If cancelled, the rest stays in the outbox."""
@@ -163,21 +163,14 @@ class CaughtUp:
 
     __slots__ = ("_delivery", "_outbox")
 
-    def __init__(self, delivery: AsyncioDelivery, outbox: Outbox) -> None:
+    def __init__(self, delivery: AsyncioDelivery | None = None, outbox: Outbox | None = None) -> None:
         self._delivery = delivery
         self._outbox = outbox
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._delivery.flush(self._outbox).__await__()
+        if self._delivery is not None and self._outbox is not None:
+            yield from self._delivery.flush(self._outbox).__await__()
 
 
-class _AtOnce:
-    """The same for runs without observers, which have nothing to wait for. They share one instance."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield from ()
-
-
-_AT_ONCE = _AtOnce()
+#: for runs without observers
+_NOBODY = CaughtUp()

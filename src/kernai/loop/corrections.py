@@ -250,8 +250,7 @@ def failed_tasks(failed: Sequence[str], total: int) -> str:
 def beside_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
     said = "; ".join(_named(block) for block in blocks[:20])
-    more = f"; and {len(blocks) - 20} more" if len(blocks) > 20 else ""  # noqa: PLR2004 - as above
-    again = f"{said}{more}. Write them again if they are still needed, without a plan beside them."
+    again = f"{said}{more_than(blocks, 20)}. Write them again if they are still needed, without a plan beside them."
     return _error(
         "workflow",
         f"The plan was run. These blocks beside it were not run: {again}",

@@ -179,11 +179,8 @@ class CallProtocol(Effect):
     __slots__ = ("approval", "block", "call_id", "protocol", "scope")
 
     def __init__(self, scope: str, call_id: str, protocol: str, block: Block, approval: Any = None) -> None:
-        self.scope = scope
-        self.call_id = call_id
-        self.protocol = protocol
-        self.block = block
-        self.approval = approval
+        self.scope, self.call_id, self.protocol = scope, call_id, protocol
+        self.block, self.approval = block, approval
 
 
 class CallBuiltin(Effect):
@@ -192,9 +189,7 @@ class CallBuiltin(Effect):
     __slots__ = ("call_id", "command", "scope")
 
     def __init__(self, scope: str, call_id: str, command: str) -> None:
-        self.scope = scope
-        self.call_id = call_id
-        self.command = command
+        self.scope, self.call_id, self.command = scope, call_id, command
 
 
 class SubRun(Effect):
@@ -210,11 +205,7 @@ class SubRun(Effect):
         self, scope: str, agent: Agent[Any], input: tuple[InputPart, ...], skill: str | None = None,
         approval: Any = None,
     ) -> None:
-        self.scope = scope
-        self.agent = agent
-        self.input = input
-        self.skill = skill
-        self.approval = approval
+        self.scope, self.agent, self.input, self.skill, self.approval = scope, agent, input, skill, approval
 
     @property
     def call_id(self) -> str:
@@ -227,8 +218,7 @@ class Spawn(Effect):
     __slots__ = ("key", "what")
 
     def __init__(self, key: str | int, what: CallSkill | CallProtocol | SubRun) -> None:
-        self.key = key
-        self.what = what
+        self.key, self.what = key, what
 
 
 class Join(Effect):
@@ -252,11 +242,7 @@ class Sleep(Effect):
             raise TypeError(f"seconds must be a number, got {seconds!r}")
         if not 0 <= seconds <= float_info.max:
             raise ValueError(f"seconds must be at least 0 and finite, got {seconds!r}")
-        self.seconds = seconds
-        self.scope = scope
-        self.call_id = call_id
-        self.reason = reason
-        self.attempt = attempt
+        self.seconds, self.scope, self.call_id, self.reason, self.attempt = seconds, scope, call_id, reason, attempt
 
 
 class Raise(Effect):
@@ -287,9 +273,7 @@ class Completion:
     __slots__ = ("error", "key", "value")
 
     def __init__(self, key: Any, value: Any = None, error: BaseException | None = None) -> None:
-        self.key = key
-        self.value = value
-        self.error = error
+        self.key, self.value, self.error = key, value, error
 
 
 #: a generator of effects: the loop itself, or one effect on its own

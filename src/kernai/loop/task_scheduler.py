@@ -11,6 +11,7 @@ on its own, with `run` and `arun`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -113,9 +114,17 @@ class TaskScheduler:
         check_function("execute", execute, "(task, results); arun takes async ones", None, None)
         pool = WorkerPool(max_workers)
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+        def perform(task: Task, inputs: Mapping[str, Any]) -> None:
+            try:
+                result = execute(task, inputs)
+            except BaseException as error:  # noqa: BLE001 - the parent waits for a result from every task
+                result = failure(error)
+            ended.put((task.id, result))
+
         while not self.done:
             for task in self.start():
-                pool.submit(_job(execute, task, self.inputs_of(task), ended.put))
+                pool.submit(partial(perform, task, self.inputs_of(task)))
             self.finish(*ended.get())
         return self.ordered_results()
 
@@ -154,19 +163,6 @@ class TaskScheduler:
 def failure(error: BaseException) -> str:
     """Returns the result of a task that failed."""
     return f"error: {error_text(error)}"
-
-
-def _job(
-    execute: Execute, task: Task, inputs: dict[str, Any], put: Callable[[tuple[str, Any]], None]
-) -> Callable[[], None]:
-    def job() -> None:
-        try:
-            result = execute(task, inputs)
-        except BaseException as error:  # noqa: BLE001 - the parent waits for a result from every task
-            result = failure(error)
-        put((task.id, result))
-
-    return job
 
 
 async def _outcome(execute: Execute, task: Task, inputs: dict[str, Any]) -> Any:
