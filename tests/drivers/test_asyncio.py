@@ -15,7 +15,7 @@ import kernai
 from kernai import Agent, Event, LlmResponse, Message, MockProvider, Model, Recorder, Skill, SkillContext, arun, skill
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.testing.contracts import at_once
-from tests.ways import LIVE_ONLY, PATIENCE
+from tests.ways import PATIENCE
 from tests.written import command, final, plan
 
 OnChunk = Callable[[str], Any]
@@ -126,52 +126,6 @@ async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_one
 
 
 # ------------------------------------------------------------------------------------------- callbacks
-
-
-async def test_async_callbacks_are_awaited_on_the_loop_one_at_a_time_whatever_runs_at_once() -> None:
-    overlapped, inside, heard, threads = 0, False, list[str](), set[int]()
-
-    async def hear(what: str) -> None:
-        nonlocal overlapped, inside
-        overlapped += inside
-        inside = True
-        await asyncio.sleep(0)
-        inside = False
-        heard.append(what)
-        threads.add(threading.get_ident())
-
-    async def hook(**given: Any) -> None:
-        await hear(f"hook {given['task_id']}")
-
-    def talk(ctx: SkillContext[Any]) -> str:
-        for at in range(10):
-            ctx.emit(at)
-        return "said"
-
-    async def talk_later(ctx: SkillContext[Any]) -> str:
-        for at in range(10):
-            ctx.emit(at)
-            await asyncio.sleep(0)
-        return "said"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = messages[-1].text
-        if asked == "go":
-            return plan(*"abcdefgh")
-        return command("talk") + command("talk_later") if asked.startswith("do") else final("done")
-
-    agent = Agent(
-        instructions="x", skills=[Skill(one.__name__, execute=one) for one in (talk, talk_later)],
-        provider=MockProvider(chunk_size=16).on_call(answer), parallel_skills=True,
-    )
-    recorder = Recorder()
-    run = arun(agent, "go", on_event=lambda event: hear(event.type), on_task_complete=hook, recorder=recorder)
-    assert await run == "done"
-    assert (overlapped, threads) == (0, {threading.get_ident()})
-    assert heard.count("progress") == 8 * 2 * 10
-    hooked = [one for one in heard if one.startswith("hook")]
-    assert sorted(hooked) == [f"hook {one}" for one in "abcdefgh"]
-    assert [one for one in heard if one not in LIVE_ONLY and one not in hooked] == [event.type for event in recorder.entries]
 
 
 @pytest.mark.parametrize("in_tasks", [False, True], ids=["of one call", "of two tasks"])

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 import kernai
-from kernai import Agent, Event, MemoryStore, MockProvider, Pause, Recorder, Skill, SkillContext, Stop, skill
+from kernai import (
+    Agent,
+    Event,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Model,
+    Pause,
+    Recorder,
+    Skill,
+    SkillContext,
+    Stop,
+    skill,
+)
 from tests.loop.loop_cases import Unprintable, command, plan, task
-from tests.ways import WAYS, Way, as_async
+from tests.ways import LIVE_ONLY, PATIENCE, WAYS, Way, as_async, by_aexecute, by_astream
 
 SEEN: list[str] = []
 LOOK = Skill("look", execute=lambda: SEEN.append("look"), inputs={})
@@ -156,6 +172,71 @@ def test_observers_and_a_log_that_fail_at_every_event_do_not_affect_the_run(way:
     assert way(agent(command("look"), "<final>done</final>"), recorder=recorder, on_event=listen).text == "done"
     assert {"run_start", "skill_result"} < set(seen)
     assert seen[-1] == "result"
+
+
+@pytest.fixture
+def threads_are_often_switched() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@WAYS
+@pytest.mark.usefixtures("threads_are_often_switched")
+def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(way: Way) -> None:
+    together, is_async = threading.Barrier(8), way in (by_aexecute, by_astream)
+    inside, overlapped, heard, threads = list[str](), list[str](), list[str](), set[int]()
+
+    def enter(what: str) -> None:
+        inside.append(what)
+        overlapped.extend(inside[1:])
+        heard.append(what)
+        threads.add(threading.get_ident())
+
+    async def hear_later(what: str) -> None:
+        enter(what)
+        await asyncio.sleep(0)
+        inside.pop()
+
+    def hear(what: str) -> Any:
+        if is_async:
+            return hear_later(what)
+        enter(what)
+        json.loads(json.dumps(list(range(50))))  # something to be interrupted in
+        return inside.pop()
+
+    def talk(ctx: SkillContext[Any]) -> str:
+        for at in range(10):
+            ctx.emit(at)
+        return "said"
+
+    async def talk_later(ctx: SkillContext[Any]) -> str:
+        for at in range(10):
+            ctx.emit(at)
+            await asyncio.sleep(0)
+        return "said"
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = messages[-1].text
+        if asked == "go":
+            return plan(*(task(one) for one in "abcdefgh"), strategy="parallel")
+        if not asked.startswith("Do"):
+            return "<final>done</final>"
+        together.wait(PATIENCE)
+        return command("talk") + command("talk_later")
+
+    skills, recorder = [Skill(one.__name__, execute=one) for one in (talk, talk_later)], Recorder()
+    it = Agent(instructions="x", skills=skills, provider=MockProvider(chunk_size=16).on_call(answer), parallel_skills=True)
+    result = way(
+        it, recorder=recorder, on_event=lambda event: hear(event.type), on_task_complete=lambda task_id, **_: hear(f"hook {task_id}")
+    )
+    assert (result.text, overlapped) == ("done", [])
+    assert heard.count("progress") == 8 * 2 * 10
+    hooked = [one for one in heard if one.startswith("hook")]
+    assert sorted(hooked) == [f"hook {one}" for one in "abcdefgh"]
+    assert [one for one in heard if one not in LIVE_ONLY and one not in hooked] == [event.type for event in recorder.entries]
+    assert not is_async or threads == {threading.get_ident()}, "async callbacks run on the event loop"
 
 
 class Raising:

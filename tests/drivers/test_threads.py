@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -18,7 +16,6 @@ import kernai
 from kernai import (
     Agent,
     Context,
-    Event,
     Message,
     MockProvider,
     Model,
@@ -33,7 +30,7 @@ from kernai import (
     stream,
 )
 from kernai.testing.contracts import at_once
-from tests.ways import LIVE_ONLY, PATIENCE, SYNC_WAYS, WAYS, Way, by_aexecute, by_execute
+from tests.ways import PATIENCE, SYNC_WAYS, WAYS, Way, by_aexecute, by_execute
 from tests.written import command, final, plan
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -207,84 +204,15 @@ def test_a_late_coroutine_of_a_worker_starts_no_event_loop_after_the_run() -> No
 # ------------------------------------------------------------------------------------------- callbacks
 
 
-class OneAtATime:
-    """A callback that fails when it is entered twice at once."""
+class AsyncCallback:
+    """Only asyncio can call it."""
 
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-        self.overlapped = 0
-        self._inside = threading.Lock()
-
-    def __call__(self, event: Event) -> None:
-        self._enter(event.type)
-
-    def task(self, **arguments: Any) -> None:
-        self._enter(f"hook {arguments['task_id']}")
-
-    def _enter(self, what: str) -> None:
-        if not self._inside.acquire(blocking=False):
-            self.overlapped += 1
-            return
-        try:
-            json.loads(json.dumps(list(range(50))))  # something to be interrupted in
-            self.seen.append(what)
-        finally:
-            self._inside.release()
-
-
-@SYNC_WAYS
-def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(way: Way) -> None:
-    together = threading.Barrier(8)
-
-    @skill(register=False)
-    def chatty(ctx: SkillContext[Any]) -> str:
-        for at in range(20):
-            ctx.emit(at)
-        return "said"
-
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        asked = messages[-1].text
-        if asked == "go":
-            return plan(*"abcdefgh")
-        if asked.startswith("do"):
-            together.wait(PATIENCE)
-            return command("chatty") * 3
-        return final("done")
-
-    watcher, recorder = OneAtATime(), Recorder()
-    agent = Agent(
-        instructions="x", skills=[chatty], provider=MockProvider(chunk_size=8).on_call(answer), parallel_skills=True
-    )
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        result = way(agent, on_event=watcher, on_task_complete=watcher.task, recorder=recorder)
-    finally:
-        sys.setswitchinterval(before)
-    assert result.text == "done"
-    assert watcher.overlapped == 0
-    assert [one for one in watcher.seen if one not in LIVE_ONLY and not one.startswith("hook")] == kinds(recorder)
-    assert watcher.seen.count("progress") == 8 * 3 * 20
-    assert sorted(one for one in watcher.seen if one.startswith("hook")) == [f"hook {one}" for one in "abcdefgh"]
-
-
-async def _native(*_: Any, **__: Any) -> None:
-    """A callback that only asyncio can call."""
-
-
-class _NativeCallable:
-    async def __call__(self, *_: Any, **__: Any) -> None:
-        """As above."""
-
-    async def method(self, *_: Any, **__: Any) -> None:
-        """As above."""
+    async def __call__(self, *_: Any, **__: Any) -> None: ...
 
 
 @pytest.mark.parametrize("runner", [run, execute, stream])
 @pytest.mark.parametrize("option", ["on_event", "on_task_complete"])
-@pytest.mark.parametrize("callback", [
-    _native, partial(_native, 1), _NativeCallable(), _NativeCallable().method,
-], ids=["function", "partial", "object", "method"])
+@pytest.mark.parametrize("callback", [AsyncCallback(), AsyncCallback().__call__, partial(AsyncCallback().__call__, 1)])
 def test_an_async_callback_of_a_sync_run_is_the_callers_mistake(
     runner: Callable[..., Any], option: str, callback: Callable[..., Any]
 ) -> None:
