@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 from kernai import Block, Media, SkillContext
 from kernai.mcp import Adapter, McpError, setup
@@ -39,8 +42,6 @@ class Answer:
 
 def ask(adapter: Adapter, request: str | dict[str, Any], cancelled: Callable[[], bool] | None = None) -> Answer:
     """Send one request through the protocol's handler and return its answer."""
-    import json
-
     context = SkillContext[Any](None, cancelled=cancelled)
     content = request if isinstance(request, str) else json.dumps(request)
     answer = Answer(events=context.emitted)
@@ -90,6 +91,17 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
         threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         yield f"127.0.0.1:{web.server_port}"
         web.shutdown()
+
+
+@asynccontextmanager
+async def silent_transport(*, closed: bool = False) -> AsyncIterator[Any]:
+    """A transport to a server that says nothing, or has closed the connection."""
+    send, receive = anyio.create_memory_object_stream[Any](0)
+    other_send, other_receive = anyio.create_memory_object_stream[Any](100)
+    if closed:
+        send.close()
+    async with send, receive, other_send, other_receive:
+        yield receive, other_send
 
 
 def processes_with(word: str) -> list[int]:

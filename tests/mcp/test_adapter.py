@@ -1,4 +1,4 @@
-"""The adapter: importing it, servers that are passed as objects, signing in, and wrong options."""
+"""The adapter: importing it, servers that are passed as objects, and wrong options."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -21,10 +20,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, ElicitResult, EmptyResult, ListToolsResult, TextContent, Tool
 
 import kernai
-from kernai import Agent, MockProvider, skill
+from kernai import Agent, MockProvider
 from kernai.mcp import Adapter, McpConfigError, connection, setup
-from kernai.mcp.serving import Server
-from tests.mcp.support import RAW_SERVER, answering, ask, call, raw
+from tests.mcp.support import RAW_SERVER, ask, call, raw, silent_transport
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -207,23 +205,12 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
     assert of_others == [1]
 
 
-@asynccontextmanager
-async def closed_at_once() -> AsyncIterator[Any]:
-    import anyio
-
-    send, receive = anyio.create_memory_object_stream[Any](0)
-    other_send, other_receive = anyio.create_memory_object_stream[Any](0)
-    send.close()
-    async with receive, other_send, other_receive:
-        yield receive, other_send
-
-
 def test_a_connection_that_closes_at_once_is_reported_without_endless_retries() -> None:
     made: list[int] = []
 
     def transport() -> Any:
         made.append(1)
-        return closed_at_once()
+        return silent_transport(closed=True)
 
     with setup({}, {"it": transport}, register=False) as adapter:
         assert "server 'it' cannot be reached" in str(call(adapter, "x").error)
@@ -278,51 +265,6 @@ async def test_a_request_does_not_block_the_event_loop_of_an_asynchronous_run() 
     assert "came round" in result.messages[2].text
 
 
-# --------------------------------------------------------------------------------------------------------- signing in
-
-TOKEN = "ghp_0123456789abcdefghij"
-
-
-@skill(register=False)
-def echo(text: str) -> str:
-    """Say it again."""
-    return text
-
-
-class Bearer(httpx2.Auth):
-    def __init__(self, *tokens: str) -> None:
-        self.tokens = list(tokens)
-
-    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
-        request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
-        response: Any = yield request
-        if response.status_code == 401 and len(self.tokens) > 1:
-            self.tokens.pop(0)
-            request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
-            yield request
-
-
-def test_each_request_is_authorized_and_an_expired_token_is_renewed() -> None:
-    with Server([echo], port=0, token=TOKEN) as server:
-        servers = {"servers": {"it": {"url": server.url}}}
-        with setup(servers, register=False, auth={"it": Bearer("expired", TOKEN)}) as adapter:
-            assert call(adapter, "echo", text="hello").text == "hello"
-        with setup(servers, register=False) as adapter:
-            assert "HTTP status 401" in str(call(adapter, "echo", text="hello").error)
-
-
-def test_a_token_that_is_not_in_the_configuration_is_hidden_too(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(0)
-    echo = lambda request, _: (200, "application/json", json.dumps({"you sent": request.headers["Authorization"]}))  # noqa: E731
-    with answering(echo) as host:
-        servers = {"servers": {"it": {"url": f"http://{host}/mcp", "timeout": 5}}}
-        with setup(servers, register=False, auth={"it": Bearer(TOKEN)}) as adapter:
-            error = str(call(adapter, "echo").error)
-            assert adapter._connections["it"].redactor.text(f"sent {TOKEN}") == "sent [header Authorization]"
-    assert "cannot be reached" in error
-    assert TOKEN not in error + caplog.text
-
-
 WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     ([1], {}, TypeError, "client must be a mapping from server names"),
     ({5: MCPServer}, {}, McpConfigError, "a server's name must be letters, digits, .*, got 5"),
@@ -333,8 +275,8 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     (None, {"sampling": "pause"}, TypeError, "sampling must be a function"),
     (None, {"auth": [1]}, TypeError, "auth must be a mapping from server names to httpx2.Auth, got list"),
     (None, {"auth": {"it": "token"}}, TypeError, r"auth\['it'\] must be an httpx2.Auth, such as the SDK's OAuthClientProvider"),
-    (None, {"auth": {"other": Bearer("x")}}, McpConfigError, r"auth\['other'\]: there is no server with a url of that name"),
-    (None, {"auth": {"local": Bearer("x")}}, McpConfigError, r"auth\['local'\]: there is no server with a url of that name"),
+    (None, {"auth": {"other": httpx2.Auth()}}, McpConfigError, r"auth\['other'\]: there is no server with a url of that name"),
+    (None, {"auth": {"local": httpx2.Auth()}}, McpConfigError, r"auth\['local'\]: there is no server with a url of that name"),
 ]
 
 

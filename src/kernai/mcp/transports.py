@@ -279,7 +279,7 @@ def _http_client(
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """A log filter that hides secrets: the SDK and httpx2 log addresses, and data that they cannot read."""
+    """A log filter that hides secrets: the SDK and its HTTP client log addresses, headers and bad data."""
     hide = hiding.get()
     if hide is not None:
         # a parser's traceback quotes the data, cut in the middle, so that secrets in it would not be recognised
@@ -288,5 +288,8 @@ def _without_secrets(record: logging.LogRecord) -> bool:
     return True
 
 
-for _name in ("httpx2", "client", *(f"mcp.client.{each}" for each in ("client", "sse", "stdio", "streamable_http"))):
+for _name in (
+    "httpx2", *(f"httpcore2.{each}" for each in ("connection", "http11", "http2", "proxy", "socks")),
+    "client", *(f"mcp.client.{each}" for each in ("client", "sse", "stdio", "streamable_http")),
+):
     logging.getLogger(_name).addFilter(_without_secrets)
