@@ -11,32 +11,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai import Agent, MockProvider, execute
-from kernai._util.redaction import shown_url
 from kernai.mcp import Adapter, McpConfigError, load, setup
 from kernai.mcp.configuration import expanded, read_servers, redactor_of
 
 STDIO = {"command": "true"}
 
 
-@pytest.mark.parametrize(
-    "entry, transport",
-    [
-        ({"command": "npx"}, "stdio"),
-        ({"url": "https://host/mcp"}, "streamable_http"),
-        ({"url": "https://host/sse"}, "sse"),
-        ({"url": "https://host/sse/?key=1"}, "sse"),
-        ({"url": "https://host/mcp?at=/sse"}, "streamable_http"),
-        ({"url": "https://host/sse", "transport": "http"}, "streamable_http"),
-        ({"url": "https://host/mcp", "transport": "sse"}, "sse"),
-        ({"url": "https://host/mcp", "type": "streamable-http"}, "streamable_http"),
-        ({"url": "https://host/mcp", "type": "streamableHttp"}, "streamable_http"),
-        ({"command": "npx", "type": "stdio"}, "stdio"),
-    ],
-)
+@pytest.mark.parametrize("entry, transport", [
+    ({"command": "npx"}, "stdio"),
+    ({"url": "https://host/mcp"}, "streamable_http"),
+    ({"url": "https://host/sse"}, "sse"),
+    ({"url": "https://host/sse/?key=1"}, "sse"),
+    ({"url": "https://host/mcp?at=/sse"}, "streamable_http"),
+    ({"url": "https://host/mcp", "transport": "sse"}, "sse"),
+    ({"url": "https://host/sse", "type": "streamable-http"}, "streamable_http"),
+])
 def test_the_transport_is_configured_or_detected(entry: dict[str, Any], transport: str) -> None:
     assert read_servers({"servers": {"it": entry}})["it"].transport == transport
 
@@ -72,20 +63,16 @@ WRONG = [
     ({"server": {}}, "the configuration has no key 'servers' (or 'mcpServers'), but 'server'"),
     ({"servers": {}, "timeout": 3}, "unknown key 'timeout' beside 'servers': remove it"),
     ({"servers": []}, "servers must be a mapping from names to servers, got a list"),
-    ({"servers": {"": STDIO}}, "a server's name must be letters"),
     ({"servers": {"a b": STDIO}}, "got 'a b'"),
     ({"servers": {7: STDIO}}, "got 7"),
     ({"servers": {"it": "npx"}}, "server 'it': must be a mapping such as {'command': ...}, got text"),
-    ({"servers": {"it": {}}}, "server 'it', key 'command': is missing: give a command to start, or a url"),
     ({"servers": {"it": None}}, "server 'it', key 'command': is missing"),
     ({"servers": {"it": {"comand": "npx"}}}, "server 'it', key 'comand': there is no such key; did you mean 'command'?"),
     ({"servers": {"it": {**STDIO, "color": 1}}}, "server 'it', key 'color': there is no such key; remove it"),
     ({"servers": {"it": {"command": "a", "url": "http://h"}}}, "server 'it', key 'url': a server has a command or a url"),
     ({"servers": {"it": {"transport": "pipe", "command": "a"}}}, "key 'transport': must be stdio, sse or streamable_http, got 'pipe'"),
     ({"servers": {"it": {"transport": "stdio", "url": "http://h"}}}, "key 'command': is missing: transport stdio needs it"),
-    ({"servers": {"it": {"transport": "sse", "command": "a"}}}, "key 'url': is missing: transport sse needs it"),
     ({"servers": {"it": {**STDIO, "headers": {}}}}, "key 'headers': does not belong to transport stdio; remove it"),
-    ({"servers": {"it": {"url": "http://h", "env": {}}}}, "key 'env': does not belong to transport streamable_http"),
     ({"servers": {"it": {"command": " "}}}, "key 'command': must be text that is not blank"),
     ({"servers": {"it": {"command": ["npx", "-y"]}}}, "key 'command': must be text that is not blank, got a list"),
     ({"servers": {"it": {**STDIO, "args": "-y"}}}, "key 'args': must be a list of texts, got text"),
@@ -94,7 +81,6 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "env": {"A": 1.5}}}}, "key 'env.A': must be text, got float"),
     ({"servers": {"it": {**STDIO, "env": {"A=B": "c"}}}}, "key 'env': 'A=B' cannot be a name there"),
     ({"servers": {"it": {**STDIO, "env": {"A": "\0"}}}}, "key 'env.A': contains a NUL character"),
-    ({"servers": {"it": {"url": "ftp://h"}}}, "key 'url': must begin with http:// or https:// and name a host"),
     ({"servers": {"it": {"url": "http://"}}}, "key 'url': must begin with http:// or https:// and name a host"),
     ({"servers": {"it": {"url": "http://[::1"}}}, "key 'url': must begin with http:// or https:// and name a host"),
     ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is not a valid name for an HTTP header"),
@@ -103,7 +89,6 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "timeout": "soon"}}}, "key 'timeout': must be a number of seconds, got 'soon'"),
     ({"servers": {"it": {**STDIO, "timeout": True}}}, "key 'timeout': must be a number of seconds, got a boolean"),
     ({"servers": {"it": {**STDIO, "timeout": 10**400}}}, "key 'timeout': must be more than 0 seconds and finite, got 1000"),
-    ({"servers": {"it": {**STDIO, "timeout": float("nan")}}}, "key 'timeout': must be more than 0 seconds and finite, got nan"),
     ({"servers": {"it": {**STDIO, "tools": "read"}}}, "key 'tools': must be a list of texts, got text"),
     ({"servers": {"it": {**STDIO, "roots": "/"}}}, "key 'roots': must be a list of folders or file:// URIs, got text"),
     ({"servers": {"it": {**STDIO, "roots": ["https://h"]}}}, "key 'roots[0]': only folders and file:// URIs can be roots"),
@@ -119,14 +104,11 @@ def test_a_wrong_configuration_names_the_server_the_key_and_the_fix(mapping: Any
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
-    "text, made",
-    [
-        ("${NAME}", "Ada"), ("a-${NAME}-${NAME}", "a-Ada-Ada"), ("${NONE:-x}", "x"), ("${NONE:-}", ""),
-        ("${EMPTY:-x}", "x"), ("${EMPTY}", ""), ("${NAME:-x}", "Ada"), ("${NONE:-${NAME}", "${NAME"),
-        ("$NAME", "$NAME"), ("$${NAME}", "${NAME}"), ("cost: $5", "cost: $5"), ("${NONE:-a b:c/d}", "a b:c/d"),
-    ],
-)
+@pytest.mark.parametrize("text, made", [
+    ("${NAME}", "Ada"), ("a-${NAME}-${NAME}", "a-Ada-Ada"), ("${NONE:-x}", "x"), ("${NONE:-}", ""),
+    ("${EMPTY:-x}", "x"), ("${EMPTY}", ""), ("${NAME:-x}", "Ada"), ("${NONE:-${NAME}", "${NAME"),
+    ("$NAME", "$NAME"), ("$${NAME}", "${NAME}"), ("cost: $5", "cost: $5"), ("${NONE:-a b:c/d}", "a b:c/d"),
+])
 def test_references_to_variables_are_expanded(text: str, made: str) -> None:
     assert expanded(text, {"NAME": "Ada", "EMPTY": ""}) == made
 
@@ -186,7 +168,6 @@ def test_a_file_is_parsed_according_to_its_extension(name: str, tmp_path: Path, 
         ("mcp.yml", "servers: {a: {command: x\0}}", "mcp.yml: not valid YAML: special characters are not allowed"),
         ("mcp.yml", "", "must hold a mapping"),
         ("mcp.json", "{", "mcp.json: Expecting property name"),
-        ("mcp.json", "[]", "must hold a mapping"),
         ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
         ("mcp.toml", "x", "mcp.toml: "),
         ("mcp.yml", "servers:\n  a: {command: x}\n  a: {command: y}\n", "line 3, column 3: not valid YAML: the key 'a' is given twice"),
@@ -195,7 +176,6 @@ def test_a_file_is_parsed_according_to_its_extension(name: str, tmp_path: Path, 
         ("mcp.yml", BOMB, "more than 10000 values"),
         ("mcp.yml", MERGED_BOMB, "not valid YAML: there are more than 10000 values"),
         ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', 'mcp.json: the key "a" is given twice in one object'),
-        ("mcp.toml", "[servers.a]\ncommand = 'x'\n[servers.a]\n", "mcp.toml: "),
         ("none.yml", None, "none.yml: cannot be read"),
     ],
 )
@@ -220,41 +200,32 @@ def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
         assert [(one.config.command, dict(one.config.env)) for one in adapter._connections.values()] == [("uvx", {"A": "b"}), ("npx", {"A": "b"})]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"command": "true", "env": {"TOKEN": "hunter2-hunter2"}, "timeout": "x"},
-        {"command": "true", "args": ["--key=hunter2-hunter2", None]},
-        {"url": "http://user:hunter2-hunter2@host/mcp?key=hunter2-hunter2", "tools": 3},
-        {"url": "http://host", "headers": {"A": "hunter2-hunter2\n"}},
-        {"url": "hunter2-hunter2://host"},
-    ],
-)
-def test_no_error_and_no_repr_shows_a_secret_value(entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize("entry", [
+    {"command": "true", "env": {"TOKEN": "hunter2-hunter2"}, "timeout": "x"},
+    {"command": "true", "args": ["--key=hunter2-hunter2", None]},
+    {"url": "http://user:hunter2-hunter2@host/mcp?key=hunter2-hunter2", "tools": 3},
+    {"url": "http://host", "headers": {"A": "hunter2-hunter2\n"}},
+    {"url": "hunter2-hunter2://host"},
+])
+def test_no_error_shows_a_secret_value(entry: dict[str, Any]) -> None:
     with pytest.raises(McpConfigError) as caught:
         setup({"servers": {"it": entry}}, register=False)
     assert "hunter2" not in str(caught.value)
-    fine = {key: value for key, value in entry.items() if key not in ("timeout", "tools", "headers", "args")}
-    if "://host" not in str(fine.get("url", "")) or str(fine["url"]).startswith("http"):
-        servers = read_servers({"servers": {"it": fine}})
-        assert "hunter2" not in repr(servers)
 
 
 def test_secrets_of_the_configuration_are_hidden_in_a_text() -> None:
-    config = read_servers({"servers": {"it": {
-        "url": "https://ada:pass@host/mcp?key=k3y", "headers": {"Authorization": "Bearer t0ken", "X": "ab"},
-    }}})["it"]
-    hide = redactor_of(config).text
-    assert hide("401 for https://ada:pass@host/mcp?key=k3y") == "401 for https://host/mcp"
+    url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
+    headers = {"Authorization": "Bearer t0ken", "X": "ab"}
+    remote, local = read_servers({"servers": {
+        "remote": {"url": url, "headers": headers}, "local": {"command": "a", "args": ["--k3y"], "env": {"A": "t0ken"}},
+    }}).values()
+    assert "k3y" not in repr((remote, local))
+    assert "t0ken" not in repr((remote, local))
+    hide = redactor_of(remote).text
+    assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
     assert hide("Bearer t0ken and t0ken alone") == "[header Authorization] and [header Authorization] alone"
     assert hide("about") == "about"  # a value of two letters is not hidden, because it may be part of any word
-    assert shown_url("http://host:1/a?b#c") == "http://host:1/a"
-
-
-def test_the_keys_of_a_url_are_hidden_even_on_their_own() -> None:
-    url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
-    hide = redactor_of(read_servers({"servers": {"it": {"url": url}}})["it"]).text
-    assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
+    assert redactor_of(local).text("t0ken") == "[env A]"
 
 
 def test_a_server_passed_as_an_object_must_not_have_a_command_or_url() -> None:
@@ -300,22 +271,6 @@ def test_a_second_adapter_needs_another_name_and_never_replaces_the_first(tmp_pa
     with pytest.raises(ValueError, match="core block type"):
         setup({"servers": {"one": STDIO}}, name="final")
     assert kernai.protocols.names == []
-
-
-def test_one_run_uses_two_adapters() -> None:
-    def server(name: str) -> MCPServer:
-        made = MCPServer(name)
-        made.add_tool(lambda: f"I am {name}", name="who", description="Says who it is.")
-        return made
-
-    request = '{"method": "tools/call", "params": {"name": "who"}}'
-    provider = MockProvider(f'<block type="shop">{request}</block><block type="files">{request}</block>', "<final>Done.</final>")
-    with setup({}, {"it": server("shop")}, name="shop"), setup({}, {"it": server("files")}, name="files"):
-        agent = Agent(instructions="", provider=provider, protocols=["shop", "files"])
-        result = execute(agent, "Who is there?")
-    assert [message.text for message in result.messages if 'type="result"' in message.text] == [
-        '<block type="result" name="shop">I am shop</block>', '<block type="result" name="files">I am files</block>',
-    ]
 
 
 def test_the_documentation_for_models_lists_servers_and_methods_and_shows_examples() -> None:
