@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -106,36 +107,16 @@ def call_every_tool(url: str, scenario: str, context: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------------------------------- the tools served
 
 PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
-
-
-@skill(register=False)
-def test_simple_text() -> str:
-    """Give a text."""
-    return "This is a simple text response for testing."
-
-
-@skill(register=False)
-def test_image_content() -> Media:
-    """Give an image."""
-    return PICTURE
-
-
-@skill(register=False)
-def test_audio_content() -> Media:
-    """Give a sound."""
-    return Media.from_bytes(b"RIFF\0\0\0\0WAVE", mime_type="audio/wav")
-
-
-@skill(register=False)
-def test_embedded_resource() -> Media:
-    """Give a document."""
-    return Media.from_bytes(b"This is an embedded resource content.", mime_type="text/plain")
-
-
-@skill(register=False)
-def test_multiple_content_types() -> list[Any]:
-    """Give a text, an image and a document."""
-    return ["Multiple content types test:", PICTURE, Media.from_bytes(b'{"test":"data"}', mime_type="application/json")]
+SOUND = Media.from_bytes(b"RIFF\0\0\0\0WAVE", mime_type="audio/wav")
+TEXT = Media.from_bytes(b"This is an embedded resource content.", mime_type="text/plain")
+DATA = Media.from_bytes(b'{"test":"data"}', mime_type="application/json")
+GIVEN: dict[str, Any] = {
+    "test_simple_text": "This is a simple text response for testing.",
+    "test_image_content": PICTURE,
+    "test_audio_content": SOUND,
+    "test_embedded_resource": TEXT,
+    "test_multiple_content_types": ["Multiple content types test:", PICTURE, DATA],
+}
 
 
 @skill(register=False)
@@ -153,6 +134,6 @@ def test_error_handling() -> str:
 
 
 SKILLS: list[Skill] = [
-    test_simple_text, test_image_content, test_audio_content, test_embedded_resource,
-    test_multiple_content_types, test_tool_with_progress, test_error_handling,
+    test_tool_with_progress, test_error_handling,
+    *(Skill(name, execute=partial(lambda given: given, given), description="Give it.", inputs={}) for name, given in GIVEN.items()),
 ]

@@ -94,12 +94,10 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
 
 
 @asynccontextmanager
-async def silent_transport(*, closed: bool = False) -> AsyncIterator[Any]:
-    """A transport to a server that says nothing, or has closed the connection."""
+async def silent_transport() -> AsyncIterator[Any]:
+    """A transport to a server that says nothing."""
     send, receive = anyio.create_memory_object_stream[Any](0)
     other_send, other_receive = anyio.create_memory_object_stream[Any](100)
-    if closed:
-        send.close()
     async with send, receive, other_send, other_receive:
         yield receive, other_send
 

@@ -13,15 +13,14 @@ from typing import Any
 import httpx2
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, ElicitResult, EmptyResult, ListToolsResult, TextContent, Tool
 
 import kernai
 from kernai import Agent, MockProvider
-from kernai.mcp import Adapter, McpConfigError, connection, setup
-from tests.mcp.support import RAW_SERVER, ask, call, raw, silent_transport
+from kernai.mcp import McpConfigError, connection, setup
+from tests.mcp.support import ask, call, raw
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SDK = 'ImportError: kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"'
@@ -87,31 +86,14 @@ def test_a_server_can_be_passed_as(made: str) -> None:
         ]
 
 
-def test_a_server_from_a_transport_factory_is_restarted_too() -> None:
-    def transport() -> Any:
-        return stdio_client(StdioServerParameters(command=sys.executable, args=[str(RAW_SERVER)]))
-
-    with setup({}, {"raw": transport}, register=False) as adapter:
-        first = call(adapter, "pid").text
-        assert "died during tools/call of 'die'" in str(call(adapter, "die").error)
-        assert call(adapter, "pid").text != first
-
-
-def chain(levels: int) -> dict[str, Any]:
-    each = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(levels)}
-    return {"type": "object", "$ref": "#/$defs/l0", "$defs": {**each, f"l{levels}": {"required": ["a"]}}}
-
-
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("schema, given, message", [
     ({"type": "object", "required": ["a"]}, {"a": 1}, None),
     ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": 1}, "1 is not of type 'string'"),
     ({"type": "object", "required": ["a"]}, {"b": 1}, "a: required, but missing"),
     ({"type": "object", "required": ["a"]}, None, "it is missing"),
-    (chain(28), {"a": 1}, None),
-    ({"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}, {"a": "a" * 5000 + "!"}, None),
 ])
-def test_a_result_is_checked_against_its_schema_with_bounded_work(
+def test_a_result_is_checked_against_its_schema(
     schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str
 ) -> None:
     async def listing(*_: Any) -> ListToolsResult:
@@ -130,23 +112,14 @@ def test_a_result_is_checked_against_its_schema_with_bounded_work(
             assert message in str(answer.error)
 
 
-def reported_changes(adapter: Adapter) -> list[Any]:
-    return [event["changed"] for event in ask(adapter, {"method": "tools/list"}).events]
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_changed_tool_definition_is_reported_in_both_revisions(mode: str) -> None:
-    with setup({}, {"counter": lambda: Client(counter(), mode=mode)}, register=False) as adapter:
-        assert reported_changes(adapter) == []
+def test_a_changed_tool_definition_is_reported_as_soon_as_its_server_notifies() -> None:
+    with setup({}, {"counter": counter}, register=False) as adapter:
+        assert ask(adapter, {"method": "tools/list"}).events == []
         assert call(adapter, "grow").text == "grown"
         events: list[Any] = []
-        for _ in range(1000 if mode == "auto" else 0):  # the server says it on its own time, and nothing is listed before it does
+        while not events:  # the server says it on its own time, and nothing is listed before it does
             events = call(adapter, "grow", depth="1").events
-            if events:
-                break
-        if mode == "auto":  # this SDK's server notifies no clients of older revisions; the raw one does
-            assert [event["changed"] for event in events] == [["description", "inputSchema", "outputSchema"]]
-        assert reported_changes(adapter) == [["description", "inputSchema", "outputSchema"]]
+    assert [event["changed"] for event in events] == [["description", "inputSchema", "outputSchema"]]
 
 
 @pytest.mark.parametrize("reports", [False, True])
@@ -185,18 +158,6 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
         inputs[:] = ["newest"]
         assert '"required": ["newest"]' in ask(adapter, {"method": "tools/describe", "params": {"name": "take"}}).text
     assert of_others == [1]
-
-
-def test_a_connection_that_closes_at_once_is_reported_without_endless_retries() -> None:
-    made: list[int] = []
-
-    def transport() -> Any:
-        made.append(1)
-        return silent_transport(closed=True)
-
-    with setup({}, {"it": transport}, register=False) as adapter:
-        assert "server 'it' cannot be reached" in str(call(adapter, "x").error)
-    assert len(made) == 1
 
 
 def test_a_callback_may_run_an_agent_that_uses_the_same_servers() -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,26 +19,34 @@ from urllib.parse import quote, quote_plus
 import anyio
 import httpx2
 import pytest
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server as SdkServer
 
 from kernai import Block, Skill, SkillContext
-from kernai.errors import RunCancelledError
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, connection, setup
 from kernai.mcp.serving import Server
-from tests.mcp.support import answering, ask, call, raw, raw_adapter, silent_transport
+from tests.mcp.support import RAW_SERVER, answering, ask, call, raw, raw_adapter, silent_transport
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["mcp"] for event in events]
 
 
-def test_a_server_killed_during_a_call_is_reported_and_restarted_by_the_next_call(tmp_path: Path) -> None:
-    with raw_adapter() as adapter:
+def from_a_transport() -> Adapter:
+    def transport() -> Any:
+        return stdio_client(StdioServerParameters(command=sys.executable, args=[str(RAW_SERVER)]))
+
+    return setup({}, {"raw": transport}, register=False)
+
+
+@pytest.mark.parametrize("made", [raw_adapter, from_a_transport])
+def test_a_server_killed_during_a_call_is_reported_and_restarted_by_the_next_call(made: Callable[[], Adapter]) -> None:
+    with made() as adapter:
         first = call(adapter, "pid").text
         answer = call(adapter, "die")
         assert answer.error is not None
         assert "server 'raw' died during tools/call of 'die'" in answer.error
-        assert "out of memory, so to speak" in answer.error
+        assert ("out of memory, so to speak" in answer.error) == (made is raw_adapter)
         assert "Nobody knows whether this one took effect" in answer.error
         assert kinds(answer.events) == []  # not restarted for a call that may have taken effect
         assert call(adapter, "pid").text != first
@@ -54,13 +63,6 @@ def kill_and_wait_until_it_is_noticed(adapter: Adapter) -> None:
     os.kill(int(call(adapter, "pid").text), signal.SIGKILL)
     while '"open": true' in ask(adapter, {"method": "servers/list"}).text:
         pass
-
-
-def test_a_server_that_died_between_two_calls_is_restarted_for_the_next_call() -> None:
-    with raw_adapter() as adapter:
-        kill_and_wait_until_it_is_noticed(adapter)
-        answer = call(adapter, "echo", text="still there")
-        assert (answer.text, kinds(answer.events)) == ("still there", ["restart"])
 
 
 @pytest.mark.parametrize("was_dead", [False, True])
@@ -90,19 +92,6 @@ def test_all_calls_that_wait_for_a_silent_server_fail_at_its_timeout() -> None:
     with raw_adapter("--mute", timeout=0.5) as adapter, ThreadPoolExecutor(8) as pool:
         errors = list(pool.map(lambda _: str(call(adapter, "echo").error), range(8)))
     assert errors == ["server 'raw' cannot be reached: it did not answer within 0.5 s"] * 8
-
-
-def test_a_cancelled_run_does_not_wait_for_a_hung_call(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    with raw_adapter() as adapter:
-        call(adapter, "pid")
-        with pytest.raises(RunCancelledError):
-            ask(
-                adapter,
-                {"method": "tools/call", "params": {"name": "hang", "arguments": {"started": str(started)}}},
-                cancelled=started.exists,
-            )
-        assert call(adapter, "echo", text="on").text == "on"
 
 
 def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed() -> None:

@@ -183,11 +183,6 @@ def shop() -> MCPServer:
     server = MCPServer("shop")
 
     @server.tool()
-    def reserve(title: str, guest: Annotated[Guest, Resolve(who)]) -> str:
-        """Reserve a book."""
-        return f"{title} for {guest.name}"
-
-    @server.tool()
     def order(title: str, guest: Annotated[Guest, Resolve(who)], size: Annotated[Size, Resolve(which)]) -> str:
         """Order a book."""
         return f"{title} for {guest.name} in {size.size}"
@@ -195,31 +190,27 @@ def shop() -> MCPServer:
     return server
 
 
-@pytest.mark.parametrize("server_restarts", [False, True])
-def test_a_server_of_the_sdk_gets_its_answer_even_after_it_lost_its_state(server_restarts: bool) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_server_of_the_sdk_that_lost_its_state_asks_again_only_what_has_no_answer(restarts: bool) -> None:
     store, kept = MemoryStore(), shop()
 
     def adapter() -> Adapter:
-        return setup({}, {"shop": shop() if server_restarts else kept}, register=False, elicitation="pause")
+        return setup({}, {"shop": shop() if restarts else kept}, register=False, elicitation="pause")
+
+    def reason(answer: Any) -> str:
+        with adapter() as another:
+            return str(decided(another, store, {"answer": answer}).pending[0].reason)
 
     with adapter() as first:
-        turn = requests("tools/call", name="reserve", arguments={"title": "Emma"})
-        (pending,) = execute(agent(first, turn), "go", store=store, run_id="r").pending
-        assert pending.reason == "server 'shop' asks: Who is it for?"
-    with adapter() as second:
-        assert "Emma for Ada" in decided(second, store, {"answer": {"name": "Ada"}}).messages[-2].text
-
-
-def test_a_server_that_lost_earlier_answers_asks_for_them_again() -> None:
-    store = MemoryStore()
-    with setup({}, {"shop": shop()}, register=False, elicitation="pause") as adapter:
         turn = requests("tools/call", name="order", arguments={"title": "Emma"})
-        execute(agent(adapter, turn), "go", store=store, run_id="r")
-        assert decided(adapter, store, {"answer": {"name": "Ada"}}).pending[0].reason == "server 'shop' asks: Which size, Ada?"
-    with setup({}, {"shop": shop()}, register=False, elicitation="pause") as adapter:
-        assert decided(adapter, store, {"answer": {"size": "S"}}).pending[0].reason == "server 'shop' asks: Who is it for?"
-        assert decided(adapter, store, {"answer": {"name": "Eve"}}).pending[0].reason == "server 'shop' asks: Which size, Eve?"
-        assert "Emma for Eve in M" in decided(adapter, store, True).messages[-2].text
+        assert execute(agent(first, turn), "go", store=store, run_id="r").pending[0].reason == "server 'shop' asks: Who is it for?"
+    assert reason({"name": "Ada"}) == "server 'shop' asks: Which size, Ada?"
+    if restarts:  # the answer of before is lost, too
+        assert reason({"size": "S"}) == "server 'shop' asks: Who is it for?"
+        assert reason({"name": "Eve"}) == "server 'shop' asks: Which size, Eve?"
+    else:
+        with adapter() as last:
+            assert "Emma for Ada in M" in decided(last, store, True).messages[-2].text
 
 
 def waiting(adapter: Adapter, tool: str) -> tuple[MemoryStore, kernai.PendingCall]:
@@ -230,14 +221,6 @@ def waiting(adapter: Adapter, tool: str) -> tuple[MemoryStore, kernai.PendingCal
 
 def decided(adapter: Adapter, store: MemoryStore, decision: Any) -> kernai.Result[Any]:
     return resume(agent(adapter, "<final>Done.</final>"), "r", store=store, approvals={"0.0": decision})
-
-
-@pytest.mark.parametrize("decision, reads", [(False, "refused"), ("Not with me.", "Not with me.")])
-def test_a_person_who_refuses_ends_the_call(decision: Any, reads: str) -> None:
-    with desk() as adapter:
-        store, _ = waiting(adapter, "register")
-        result = decided(adapter, store, decision)
-    assert result.messages[-2].text == f'<block type="error" name="mcp">{reads}</block>'
 
 
 @pytest.mark.parametrize("tool, decision, why", [

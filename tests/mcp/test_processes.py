@@ -41,12 +41,10 @@ sys.stdin.readline()
 ENDINGS = {
     "a normal end": ("", None),
     "an exception": ("raise RuntimeError('the host fails')", None),
-    "sys.exit beside another thread": ("threading.Thread(target=lambda: None).start(); sys.exit(3)", None),
     "Ctrl-C": ("print('waiting', flush=True); signal.pause()", signal.SIGINT),
     "Ctrl-C in the middle of a call": ("hang()", signal.SIGINT),
     "Ctrl-C in the middle of a callback": ("hang('elicit')", signal.SIGINT),
     "SIGTERM": ("print('waiting', flush=True); signal.pause()", signal.SIGTERM),
-    "SIGTERM in the middle of a call": ("hang()", signal.SIGTERM),
     "SIGKILL": ("print('waiting', flush=True); signal.pause()", signal.SIGKILL),
     "os._exit": ("os._exit(0)", None),
 }

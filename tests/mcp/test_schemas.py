@@ -55,10 +55,8 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         "arguments.x: expected string or null, received boolean true",
     ]),
     *[
-        ({"properties": {"price": {"type": "number", "multipleOf": of}}}, {"price": price},
-         [] if is_one else [f"arguments.price: {price} is not a multiple of {of}"])
-        for price, of, is_one in [
-            (19.99, 0.01, True), (0.3, 0.1, True), (7, 0.5, True), (10**400, 0.1, True), (0.35, 0.1, False), (7, 2, False),
+        ({"properties": {"price": {"multipleOf": of}}}, {"price": price}, wrong) for price, of, wrong in [
+            (19.99, 0.01, []), (10**400, 0.1, []), (0.35, 0.1, ["arguments.price: 0.35 is not a multiple of 0.1"]),
         ]
     ],
     # many servers mark an argument as required although it has a default

@@ -107,7 +107,7 @@ def login(how: str, ctx: SkillContext[Any]) -> Any:
 def leave(how: str) -> str:
     """End in a bad way."""
     raise {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "stop": StopIteration("x"),
-           "cancel": asyncio.CancelledError(), "silent": ValueError(), "key": KeyError("k"),
+           "cancel": asyncio.CancelledError(), "silent": ValueError(),
            "surrogate": ValueError("no \ud800"), "group": BaseExceptionGroup("both", [SystemExit(3)])}[how]
 
 
@@ -144,29 +144,21 @@ def count(upto: int, ctx: SkillContext[Any]) -> str:
     return "counted"
 
 
-class Waiting:
-    """State shared by calls that wait for one another."""
-
-    def __init__(self) -> None:
-        self.release = threading.Event()
-        self.cancelled = threading.Event()
-
-
-waiting = Waiting()
+RELEASED, CANCELLED = threading.Event(), threading.Event()
 
 
 @skill(register=False)
 def hold(ctx: SkillContext[Any]) -> str:
     """Wait until another call releases it."""
     ctx.emit("held")
-    assert waiting.release.wait(PATIENCE)
+    assert RELEASED.wait(PATIENCE)
     return "released"
 
 
 @skill(register=False)
 async def release() -> str:
     """Release what is held."""
-    waiting.release.set()
+    RELEASED.set()
     return "done"
 
 
@@ -177,7 +169,7 @@ def poll(ctx: SkillContext[Any]) -> str:
     stop = threading.Event()
     while not ctx.cancelled:
         stop.wait(0.005)
-    waiting.cancelled.set()
+    CANCELLED.set()
     return "seen by nobody"
 
 
@@ -191,7 +183,7 @@ async def poll_later(ctx: SkillContext[Any]) -> str:
         await asyncio.sleep(0)  # tidying up may wait, too
         await asyncio.sleep(0)
         assert ctx.cancelled
-        waiting.cancelled.set()
+        CANCELLED.set()
     return "never"
 
 
@@ -221,8 +213,8 @@ async def stuck_later(ctx: SkillContext[Any]) -> str:
 @skill(register=False)
 def was_cancelled() -> bool:
     """Whether a call saw its cancellation, waiting for it."""
-    seen = waiting.cancelled.wait(PATIENCE)
-    waiting.cancelled.clear()
+    seen = CANCELLED.wait(PATIENCE)
+    CANCELLED.clear()
     return seen
 
 

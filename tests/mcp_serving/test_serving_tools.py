@@ -19,13 +19,11 @@ from hypothesis import strategies as st
 
 from kernai import (
     Agent,
-    Credential,
     Input,
     Media,
     MockProvider,
     Model,
     Skill,
-    SkillContext,
     SkillInputError,
     SkillRegistry,
     configure,
@@ -137,17 +135,6 @@ def test_serving_an_unsupported_source_is_an_error_at_once(
 def test_every_name_that_the_specification_allows_is_served() -> None:
     every = [named("A-z_0.9"), named("x" * 128)]
     assert names(Tools(every)) == [one.name for one in every]
-
-
-def test_a_credential_is_not_in_the_description_of_a_tool() -> None:
-    @skill(register=False, credentials={"key": Credential(default="s3cret")})
-    def log_in(ctx: SkillContext[Any]) -> str:
-        return ctx.credential("key") or ""
-
-    tool = Tools(log_in).all()[0]
-    assert "s3cret" not in tool.model_dump_json()
-    assert tool.input_schema == {"type": "object", "properties": {}}
-    assert tool.description is None
 
 
 async def sent(*emitted: Any) -> list[tuple[float, float | None, str | None]]:
