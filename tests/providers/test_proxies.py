@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.request_checks import proxy_for, proxy_secrets
-from kernai_providers.transport import Request, Timeouts, TransportError
-from transport_clients import REAL, read, real_client
+from kernai_providers.transport import Request, Timeouts
+from transport_clients import REAL, client_of, failure, read
 from wire_server import Authority, Close, Gate, Reply, WireServer, plain, tunnel
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,11 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(params=REAL)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 def request(scheme: str) -> Request:
     return Request("POST", f"{scheme}://vendor.test/v1/chat?a=b", {"X-Api-Key": KEY}, b"{}")
 
@@ -39,10 +45,9 @@ def use(monkeypatch: pytest.MonkeyPatch, variable: str, port: int, credentials: 
     monkeypatch.setenv(variable, f"http://{credentials}127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
 def test_plain_http_is_asked_of_the_proxy_by_its_whole_url(monkeypatch: Any, kind: str, variable: str) -> None:
-    with WireServer(plain(b"hello")) as server, real_client(kind) as client:
+    with WireServer(plain(b"hello")) as server, client_of(kind) as client:
         use(monkeypatch, variable, server.port)
         for _ in range(2):
             assert read(client, request("http")) == (200, b"hello")
@@ -53,11 +58,10 @@ def test_plain_http_is_asked_of_the_proxy_by_its_whole_url(monkeypatch: Any, kin
         assert server.accepts == 1
 
 
-@pytest.mark.parametrize("kind", REAL)
 def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(monkeypatch: Any, kind: str) -> None:
     authority = Authority()
     script = [tunnel(authority.server("vendor.test")), plain(b"hello"), plain(b"again")]
-    with WireServer(script) as server, real_client(kind, authority.client()) as client:
+    with WireServer(script) as server, client_of(kind, authority.client()) as client:
         use(monkeypatch, "HTTPS_PROXY", server.port)
         assert read(client, request("https")) == (200, b"hello")
         assert read(client, request("https")) == (200, b"again")
@@ -70,61 +74,53 @@ def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(monkeypatch
         assert server.accepts == 1
 
 
-@pytest.mark.parametrize("kind", REAL)
 def test_the_certificate_behind_the_tunnel_is_checked(monkeypatch: Any, kind: str) -> None:
     authority = Authority()
     script = tunnel(authority.server("proxy.test"))
-    with WireServer(script) as server, real_client(kind, authority.client()) as client:
+    with WireServer(script) as server, client_of(kind, authority.client()) as client:
         use(monkeypatch, "https_proxy", server.port)
-        with pytest.raises(TransportError, match=r"vendor\.test:443") as caught:
-            client.send(request("https"))
-    assert caught.value.kind == "tls"
+        error = failure(lambda: client.send(request("https")))
+    assert (error.kind, "vendor.test:443" in str(error)) == ("tls", True)
 
 
-@pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize(
     "answer", [f"HTTP/1.1 407 {PASSWORD} is wrong, {BASIC}\r\n\r\n", f"{PASSWORD} {BASIC}\r\n\r\n", ""],
     ids=("refused", "garbage", "nothing"),
 )  # fmt: skip
 def test_a_proxy_that_repeats_its_password_puts_it_into_no_error(monkeypatch: Any, kind: str, answer: str) -> None:
-    with WireServer(Reply(before=(answer.encode(), Close()))) as server, real_client(kind) as client:
+    with WireServer(Reply(before=(answer.encode(), Close()))) as server, client_of(kind) as client:
         use(monkeypatch, "https_proxy", server.port)
-        with pytest.raises(TransportError) as caught:
-            client.send(request("https"))
-    shown = "".join(traceback.format_exception(caught.value))
+        error = failure(lambda: client.send(request("https")))
+    shown = "".join(traceback.format_exception(error))
     assert not any(secret in shown for secret in (PASSWORD, CREDENTIALS, BASIC, BASIC.split()[1], KEY))
-    assert f"no connection to vendor.test:443 through the proxy 127.0.0.1:{server.port}: " in str(caught.value)
-    assert caught.value.kind == "connect"
-    assert ("status 407" in str(caught.value)) == ("407" in answer)
+    assert f"no connection to vendor.test:443 through the proxy 127.0.0.1:{server.port}: " in str(error)
+    assert (error.kind, "status 407" in str(error)) == ("connect", "407" in answer)
 
 
-@pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any, kind: str, scheme: str) -> None:
     with WireServer(plain(b"")) as server:
         pass
     use(monkeypatch, "ALL_PROXY", server.port)
-    reached = rf"no connection to vendor\.test:\d+ through the proxy 127\.0\.0\.1:{server.port}: Connection refused"
-    with real_client(kind) as client, pytest.raises(TransportError, match=reached) as caught:
-        client.send(request(scheme))
-    assert caught.value.kind == "connect"
-    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+    with client_of(kind) as client:
+        error = failure(lambda: client.send(request(scheme)))
+    assert error.kind == "connect"
+    assert f" through the proxy 127.0.0.1:{server.port}: Connection refused" in str(error)
+    assert PASSWORD not in "".join(traceback.format_exception(error))
 
 
-@pytest.mark.parametrize("kind", REAL)
 def test_a_silent_proxy_fails_at_the_connect_timeout(monkeypatch: Any, kind: str) -> None:
-    with WireServer(plain(b"").stall(Gate())) as server, real_client(kind) as client:
+    with WireServer(plain(b"").stall(Gate())) as server, client_of(kind) as client:
         use(monkeypatch, "https_proxy", server.port)
-        with pytest.raises(TransportError, match=r"no connection to vendor\.test:443 through .*within 0\.2 seconds") as caught:
-            client.send(replace(request("https"), timeouts=Timeouts(connect=0.2, read=15.0)))
-    assert caught.value.kind == "connect"
+        error = failure(lambda: client.send(replace(request("https"), timeouts=Timeouts(connect=0.2, read=15.0))))
+    assert error.kind == "connect"
+    assert re.search(r"no connection to vendor\.test:443 through .*within 0\.2 seconds", str(error))
 
 
-@pytest.mark.parametrize("kind", REAL)
 def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: Any, kind: str) -> None:
     use(monkeypatch, "ALL_PROXY", 9)
     use(monkeypatch, "HTTP_PROXY", 9)
-    with WireServer(plain(b"hello")) as server, real_client(kind) as client:
+    with WireServer(plain(b"hello")) as server, client_of(kind) as client:
         assert read(client, Request("GET", server.url)) == (200, b"hello")
 
 
@@ -135,10 +131,8 @@ def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: Any, kind: s
         ("https://vendor.test", "proxy.test:3128", "", True),
         ("https://vendor.test", "http://proxy.test:3128", "vendor.test", False),
         ("https://api.vendor.test", "http://proxy.test:3128", "other.test,.vendor.test", False),
-        ("https://vendor.test", "http://proxy.test:3128", "*", False),
         ("https://vendor.test", "", "", False),
         ("https://localhost:8443", "http://proxy.test:3128", "", False),
-        ("https://app.localhost", "http://proxy.test:3128", "", False),
         ("https://127.8.9.10", "http://proxy.test:3128", "", False),
         ("https://[::1]:1234", "http://proxy.test:3128", "", False),
         ("https://10.0.0.1", "http://proxy.test:3128", "", True),
@@ -155,31 +149,23 @@ def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, url: st
     assert found is None or (found.scheme, found.peer, found.authorization) == ("http", "proxy.test:3128", None)
 
 
-def test_a_proxys_repr_holds_no_password(monkeypatch: Any) -> None:
-    use(monkeypatch, "https_proxy", 3128)
-    proxy = proxy_for("https", "vendor.test", 443)
-    assert repr(proxy) == "Proxy(http://127.0.0.1:3128)"
-    assert proxy is not None
-    assert proxy.authorization == BASIC
-
-
 @pytest.mark.parametrize("url", [f"http://{CREDENTIALS}", f"what://{CREDENTIALS}proxy.test", f"http://{CREDENTIALS}proxy.test:port"])
 def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, url: str) -> None:
     monkeypatch.setenv("https_proxy", url)
-    with pytest.raises(TransportError, match="for https is not a URL") as caught:
-        proxy_for("https", "vendor.test", 443)
-    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
-    assert not caught.value.retryable
+    error = failure(lambda: proxy_for("https", "vendor.test", 443))
+    assert (error.retryable, "for https is not a URL" in str(error)) == (False, True)
+    assert "s3cret" not in "".join(traceback.format_exception(error))
 
 
 def test_a_proxy_of_an_unsupported_kind_is_an_error_and_is_not_bypassed(monkeypatch: Any) -> None:
     monkeypatch.setenv("https_proxy", f"socks5://{CREDENTIALS}proxy.test")
-    with pytest.raises(TransportError, match=r"proxy\.test:1080 is of type socks5") as caught:
-        HttpTransport().send(request("https"))
-    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    error = failure(lambda: HttpTransport().send(request("https")))
+    assert "proxy.test:1080 is of type socks5" in str(error)
+    assert "s3cret" not in "".join(traceback.format_exception(error))
 
 
-def test_the_secrets_of_a_proxy_are_its_credentials_however_they_are_echoed(monkeypatch: Any) -> None:
+def test_the_secrets_of_a_proxy_are_its_credentials_however_they_are_echoed_and_its_repr_holds_none(monkeypatch: Any) -> None:
     monkeypatch.setenv("https_proxy", f"http://{CREDENTIALS}proxy.test:3128")
     monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
+    assert repr(proxy_for("https", "vendor.test", 443)) == "Proxy(http://proxy.test:3128)"
     assert proxy_secrets() == [BASIC.removeprefix("Basic "), f"me:{PASSWORD}", PASSWORD]

@@ -6,23 +6,20 @@ closing then happen in different tasks, as they happen in different threads othe
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pytest
 
+from kernai.drivers.background_loop import BackgroundLoop
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.in_process import MemoryReply, MemoryTransport
-from kernai_providers.transport import AsyncResponse, AsyncTransport, Request, Response, Transport, TransportError
+from kernai_providers.transport import AsyncResponse, AsyncTransport, Request, Response, TransportError
 from wire_server import Authority, Close, Reply, Torn, WireServer
 
-T = TypeVar("T")
 PATIENCE = 20.0  # seconds until what should have ended long ago is called a failure
 KEY = "sk-never-to-be-seen-0123456789"
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # or the system's authorities would be read, for 100 ms
@@ -43,66 +40,54 @@ class LoopClient:
 
     def __init__(self, transport: AsyncTransport) -> None:
         self.transport = transport
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="client-loop")
-        self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        self._loop = BackgroundLoop("client-loop")
 
-    def send(self, request: Request) -> LoopResponse:
-        return LoopResponse(self, self.wait_for(self.transport.asend(request)))
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.start(coroutine).result(PATIENCE)
+    def send(self, request: Request) -> Response:
+        return LoopResponse(self._loop, self._loop.run(self.transport.asend(request)))
 
     def close(self) -> None:
         """Ends the loop and nothing else: the connections are the transport's business."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        asyncio.run(self._live())
-
-    async def _live(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._ready.set()
-        await self._over.wait()
+        self._loop.close(PATIENCE)
 
 
 class LoopResponse:
     """An asynchronous response behind the synchronous face."""
 
-    def __init__(self, client: LoopClient, response: AsyncResponse) -> None:
-        self._client = client
+    def __init__(self, loop: BackgroundLoop, response: AsyncResponse) -> None:
+        self.status, self.headers = response.status, response.headers
+        self._loop = loop
         self._response = response
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
 
     def __iter__(self) -> Iterator[bytes]:
         body = self._response.__aiter__()
-
-        async def following() -> bytes | None:
-            return await anext(body, None)
-
-        while (piece := self._client.wait_for(following())) is not None:
+        while (piece := self._loop.run(anext(body, None))) is not None:
             yield piece
 
     def finish(self) -> None:
-        self._client.wait_for(self._response.finish())
+        self._loop.run(self._response.finish())
 
     def close(self) -> None:
-        self._client.wait_for(self._response.aclose())
+        self._loop.run(self._response.aclose())
+
+
+#: those with connections, and those without
+REAL, MEMORY = ("http", "httpx-async"), ("memory", "memory-async")
+CLIENTS = (*REAL, *MEMORY)
+
+
+@contextmanager
+def client_of(kind: str, ssl_context: ssl.SSLContext | None = NO_TLS, replies: Sequence[Reply] = ()) -> Iterator[Client]:
+    """A client, whose connections are closed afterwards; one without connections answers with these replies."""
+    transport: Any
+    if kind in MEMORY:
+        transport = MemoryTransport(*map(memory_reply, replies))
+    else:
+        transport = (HttpTransport if kind == "http" else HttpxTransport)(ssl_context=ssl_context)
+    client: Client = LoopClient(transport) if kind.endswith("-async") else transport
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def memory_reply(reply: Reply) -> MemoryReply:
@@ -119,44 +104,7 @@ def memory_reply(reply: Reply) -> MemoryReply:
     return MemoryReply(reply.status, reply.headers, pieces)
 
 
-def in_memory(replies: tuple[Reply, ...]) -> MemoryTransport:
-    return MemoryTransport(*map(memory_reply, replies))
-
-
-MakeTransport = Callable[[ssl.SSLContext | None], HttpTransport | HttpxTransport]
-#: the real ones: how each is made, and whether it is driven asynchronously
-REAL: dict[str, tuple[MakeTransport, bool]] = {
-    "http": (lambda context: HttpTransport(ssl_context=context), False),
-    "httpx-async": (lambda context: HttpxTransport(ssl_context=context), True),
-}
-MEMORY = ("memory", "memory-async")
-CLIENTS = (*REAL, *MEMORY)
-
-
-@contextmanager
-def real_client(kind: str, ssl_context: ssl.SSLContext | None = NO_TLS) -> Iterator[Client]:
-    """A client with connections, which are closed afterwards."""
-    make, is_async = REAL[kind]
-    transport = make(ssl_context)
-    client: Client = LoopClient(transport) if is_async and isinstance(transport, AsyncTransport) else transport
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-@contextmanager
-def memory_client(kind: str, replies: tuple[Reply, ...]) -> Iterator[Client]:
-    """A client without connections, that answers with these replies."""
-    transport = in_memory(replies)
-    client: Client = LoopClient(transport) if kind == "memory-async" else transport
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def read(client: Client | Transport, request: Request) -> tuple[int, bytes]:
+def read(client: Client, request: Request) -> tuple[int, bytes]:
     """One call from its beginning to its end: status and body."""
     response = client.send(request)
     try:
@@ -168,25 +116,21 @@ def read(client: Client | Transport, request: Request) -> tuple[int, bytes]:
 class Stage:
     """Where a case plays: it says what shall be answered, and gets a client and a URL."""
 
+    #: the one that answers; there is none for a transport in memory
+    server: WireServer
+
     def __init__(self, kind: str, stack: ExitStack) -> None:
         self.kind = kind
         self._stack = stack
-        self._servers: list[WireServer] = []
-
-    @property
-    def server(self) -> WireServer:
-        """The one that answers; there is none for a transport in memory."""
-        (server,) = self._servers
-        return server
 
     def answers(self, *replies: Reply, tls: bool = False) -> Client:
         self.url = "http://127.0.0.1:9"
         if self.kind in MEMORY:
-            return self._stack.enter_context(memory_client(self.kind, replies))
+            return self._stack.enter_context(client_of(self.kind, replies=replies))
         authority = Authority() if tls else None
-        self._servers = [self._stack.enter_context(WireServer(replies, tls=authority.server() if authority else None))]
+        self.server = self._stack.enter_context(WireServer(replies, tls=authority.server() if authority else None))
         self.url = self.server.url
-        return self._stack.enter_context(real_client(self.kind, authority.client() if authority else NO_TLS))
+        return self._stack.enter_context(client_of(self.kind, authority.client() if authority else NO_TLS))
 
     def request(self, **changes: Any) -> Request:
         given: dict[str, Any] = {"method": "POST", "url": f"{self.url}/v1/chat?key={KEY}", "body": b"{}"}
