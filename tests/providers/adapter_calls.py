@@ -258,7 +258,13 @@ def replying(vendor: str, *streams: Iterable[bytes | BaseException], **options: 
     """One of the adapters; its vendor answers with these streams, the last one again and again."""
     kind = {"content-type": WIRES[vendor].media_type}
     transport = MemoryTransport(*(MemoryReply(200, kind, stream) for stream in streams))
-    return ADAPTERS[vendor]("k", transport=transport, max_retries=0, **options)
+    return ADAPTERS[vendor]("k", **{"transport": transport, "max_retries": 0, **options})
+
+
+def bodies_to(provider: HttpProvider) -> list[Any]:
+    """The bodies of all requests to a provider in memory."""
+    assert isinstance(provider.transport, MemoryTransport)
+    return [body_of(request) for request in provider.transport.requests]
 
 
 def body_of(request: Request) -> Any:

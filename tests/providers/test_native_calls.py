@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import kernai
-from adapter_calls import ADAPTERS
+from adapter_calls import ADAPTERS, bodies_to
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
-from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, Request, resolve
+from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, resolve
 from kernai_providers.native import (
     AssistantTurn,
     Call,
@@ -28,7 +28,7 @@ from kernai_providers.native import (
 )
 from test_cassettes import MODELS, official
 from vendor_wires import WIRES
-from wire_format import Called
+from wire_format import Called, data_of
 
 VENDORS = tuple(ADAPTERS)
 PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
@@ -58,7 +58,6 @@ def photo() -> Any:
 TAPES: dict[str, Sequence[str]] = {
     "an answer": ["Just so."],
     "a call": ['Let me see.\n<block type="command" name="search">{"query": "tea"}</block>', "Found."],
-    "a call without a word": ['<block type="command" name="search">{"query": "tea", "limit": 7}</block>', "Found."],
     "several calls": [
         'Both.\n<block type="command" name="search">{"query": "tea"}</block>\n'
         '<block type="command" name="stock.list">{"product": "lamp"}</block>\n'
@@ -71,42 +70,46 @@ TAPES: dict[str, Sequence[str]] = {
         '<block type="command" name="search">{"query": "a < b & \\"c\\" <x>"}</block>', "Found."],
     "a picture": ['<block type="command" name="photo">{}</block>', "A lamp."],
     "a built-in command": ['<block type="command" name="/tasks"></block>', "None."],
-    "three steps": [
-        '<block type="command" name="search">{"query": "a"}</block>', '<block type="command" name="search">{"query": "b"}</block>',
-        'And.\n<block type="command" name="photo">{}</block>', "Done."],
 }  # fmt: skip
 
 
+#: what the tools are called that most vendors refuse under their own names
+NAMES = {"stock.list": "stock_list", "/tasks": "tasks"}
+
+
+def spoken(vendor: str, text: str, turn: int = 1, thought: str = "") -> list[bytes]:
+    """A text with blocks as prose and native calls."""
+    parsed = parse(text)
+    calls = [
+        Called(NAMES.get(str(block.name), str(block.name)), block.content or "{}", f"call_{turn}_{at}")
+        for at, block in enumerate(parsed.blocks)
+    ]
+    return WIRES[vendor].spoken("".join(parsed.text_segments).strip(), calls, thought=thought)
+
+
 class Server:
-    """Speaks a tape to an adapter: natively, under the names of the tools that it was sent, or as text with blocks."""
+    """Speaks a tape to an adapter, natively or as text with blocks, or else these streams; and then refuses."""
 
-    def __init__(self, vendor: str, texts: Sequence[str], *, native: bool, thought: str = "") -> None:
-        self.vendor, self.texts, self.native, self.thought = vendor, list(texts), native, thought
-        self.bodies: list[Any] = []
+    def __init__(self, vendor: str, texts: Sequence[str | list[bytes]], *, native: bool = True, thought: str = "") -> None:
+        self.vendor, self.native = vendor, native
+        streams = [self._stream(one, turn, thought) if isinstance(one, str) else one for turn, one in enumerate(texts, 1)]
         kind = {"content-type": WIRES[vendor].media_type}
-        self.transport = MemoryTransport(
-            lambda request: MemoryReply(200, kind, self.answer(request)) if len(self.bodies) < len(self.texts) else MemoryReply(400))
+        replies = [*(MemoryReply(200, kind, stream) for stream in streams), MemoryReply(400)]
+        self.provider = ADAPTERS[vendor]("k", transport=MemoryTransport(*replies))
 
-    def answer(self, request: Request) -> list[bytes]:
-        body = json.loads(request.body)
-        self.bodies.append(body)
-        text = self.texts[len(self.bodies) - 1]
-        if not self.native:
-            return WIRES[self.vendor].stream([text if "<block" in text else f"<final>{text}</final>"])
-        parsed = parse(text)
-        names = {tool: name for name, tool in names_of(body).items()}
-        calls = [
-            Called(names.get(str(block.name), str(block.name)), block.content or "{}", f"call_{len(self.bodies)}_{at}")
-            for at, block in enumerate(parsed.blocks)
-        ]
-        prose = "".join(parsed.text_segments).strip()
-        return WIRES[self.vendor].spoken(prose, calls, thought=self.thought)
+    def _stream(self, text: str, turn: int, thought: str) -> list[bytes]:
+        if self.native:
+            return spoken(self.vendor, text, turn, thought)
+        return WIRES[self.vendor].stream([text if "<block" in text else f"<final>{text}</final>"])
+
+    @property
+    def bodies(self) -> list[Any]:
+        return bodies_to(self.provider)
 
     def agent(self, **options: Any) -> Agent:
-        provider = ADAPTERS[self.vendor]("k", transport=self.transport)
         model = Model(MODELS.get(self.vendor, "model-1"), ("text", "vision"))
-        given: dict[str, Any] = {"skills": [search, stock, photo], "instructions": "Be brief.", **options}
-        return Agent(provider=provider, model=model, calls="native" if self.native else "blocks", **given)
+        given: dict[str, Any] = {"skills": [search, stock, photo], "instructions": "Be brief.", "model": model, **options}
+        return Agent(provider=self.provider, calls="native" if self.native else "blocks", **given)
 
 
 def tools_of(body: Any) -> list[Any]:
@@ -115,11 +118,6 @@ def tools_of(body: Any) -> list[Any]:
     if listed and "functionDeclarations" in listed[0]:
         listed = listed[0]["functionDeclarations"]
     return [tool.get("function", tool) for tool in listed]
-
-
-def names_of(body: Any) -> dict[str, str]:
-    """What is meant by each name."""
-    return {tool["name"]: {"stock_list": "stock.list", "tasks": "/tasks"}.get(tool["name"], tool["name"]) for tool in tools_of(body)}
 
 
 def decisions(recorder: Recorder) -> Any:
@@ -156,7 +154,7 @@ def test_the_same_turns_have_the_same_outcome_natively_and_with_blocks(vendor: s
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("native", [True, False])
 def test_a_run_may_change_between_native_calls_and_blocks(vendor: str, tape: str, native: bool) -> None:
-    whole = kernai.execute(Server(vendor, TAPES[tape], native=True).agent(), "Go.")
+    whole = kernai.execute(Server(vendor, TAPES[tape]).agent(), "Go.")
     store = MemoryStore()
     first = Server(vendor, TAPES[tape][:1], native=native)
     assert kernai.execute(first.agent(), "Go.", store=store, run_id="r").stop_reason == "error"
@@ -168,20 +166,20 @@ def test_a_run_may_change_between_native_calls_and_blocks(vendor: str, tape: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tape", TAPES)
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_the_types_of_the_vendors_clients_accept_each_request_and_answer(vendor: str, tape: str) -> None:
+def test_the_types_of_the_vendors_clients_accept_each_request_and_answer(vendor: str) -> None:
     read, take = official(vendor)
-    server = Server(vendor, TAPES[tape], native=True, thought="Hm.")
-    kernai.execute(server.agent(generation={"max_tokens": 5000}), "Go.")
-    for body in server.bodies:
-        take(body)
-    for text in server.texts:
-        calls = [Called(str(block.name), block.content or "{}") for block in parse(text).blocks]
-        for event in WIRES[vendor].spoken("Hm.", calls, thought="Hm."):
-            data = event.partition(b"data: ")[2] or event
-            if data.startswith(b"{"):
-                read(json.loads(data))
+    runs: list[tuple[Sequence[str], dict[str, Any]]] = [
+        *((TAPES[tape], {}) for tape in ("several calls", "a picture", "a built-in command")),
+        *((['{"amount": 2.5, "currency": "EUR"}'], {"output": Price, "skills": skills}) for skills in ([search], None)),
+    ]
+    for texts, options in runs:
+        server = Server(vendor, texts, thought="Hm.")
+        kernai.execute(server.agent(generation={"max_tokens": 5000}, **options), "Go.")
+        for body in server.bodies:
+            take(body)
+        for data in filter(None, (data_of(event) for text in texts for event in spoken(vendor, text, thought="Hm."))):
+            read(data)
 
 
 def calls_in(vendor: str, body: Any) -> tuple[list[str], list[str]]:
@@ -221,17 +219,9 @@ ANY_CALL = st.tuples(
 def test_whatever_a_model_calls_the_vendor_gets_one_result_for_each_call(
     vendor: str, turns: list[list[Any]], crowd: int, output: str | None
 ) -> None:
-    server = Server(vendor, [], native=True)
     responses = [[Called(name, arguments, id) for (name, arguments), id in turn] for turn in turns]
     responses[0] += responses[0][:1] * crowd
-
-    def answer(request: Request) -> MemoryReply:
-        server.bodies.append(json.loads(request.body))
-        at = len(server.bodies) - 1
-        calls = responses[at] if at < len(responses) else []
-        return MemoryReply(200, {"content-type": WIRES[vendor].media_type}, WIRES[vendor].spoken("Hm.", calls))
-
-    server.transport = MemoryTransport(answer)
+    server = Server(vendor, [WIRES[vendor].spoken("Hm.", calls) for calls in [*responses, *[[]] * 20]])
     kind: Any = {"Price": Price, "list": list[int]}.get(output or "")
     notes = kernai.Protocol("notes", lambda block, context: "noted", documentation="Keeps notes.")
     kernai.execute(server.agent(output=kind, protocols=[notes]), "Go.", limits=kernai.Limits(max_calls=3000))
@@ -246,7 +236,7 @@ def test_whatever_a_model_calls_the_vendor_gets_one_result_for_each_call(
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str) -> None:
-    server = Server(vendor, ["Hi."], native=True)
+    server = Server(vendor, ["Hi."])
     kernai.execute(server.agent(), "Go.")
     (body,) = server.bodies
     assert "block" not in json.dumps(body)
@@ -266,7 +256,7 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
 def test_a_null_for_an_optional_argument_is_left_out(vendor: str) -> None:
     recorder = Recorder()
-    server = Server(vendor, ['<block type="command" name="search">{"query": "tea", "limit": null}</block>', "x"], native=True)
+    server = Server(vendor, ['<block type="command" name="search">{"query": "tea", "limit": null}</block>', "x"])
     seen: list[kernai.Event] = []
     kernai.execute(server.agent(), "Go.", recorder=recorder, on_event=seen.append)
     assert recorder.for_event("skill_execute")[0].data["params"] == {"query": "tea"}
@@ -276,7 +266,7 @@ def test_a_null_for_an_optional_argument_is_left_out(vendor: str) -> None:
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_the_pieces_of_a_call_are_streamed(vendor: str) -> None:
     seen: list[kernai.Event] = []
-    server = Server(vendor, TAPES["several calls"], native=True)
+    server = Server(vendor, TAPES["several calls"])
     kernai.execute(server.agent(skills=[stock], parallel_skills=True), "Go.", on_event=seen.append)
     kinds = [event.type for event in seen]
     assert "model_restarted" not in kinds
@@ -288,7 +278,7 @@ def test_the_pieces_of_a_call_are_streamed(vendor: str) -> None:
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
-    server = Server(vendor, TAPES["a call"], native=True, thought="Hm.")
+    server = Server(vendor, TAPES["a call"], thought="Hm.")
     result = kernai.execute(server.agent(), "Go.")
     said = json.dumps(server.bodies[-1])
     wanted = {
@@ -299,7 +289,7 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
     assert wanted[vendor] in said
     for other in VENDORS:  # and to no other vendor
         if other != vendor:
-            again = Server(other, ["Yes."], native=True)
+            again = Server(other, ["Yes."])
             kernai.execute(again.agent(), "More.", history=result.messages)
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
 
@@ -317,7 +307,7 @@ def test_a_blank_result_is_sent_as_a_text_that_says_so() -> None:
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("blank", ["", " \n"])
 def test_a_blank_input_is_a_message_all_the_same_even_without_instructions(vendor: str, blank: str) -> None:
-    server = Server(vendor, ["Yes."], native=True)
+    server = Server(vendor, ["Yes."])
     assert kernai.execute(server.agent(instructions="", skills=None), blank).text == "Yes."
     said = [one for one in server.bodies[0][ADAPTERS[vendor].conversation_field] if one["role"] == "user"]
     assert len(said) == 1
@@ -326,7 +316,7 @@ def test_a_blank_input_is_a_message_all_the_same_even_without_instructions(vendo
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_media_of_the_assistant_are_named_where_they_are_not_accepted(vendor: str) -> None:
-    server = Server(vendor, ["Yes."], native=True)
+    server = Server(vendor, ["Yes."])
     history = [Message("user", "Paint."), Message("assistant", ["Here:", PICTURE]), Message("assistant", [PICTURE])]
     kernai.execute(server.agent(), "More.", history=history)
     said = json.dumps(server.bodies[0])
@@ -336,7 +326,7 @@ def test_media_of_the_assistant_are_named_where_they_are_not_accepted(vendor: st
 def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_the_model() -> None:
     thought = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
     for reasoning in ([], [thought]):
-        server = Server("openai-responses", ["Yes."], native=True)
+        server = Server("openai-responses", ["Yes."])
         history = [Message("user", "Hi"), Message("assistant", "Hm.", reasoning=reasoning)]
         kernai.execute(server.agent(), "More.", history=history, model=Model("gpt-4o"))
         assert ("include" in server.bodies[0]) == bool(reasoning)
@@ -344,7 +334,7 @@ def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_th
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_media_of_a_result_reach_a_model_that_sees(vendor: str) -> None:
-    server = Server(vendor, TAPES["a picture"], native=True)
+    server = Server(vendor, TAPES["a picture"])
     kernai.execute(server.agent(), "Go.")
     body = server.bodies[-1]
     assert PICTURE.to_base64() in json.dumps(body)
@@ -386,7 +376,7 @@ def test_the_vendors_schema_mode_holds_a_typed_answer(vendor: str, with_skills: 
     native = vendor in ("openai", "openai-responses", "anthropic") or not with_skills
     answer = '{"amount": 2.5, "currency": "EUR"}'
     texts = [answer] if native else [f'<block type="final" name="final">{answer}</block>']
-    server = Server(vendor, texts, native=True)
+    server = Server(vendor, texts)
     options = {"max_tokens": 5000}
     agent = server.agent(output=Price, skills=[search] if with_skills else None, generation=options)
     output: Any = kernai.execute(agent, "How much?").output
@@ -394,19 +384,9 @@ def test_the_vendors_schema_mode_holds_a_typed_answer(vendor: str, with_skills: 
     (body,) = server.bodies
     if native:
         assert set(SCHEMA_PLACES[vendor](body)["properties"]) == {"amount", "currency"}
-        assert "final" not in names_of(body)
+        assert "final" not in [tool["name"] for tool in tools_of(body)]
     else:
-        assert "final" in names_of(body)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vendor", VENDORS)
-def test_the_vendors_own_types_take_the_schema_of_a_typed_answer(vendor: str) -> None:
-    _, take = official(vendor)
-    for skills in ([search], None):
-        server = Server(vendor, ['{"amount": 2.5, "currency": "EUR"}'], native=True)
-        kernai.execute(server.agent(output=Price, skills=skills, generation={"max_tokens": 5000}), "How much?")
-        take(server.bodies[0])
+        assert "final" in [tool["name"] for tool in tools_of(body)]
 
 
 @pytest.mark.parametrize("kind,value,arguments", [
@@ -414,13 +394,13 @@ def test_the_vendors_own_types_take_the_schema_of_a_typed_answer(vendor: str) ->
 ])  # fmt: skip
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
 def test_other_answers_are_the_parameters_of_a_final_tool(vendor: str, kind: Any, value: Any, arguments: str) -> None:
-    server = Server(vendor, [f'<block type="final" name="final">{arguments}</block>'], native=True)
+    server = Server(vendor, [f'<block type="final" name="final">{arguments}</block>'])
     result = kernai.execute(server.agent(output=kind), "How many?")
     assert result.output == value
 
 
 def test_a_wrong_typed_answer_is_corrected_without_a_word_of_blocks() -> None:
-    server = Server("openai", ['{"amount": "much"}', '{"amount": 1, "currency": "EUR"}'], native=True)
+    server = Server("openai", ['{"amount": "much"}', '{"amount": 1, "currency": "EUR"}'])
     output: Any = kernai.execute(server.agent(output=Price), "How much?").output
     assert output == Price(1.0, "EUR")
     said = server.bodies[1]["messages"][-1]
@@ -437,14 +417,7 @@ def test_a_protocol_is_a_tool_with_a_name_and_a_content() -> None:
         return "noted"
 
     spoken_to = kernai.Protocol("notes", notes, documentation="Keeps notes.")
-    server = Server("openai", ["", "Done."], native=True)
-    answers = iter([WIRES["openai"].spoken("", [Called("notes", '{"name": "add", "content": "tea"}')]), WIRES["openai"].spoken("Done.", [])])
-
-    def answer(request: Request) -> list[bytes]:
-        server.bodies.append(json.loads(request.body))
-        return next(answers)
-
-    server.answer = answer  # type: ignore[method-assign]  # a script of its own
+    server = Server("openai", [WIRES["openai"].spoken("", [Called("notes", '{"name": "add", "content": "tea"}')]), "Done."])
     result = kernai.execute(server.agent(protocols=[spoken_to]), "Go.")
     assert (result.text, asked) == ("Done.", [("add", "tea")])
     assert server.bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call_0", "content": "noted"}
@@ -454,15 +427,11 @@ def test_a_protocol_is_a_tool_with_a_name_and_a_content() -> None:
 
 
 def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None:
-    bodies = []
-
-    def answer(request: Request) -> MemoryReply:
-        bodies.append(json.loads(request.body))
-        stream = WIRES["openai"].spoken("", [Called("search", '{"query": "a"}', "toolu_01-x")]) if len(bodies) == 1 else WIRES["openai"].spoken("x", [])
-        return MemoryReply(200, {"content-type": "text/event-stream"}, stream)
-
-    provider, model = resolve("mistral/large", api_key="k", transport=MemoryTransport(answer))
+    streams = WIRES["openai"].spoken("", [Called("search", '{"query": "a"}', "toolu_01-x")]), WIRES["openai"].stream(["x"])
+    transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
+    provider, model = resolve("mistral/large", api_key="k", transport=transport)
     kernai.execute(Agent(instructions="", provider=provider, model=model, skills=[search], calls="native"), "Go.")
+    bodies = bodies_to(provider)
     (said, heard) = bodies[1]["messages"][-2:]
     assert said["tool_calls"][0]["id"] == heard["tool_call_id"]
     assert len(heard["tool_call_id"]) == 9
@@ -557,11 +526,8 @@ def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
         Message("user", "Thanks"),
         Message("assistant", "<final>Bye.</final>"),
     ]
-    first, said, heard, last = conversation(talk, box("a", "b"))
-    assert isinstance(first, UserTurn)
-    assert isinstance(said, AssistantTurn)
-    assert isinstance(heard, UserTurn)
-    assert isinstance(last, AssistantTurn)
+    turns: Any = conversation(talk, box("a", "b"))
+    first, said, heard, last = turns
     assert first.parts == [talk[0].text]
     assert (said.text, [call.arguments for call in said.calls], last.text) == ("All.", [{"q": "x"}, {"q": "y"}, {"q": "z"}], "Bye.")
     assert [(one.call, one.text, one.is_error) for one in heard.results] == [
@@ -575,9 +541,7 @@ def test_a_call_that_nothing_answers_was_not_run(lost: int) -> None:
     blocks = [command(name, id=name) for name in ("a", "b", "c")]
     content = "\n".join(f'<block type="command" name="{name}">{{"q": "x"}}</block>' for name in "abc")
     answers = [Message("user", f'<block type="result" name="{at}">r{at}</block>', answers=at) for at in (2, 0, 1) if at != lost]
-    turns = conversation([Message("user", "Hi"), Message("assistant", content, blocks=blocks), *answers], box("a", "b", "c"))
-    heard = turns[-1]
-    assert isinstance(heard, UserTurn)
+    heard: Any = conversation([Message("user", "Hi"), Message("assistant", content, blocks=blocks), *answers], box("a", "b", "c"))[-1]
     assert [outcome.text for outcome in heard.results] == ["not run" if at == lost else f"r{at}" for at in range(3)]
 
 
@@ -646,22 +610,16 @@ def test_an_answer_that_is_a_named_object_is_sent_as_that_object(schema: Any, ro
 
 def test_a_constrained_answer_that_is_no_json_within_bounds_is_the_answer() -> None:
     deep = "[" * 100_000
-    provider = ADAPTERS["ollama"](transport=MemoryTransport(MemoryReply(200, {}, WIRES["ollama"].stream([deep]))))
-    assert kernai.run(Agent(instructions="x", provider=provider, calls="native", constrain=True), "Go.") == deep
+    server = Server("ollama", [WIRES["ollama"].stream([deep])])
+    assert kernai.run(server.agent(constrain=True), "Go.") == deep
 
 
 @pytest.mark.parametrize("texts", [['{"answer": "Hi."}'], ['{"tool": "search", "arguments": {"query": "tea"}}', '{"answer": "Hi."}']])
 def test_a_constrained_agent_holds_ollama_to_a_schema_of_all_it_may_say(texts: list[str]) -> None:
-    bodies = []
-
-    def answer(request: Request) -> MemoryReply:
-        bodies.append(json.loads(request.body))
-        return MemoryReply(200, {"content-type": "application/x-ndjson"}, WIRES["ollama"].stream([texts[len(bodies) - 1]]))
-
-    provider = ADAPTERS["ollama"](transport=MemoryTransport(answer))
-    agent = Agent(instructions="Be brief.", provider=provider, model=Model("m"), skills=[search], calls="native", constrain=True)
+    server = Server("ollama", [WIRES["ollama"].stream([text]) for text in texts])
     recorder = Recorder()
-    assert kernai.execute(agent, "Go.", recorder=recorder).text == "Hi."
+    assert kernai.execute(server.agent(skills=[search], constrain=True), "Go.", recorder=recorder).text == "Hi."
+    bodies = server.bodies
     assert len(recorder.for_event("skill_result")) == len(texts) - 1
     ways = bodies[0]["format"]["anyOf"]
     assert ways[0]["properties"]["tool"] == {"const": "search"}

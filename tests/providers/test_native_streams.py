@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import kernai
-from adapter_calls import ADAPTERS
+from adapter_calls import ADAPTERS, bodies_to, replying
 from kernai import Agent, LlmResponse, Message, Model, ProviderError, Result, Tool, Tools, skill
-from kernai_providers import MemoryReply, MemoryTransport
+from kernai_providers import HttpProvider
 from kernai_providers.reader import Reader
-from vendor_wires import WIRES
-from wire_format import Called, dumps, sse
-from wire_openai import OpenAIWire, named
+from tests.ways import by_aexecute, by_execute
+from vendor_wires import WIRES, anthropic, gemini, ollama
+from wire_format import Called, sse
+from wire_openai import OpenAIWire, responses
 from wire_server import WireServer
 
 VENDORS = tuple(ADAPTERS)
@@ -91,8 +92,7 @@ def wipe(everything: bool = True) -> str:
     return "wiped"
 
 
-def agent(vendor: str, generation: Any = None, **options: Any) -> Agent:
-    provider = ADAPTERS[vendor]("k", max_retries=0, **options)
+def agent(provider: HttpProvider, generation: Any = None) -> Agent:
     return Agent(
         instructions="x", provider=provider, model=Model("m"), skills=[search, wipe], calls="native",
         generation=generation)
@@ -102,17 +102,10 @@ def run(
     vendor: str, *streams: Sequence[bytes], generation: Any = None, **options: Any
 ) -> tuple[Result[str], list[str], list[Any]]:
     """The result of a run whose responses are these, then "End."; what its calls gave; the requests."""
-    bodies: list[Any] = []
-
-    def answer(request: Any) -> MemoryReply:
-        bodies.append(json.loads(request.body))
-        given = list(streams)[len(bodies) - 1] if len(bodies) <= len(streams) else WIRES[vendor].stream(["End."])
-        return MemoryReply(200, {"content-type": WIRES[vendor].media_type}, given)
-
-    made = agent(vendor, generation, transport=MemoryTransport(answer))
+    provider = replying(vendor, *streams, WIRES[vendor].stream(["End."]))
     recorder = kernai.Recorder()
-    result = kernai.execute(made, "Go.", recorder=recorder, **options)
-    return result, [event.data["result"] for event in recorder.for_event("skill_result")], bodies
+    result = kernai.execute(agent(provider, generation), "Go.", recorder=recorder, **options)
+    return result, [event.data["result"] for event in recorder.for_event("skill_result")], bodies_to(provider)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -135,19 +128,13 @@ def test_a_refusal_ends_a_native_call_as_it_ends_any_other(vendor: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_over_a_socket_a_byte_at_a_time_both_drivers_do_the_same(vendor: str) -> None:
-    import asyncio
-
     wire = WIRES[vendor]
-    replies = [wire.reply(WIRES[vendor].spoken("One.", [Called("search", '{"q": "a"}')])).split(1), wire.answer("End.")]
-    gave = []
-    for execute in (kernai.execute, lambda *given, **more: asyncio.run(kernai.aexecute(*given, **more))):
-        with WireServer(list(replies)) as server:
-            recorder, made = kernai.Recorder(), agent(vendor, base_url=wire.base_url(server.url))
-            result = execute(made, "Go.", recorder=recorder)
-            made.provider.close()  # type: ignore[union-attr]  # one of ours
-            results = [event.data["result"] for event in recorder.for_event("skill_result")]
-            gave.append((result.text, results))
-    assert gave == [("End.", ["hits for a"])] * 2
+    replies = [wire.reply(wire.spoken("One.", [Called("search", '{"q": "a"}')])).split(1), wire.answer("End.")]
+    for execute in (by_execute, by_aexecute):
+        recorder = kernai.Recorder()
+        with WireServer(replies) as server, ADAPTERS[vendor]("k", base_url=wire.base_url(server.url)) as provider:
+            assert execute(agent(provider), recorder=recorder).text == "End."
+        assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["hits for a"]
 
 
 # --------------------------------------------------------------------------------- what servers send all the same
@@ -162,13 +149,6 @@ def piece(arguments: Any = None, **more: Any) -> dict[str, Any]:
     return {"tool_calls": [{**more, "function": {**name, "arguments": arguments}}]}
 
 
-def anthropic(*events: Any, stop: str = "tool_use") -> list[bytes]:
-    usage = {"input_tokens": 5, "output_tokens": 1}
-    first = {"type": "message_start", "message": {"id": "m", "role": "assistant", "model": "m", "content": [], "usage": usage}}
-    last = {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 9}}
-    return [sse(one, one["type"]) for one in (first, *events, last, {"type": "message_stop"})]
-
-
 def begun(index: int, kind: str = "tool_use", name: str = "search", **given: Any) -> dict[str, Any]:
     block = {"type": kind, "id": f"t{index}", "name": name, "input": given}
     return {"type": "content_block_start", "index": index, "content_block": block}
@@ -178,29 +158,16 @@ def more(index: int, text: str) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": text}}
 
 
-def gemini(*parts: Any, finish: str = "STOP") -> list[bytes]:
-    chunks = [{"candidates": [{"content": {"parts": [one]}, "index": 0}]} for one in parts]
-    end = {"candidates": [{"content": {}, "finishReason": finish, "index": 0}], "usageMetadata": {"promptTokenCount": 7}}
-    return [sse(one) for one in (*chunks, end)]
-
-
-def ollama(*calls: Any, reason: str = "stop") -> list[bytes]:
-    message = {"role": "assistant", "content": "", "tool_calls": list(calls)}
-    end = {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": reason}
-    return [dumps(one).encode() + b"\n" for one in ({"message": message, "done": False}, end)]
-
-
-def responses(*events: tuple[str, Any], output: Sequence[Any] = (), why: str | None = None) -> list[bytes]:
-    status = "incomplete" if why else "completed"
-    response = {"id": "r", "status": status, "output": list(output), "incomplete_details": {"reason": why}}
-    return [*(named(kind, **fields) for kind, fields in events), named(f"response.{status}", response=response)]
+def calling(*functions: Any) -> list[bytes]:
+    """Ollama's calls, which arrive as a whole."""
+    return ollama({"tool_calls": [function and {"function": function} for function in functions]})
 
 
 def item(arguments: str = '{"q": "a"}', name: str = "search") -> dict[str, Any]:
     return {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": name, "arguments": arguments}
 
 
-ADDED = ("response.output_item.added", {"output_index": 0, "item": item("")})
+ADDED = ("output_item.added", {"output_index": 0, "item": item("")})
 NOTHING: Any = None
 A, B = '{"q": "a"}', '{"q": "b"}'
 #: by what is odd: the vendor, the stream, and for which `q` it searches
@@ -220,9 +187,9 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
     "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
     "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
     "an index that is none": ("openai", openai(piece(A, index=[], id="1", name="search")), ["a"]),
-    "a block's index that is none": ("anthropic", anthropic(begun([]), more([], A)), ["a"]),  # type: ignore[arg-type]  # the subject
+    "a block's index that is none": ("anthropic", anthropic(begun([]), more([], A), stop="tool_use"), ["a"]),  # type: ignore[arg-type]  # the subject
     "an item's index that is none": ("openai-responses", responses(
-        ("response.output_item.done", {"output_index": {}, "item": item()}), output=[item()]), ["a"]),
+        ("output_item.done", {"output_index": {}, "item": item()}), output=[item()]), ["a"]),
     "arguments as an object": ("openai", openai(piece({"q": "a"}, index=0, id="1", name="search")), ["a"]),
     "calls that end with stop": ("openai", openai(piece(A, index=0, id="1", name="search"), finish="stop"), ["a"]),
     "a message in place of a delta": ("openai", [
@@ -235,24 +202,24 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
     "broken before one that was cut off": ("openai", openai(
         piece('{"q": ', index=0, id="1", name="search"), piece('{"q": "b', index=1, id="2", name="search"), finish="length"), []),
     "a tool that the vendor runs": ("anthropic", anthropic(
-        begun(0, "server_tool_use", "web_search"), more(0, '{"query": "x"}'), begun(1), more(1, '{"q": '), more(1, '"a"}')), ["a"]),
-    "no input": ("anthropic", anthropic(begun(0, name="wipe"), more(0, "")), NOTHING),
-    "all of the input at once": ("anthropic", anthropic(begun(0, q="a")), ["a"]),
+        begun(0, "server_tool_use", "web_search"), more(0, '{"query": "x"}'), begun(1), more(1, '{"q": '), more(1, '"a"}'), stop="tool_use"), ["a"]),
+    "no input": ("anthropic", anthropic(begun(0, name="wipe"), more(0, ""), stop="tool_use"), NOTHING),
+    "all of the input at once": ("anthropic", anthropic(begun(0, q="a"), stop="tool_use"), ["a"]),
     "an input that was cut off": ("anthropic", anthropic(begun(0), more(0, '{"q": "a'), stop="max_tokens"), []),
     "an input that never came": ("anthropic", anthropic(begun(0, name="wipe"), stop="max_tokens"), []),
     "calls without ids": ("gemini", gemini(
         {"functionCall": {"name": "search", "args": {"q": "a"}}}, {"functionCall": {"name": "search", "args": {"q": "b"}}}), ["a", "b"]),
     "a malformed call": ("gemini", gemini(finish="MALFORMED_FUNCTION_CALL"), []),
-    "arguments as a text": ("ollama", ollama({"function": {"name": "search", "arguments": A}}), ["a"]),
-    "no call in the list": ("ollama", ollama(None), []),
+    "arguments as a text": ("ollama", calling({"name": "search", "arguments": A}), ["a"]),
+    "no call in the list": ("ollama", calling(None), []),
     "only in the final output": ("openai-responses", responses(output=[item()]), ["a"]),
     "done, but never begun": ("openai-responses", responses(
-        ("response.output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
+        ("output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
     "other pieces than in the end": ("openai-responses", responses(
-        ADDED, ("response.function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x"}'}),
-        ("response.output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
+        ADDED, ("function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x"}'}),
+        ("output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
     "incomplete": ("openai-responses", responses(
-        ADDED, ("response.function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x'}),
+        ADDED, ("function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x'}),
         output=[item('{"q": "x')], why="max_output_tokens"), []),
 }  # fmt: skip
 
@@ -274,7 +241,7 @@ def test_reasoning_is_sent_back_to_anthropic_only_if_it_is_complete() -> None:
         {"type": "content_block_delta", "index": 0, "delta": delta} for delta in (
             {"type": "thinking_delta", "thinking": "Hm."}, {"type": "brand_new"}, {"type": "signature_delta", "signature": "EqQB"}))
     for given, kept in (([opening, hm, odd, signed], [{**thought, "thinking": "Hm.", "signature": "EqQB"}]), ([hm, signed], None)):
-        _, _, response = read("anthropic", anthropic(*given, stop="end_turn"))
+        _, _, response = read("anthropic", anthropic(*given))
         assert (response.metadata["reasoning"], response.metadata.get("reasoning_items")) == ("Hm.", kept)
 
 

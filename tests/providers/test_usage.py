@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +16,10 @@ from adapter_calls import ADAPTERS, replying
 from kernai import Agent, Cost, Limits, MemoryStore, MockProvider, Model, Recorder, Result, Usage
 from kernai_providers import VENDORS, MemoryReply, MemoryTransport, resolve
 from kernai_providers.reader import Reader
-from vendor_wires import WIRES
+from tests.ways import by_aexecute, by_execute
+from vendor_wires import WIRES, anthropic, anthropic_text, gemini, ollama
 from wire_format import Turn
+from wire_openai import OpenAIWire, responses
 
 RATES = Cost(3.0, 15.0, cache_read=0.3, cache_write=3.75)
 
@@ -99,25 +99,16 @@ BILLS: dict[str, tuple[str, dict[str, Any], float]] = {
 
 
 def stream_with(vendor: str, usage: dict[str, Any]) -> list[bytes]:
-    """The vendor's stream of a short answer, with the usage replaced."""
-    wire = WIRES[vendor]
-    body = []
-    for event in wire.stream(["Hi"]):
-        text = event.decode()
-        start = text.find("{")
-        if start < 0 or "DONE" in text:
-            body.append(event)
-            continue
-        data, end = json.JSONDecoder().raw_decode(text[start:])
-        for holder in (data, data.get("message"), data.get("response")):
-            if isinstance(holder, dict) and isinstance(holder.get("usage"), dict):
-                holder["usage"] = usage if vendor != "anthropic" or "message" in data else {"output_tokens": usage["output_tokens"]}
-        if "usageMetadata" in data:
-            data["usageMetadata"] = usage
-        if "eval_count" in data:
-            data |= usage
-        body.append((text[:start] + json.dumps(data) + text[start + end :]).encode())
-    return body
+    """The vendor's stream of a short answer with this usage."""
+    said = ("output_text.delta", {"output_index": 0, "content_index": 0, "delta": "Hi"})
+    return {
+        "openai": lambda: OpenAIWire().deltas({"content": "Hi"}, finish="stop", usage=usage),
+        "openai-responses": lambda: responses(said, usage=usage),
+        "anthropic": lambda: anthropic(
+            anthropic_text("Hi"), start=usage, usage={"output_tokens": usage["output_tokens"]}),
+        "gemini": lambda: gemini({"text": "Hi"}, usage=usage),
+        "ollama": lambda: ollama({"content": "Hi"}, **usage),
+    }[vendor]()
 
 
 @pytest.mark.parametrize("name", BILLS)
@@ -148,15 +139,6 @@ def test_an_invalid_price_is_refused(cost: Any) -> None:
 
 
 MODEL = Model("m", cost=(2.0, 10.0, 0.5, 3.0))
-Way = Callable[[Agent, Recorder, threading.Event], Result]
-
-
-def by_thread(agent: Agent, recorder: Recorder, cancel: threading.Event) -> Result:
-    return kernai.execute(agent, "Hi.", recorder=recorder, cancel=cancel)
-
-
-def by_asyncio(agent: Agent, recorder: Recorder, cancel: threading.Event) -> Result:
-    return asyncio.run(kernai.aexecute(agent, "Hi.", recorder=recorder, cancel=cancel))
 
 
 def events_of(vendor: str) -> list[bytes]:
@@ -175,11 +157,10 @@ def known(vendor: str, events: list[bytes]) -> Usage | None:
 CUTS = [(vendor, at) for vendor in ADAPTERS for at in range(len(events_of(vendor)))]
 
 
-@pytest.mark.parametrize("how", ["cancelled", "cut"])
-@pytest.mark.parametrize("way", [by_thread, by_asyncio])
+@pytest.mark.parametrize("run,how", [(by_execute, "cancelled"), (by_execute, "cut"), (by_aexecute, "cancelled")])
 @pytest.mark.parametrize("vendor,at", CUTS)
 def test_a_run_that_ends_in_any_event_of_a_stream_keeps_what_was_reported(
-    vendor: str, at: int, way: Way, how: str
+    vendor: str, at: int, run: Callable[..., Result], how: str
 ) -> None:
     events, cancel, recorder = events_of(vendor), threading.Event(), Recorder()
 
@@ -190,7 +171,8 @@ def test_a_run_that_ends_in_any_event_of_a_stream_keeps_what_was_reported(
         cancel.set()
         yield b": nothing\n\n" if vendor != "ollama" else b"\n"
 
-    result = way(Agent(instructions="", provider=replying(vendor, pieces()), model=MODEL), recorder, cancel)
+    agent = Agent(instructions="", provider=replying(vendor, pieces()), model=MODEL)
+    result = run(agent, recorder=recorder, cancel=cancel)
     assert result.stop_reason == ("error" if how == "cut" else "cancelled")
     expected = known(vendor, events[:at])
     (failed,) = recorder.for_event("model_failed")
@@ -199,9 +181,8 @@ def test_a_run_that_ends_in_any_event_of_a_stream_keeps_what_was_reported(
         return
     assert (result.usage.prompt_tokens, result.usage.completion_tokens, result.usage.cached_tokens) == (
         expected.prompt_tokens, expected.completion_tokens, expected.cached_tokens)
-    assert result.usage.model_calls == 1
+    assert (result.usage.model_calls, result.usage.cost) == (1, failed.data["cost"])
     assert failed.data["prompt_tokens"] == expected.prompt_tokens
-    assert failed.data["cost"] == result.usage.cost
     assert result.usage.cost is not None
     assert recorder.token_usage() == result.usage
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 import kernai
-from adapter_calls import ADAPTERS, HELLO, asked, body_of, replying, user
+from adapter_calls import ADAPTERS, HELLO, asked, bodies_to, body_of, replying, sent, user
 from kernai import (
     Agent,
     GenerationOptions,
@@ -22,24 +23,10 @@ from kernai import (
     ProviderError,
     skill,
 )
-from kernai_providers import (
-    MemoryReply,
-    MemoryTransport,
-    OpenAIProvider,
-    Request,
-    ResponsesProvider,
-    capabilities_of,
-    resolve,
-)
-from vendor_wires import WIRES
+from kernai_providers import OpenAIProvider, ResponsesProvider, capabilities_of, resolve
+from vendor_wires import WIRES, anthropic, anthropic_text, gemini
 from wire_format import Turn
-from wire_openai import ENCRYPTED, ResponsesWire
-
-EVENTS = {"content-type": "text/event-stream"}
-
-
-def events(*data: Any) -> list[bytes]:
-    return [f"data: {json.dumps(one)}\n\n".encode() for one in data]
+from wire_openai import ENCRYPTED, ResponsesWire, responses
 
 
 def answered(vendor: str, body: Sequence[bytes], pieces: list[str] | None = None) -> LlmResponse:
@@ -48,8 +35,9 @@ def answered(vendor: str, body: Sequence[bytes], pieces: list[str] | None = None
     return replying(vendor, body).call(*given)
 
 
-def ran(vendor: str, body: Sequence[bytes], **agent: Any) -> kernai.Result:
-    return kernai.execute(Agent(**{"instructions": "", "provider": replying(vendor, body), "model": Model("m"), **agent}), "Hi")
+def ran(vendor: str, body: Sequence[bytes], limits: Limits | None = None, **agent: Any) -> kernai.Result:
+    given = {"instructions": "", "provider": replying(vendor, body), "model": Model("m"), **agent}
+    return kernai.execute(Agent(**given), "Hi", limits=limits)
 
 
 # ------------------------------------------------------------------------------------------------------ OpenAI
@@ -81,52 +69,42 @@ def test_named_models_that_reason_are_asked_as_such(id: str, reasons: bool) -> N
     assert (capabilities_of(id) == ("text",)) is not reasons
 
 
-def output_event(kind: str, **more: Any) -> dict[str, Any]:
-    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    return {"type": f"response.{kind}", **place, **more}
+def said(kind: str, **more: Any) -> tuple[str, Any]:
+    """An event of the Responses API about the only part of its output."""
+    return kind, {"item_id": "msg_1", "output_index": 0, "content_index": 0, **more}
 
 
-def completed(*parts: dict[str, Any], how: str = "completed", **more: Any) -> dict[str, Any]:
-    output = [{"type": "message", "role": "assistant", "content": list(parts)}] if parts else []
-    return {"type": f"response.{how}", "response": {"output": output, "status": how, **more}}
+def output(*parts: dict[str, Any]) -> list[Any]:
+    return [{"type": "message", "role": "assistant", "content": list(parts)}]
 
 
 def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text}
 
 
-@pytest.mark.parametrize(
-    "body,text,shown",
-    [
-        ([output_event("output_text.done", text="Hello."), completed(text_part("Hello."))], "Hello.", ["Hello."]),
-        ([output_event("output_text.done", text="Hello."), completed()], "Hello.", ["Hello."]),
-        ([completed(text_part("Hel"), text_part("lo."))], "Hello.", ["Hello."]),
-        ([output_event("output_text.delta", delta="Helo"), completed(text_part("Hello."))], "Hello.", ["Helo"]),
-        (
-            [output_event("output_text.delta", delta="Helo"), output_event("output_text.done", text="Hello."), completed()],
-            "Hello.", ["Helo"],
-        ),
-        ([output_event("output_text.delta", delta="Hello."), completed()], "Hello.", ["Hello."]),
-    ],
-)  # fmt: skip
-def test_the_final_output_counts_however_it_was_streamed(body: list[Any], text: str, shown: list[str]) -> None:
+@pytest.mark.parametrize("body,text,shown", [
+    (responses(said("output_text.done", text="Hello."), output=output(text_part("Hello."))), "Hello.", ["Hello."]),
+    (responses(said("output_text.done", text="Hello.")), "Hello.", ["Hello."]),
+    (responses(output=output(text_part("Hel"), text_part("lo."))), "Hello.", ["Hello."]),
+    (responses(said("output_text.delta", delta="Helo"), output=output(text_part("Hello."))), "Hello.", ["Helo"]),
+    (responses(said("output_text.delta", delta="Helo"), said("output_text.done", text="Hello.")), "Hello.", ["Helo"]),
+    (responses(said("output_text.delta", delta="Hello.")), "Hello.", ["Hello."]),
+])  # fmt: skip
+def test_the_final_output_counts_however_it_was_streamed(body: list[bytes], text: str, shown: list[str]) -> None:
     pieces: list[str] = []
-    response = answered("openai-responses", events(*body), pieces)
+    response = answered("openai-responses", body, pieces)
     assert (response.content, pieces) == (text, shown)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        [output_event("refusal.delta", delta="I can"), output_event("refusal.done", refusal="I cannot."), completed()],
-        [output_event("refusal.done", refusal="I cannot."), completed()],
-        [completed({"type": "refusal", "refusal": "I cannot."})],
-    ],
-)
-def test_a_refusal_is_recognised_in_any_position(body: list[Any]) -> None:
-    response = answered("openai-responses", events(*body))
+@pytest.mark.parametrize("body", [
+    responses(said("refusal.delta", delta="I can"), said("refusal.done", refusal="I cannot.")),
+    responses(said("refusal.done", refusal="I cannot.")),
+    responses(output=output({"type": "refusal", "refusal": "I cannot."})),
+])
+def test_a_refusal_is_recognised_in_any_position(body: list[bytes]) -> None:
+    response = answered("openai-responses", body)
     assert (response.finish_reason, response.metadata["refusal"]) == ("refusal", "I cannot.")
-    error = ran("openai-responses", events(*body)).error
+    error = ran("openai-responses", body).error
     assert isinstance(error, ProviderError)
     assert "I cannot." in str(error)
 
@@ -137,7 +115,7 @@ TALK = (Message("system", "Be brief."), user("Hello"), Message("assistant", "Hi.
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
 def test_the_prompt_cache_is_keyed_by_what_all_requests_of_an_agent_share(vendor: str) -> None:
     def key(messages: Sequence[Message], model: str = "gpt-5.4", **generation: Any) -> Any:
-        return body_of(asked(ADAPTERS[vendor]("k"), Model(model), messages, generation)).get("prompt_cache_key")
+        return sent(vendor, messages, generation, id=model).get("prompt_cache_key")
 
     first = key(TALK[:2], cache=True)
     assert first == key(TALK, cache=True) == key(TALK, cache="1h")
@@ -150,7 +128,7 @@ def test_the_prompt_cache_is_keyed_by_what_all_requests_of_an_agent_share(vendor
 @pytest.mark.parametrize("model_id,takes", [("gpt-5.5", False), ("gpt-5.6-sol", True), ("gpt-6", True), ("gpt-4o", False)])
 def test_models_that_take_a_lifetime_for_the_cache_get_the_longer_one(model_id: str, takes: bool) -> None:
     def body(vendor: str, cache: Any) -> Any:
-        return body_of(asked(ADAPTERS[vendor]("k"), Model(model_id), TALK, {"cache": cache}))
+        return sent(vendor, TALK, {"cache": cache}, id=model_id)
 
     longer = {"prompt_cache_options": {"ttl": "12h"}} if takes else {}
     assert body("openai-responses", "1h") == body("openai-responses", True) | longer
@@ -164,9 +142,7 @@ def test_models_that_take_a_lifetime_for_the_cache_get_the_longer_one(model_id: 
 
 def test_the_end_of_a_prompt_with_an_image_is_its_last_part() -> None:
     image = Media.from_bytes(b"x", mime_type="image/png")
-    seeing = Model("gpt-6", ("text", "vision"))
-    said = [Message("user", ["look", image, "closely"])]
-    body = body_of(asked(ADAPTERS["openai"]("k"), seeing, said, {"cache": "1h"}))
+    body = sent("openai", [user("look", image, "closely")], {"cache": "1h"}, id="gpt-6", capabilities=("text", "vision"))
     parts = body["messages"][-1]["content"]
     assert [part["type"] for part in parts] == ["text", "image_url", "text"]
     assert ["prompt_cache_breakpoint" in part for part in parts] == [False, False, True]
@@ -181,22 +157,9 @@ def test_other_vendors_get_no_field_of_openais_cache(vendor: str) -> None:
 # --------------------------------------------------------------------------------------------------- Anthropic
 
 
-def anthropic(*middle: Any, reason: str = "end_turn", delta: Any = None, usage: Any = None) -> list[bytes]:
-    start = {"type": "message_start", "message": {"id": "m", "model": "claude-a", "usage": {"input_tokens": 9, "output_tokens": 1}}}
-    end = {"type": "message_delta", "delta": {"stop_reason": reason, **(delta or {})}, "usage": {"output_tokens": 5, **(usage or {})}}
-    return events(start, *middle, end, {"type": "message_stop"})
-
-
-def text_block(text: str) -> list[dict[str, Any]]:
-    return [
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
-    ]
-
-
 def test_a_fallback_block_says_which_model_answers() -> None:
     block = {"type": "fallback", "from": {"model": "claude-a"}, "to": {"model": "claude-b"}, "trigger": {"type": "refusal"}}
-    body = anthropic({"type": "content_block_start", "index": 0, "content_block": block}, *text_block("Hi"))
+    body = anthropic({"type": "content_block_start", "index": 0, "content_block": block}, anthropic_text("Hi"))
     response = answered("anthropic", body)
     assert (response.content, response.model, response.metadata["model"]) == ("Hi", "claude-b", "claude-b")
     priced = Model("claude-a", cost=kernai.Cost(1.0, 1.0))
@@ -207,7 +170,7 @@ def test_what_anthropic_says_of_the_usage_and_the_end_is_kept() -> None:
     iterations = [{"type": "message", "input_tokens": 9, "output_tokens": 5}]
     usage = {"output_tokens_details": {"thinking_tokens": 3}, "iterations": iterations}
     details = {"type": "refusal", "category": "cyber", "explanation": "It asks for an exploit."}
-    body = anthropic(reason="refusal", delta={"stop_details": details}, usage=usage)
+    body = anthropic(stop="refusal", stop_details=details, usage=usage)
     response = answered("anthropic", body)
     kept = {name: response.metadata[name] for name in ("reasoning_tokens", "iterations", "stop_details")}
     assert kept == {"reasoning_tokens": 3, "iterations": iterations, "stop_details": details}
@@ -219,19 +182,12 @@ def test_what_anthropic_says_of_the_usage_and_the_end_is_kept() -> None:
 # ------------------------------------------------------------------------------------------------------ Gemini
 
 
-def gemini(reason: str, text: str = "", **candidate: Any) -> list[bytes]:
-    parts = [{"text": text}] if text else []
-    usage = {"promptTokenCount": 9, "candidatesTokenCount": 5}
-    return events({
-        "candidates": [{"content": {"parts": parts}, "finishReason": reason, "index": 0, **candidate}], "usageMetadata": usage,
-    })  # fmt: skip
-
-
 def test_an_answer_to_be_continued_is_cut_off_and_keeps_its_token() -> None:
-    response = answered("gemini", gemini("CONTINUATION", "Half", continuationToken="dG9r"))
+    body = gemini({"text": "Half"}, finish="CONTINUATION", continuationToken="dG9r")
+    response = answered("gemini", body)
     assert (response.finish_reason, response.metadata["finish_reason"]) == ("length", "CONTINUATION")
     assert response.metadata["continuation_token"] == "dG9r"
-    assert ran("gemini", gemini("CONTINUATION", "Half")).truncated
+    assert ran("gemini", body).truncated
 
 
 # --------------------------------------------------------------------------------------------------- all of them
@@ -245,11 +201,11 @@ def echo(text: str) -> str:
 
 UNENDED: dict[str, tuple[str, list[bytes]]] = {
     "tool_calls": ("openai", WIRES["openai"].stream([], finish="tool_calls")),
-    "steered": ("openai-responses", events(completed(how="incomplete", incomplete_details={"reason": "steered"}))),
-    "pause_turn": ("anthropic", anthropic(reason="pause_turn")),
-    "compaction": ("anthropic", anthropic(reason="compaction")),
-    "MALFORMED_FUNCTION_CALL": ("gemini", gemini("MALFORMED_FUNCTION_CALL", finishMessage="Malformed: print(")),
-    "UNEXPECTED_TOOL_CALL": ("gemini", gemini("UNEXPECTED_TOOL_CALL")),
+    "steered": ("openai-responses", responses(why="steered")),
+    "pause_turn": ("anthropic", anthropic(stop="pause_turn")),
+    "compaction": ("anthropic", anthropic(stop="compaction")),
+    "MALFORMED_FUNCTION_CALL": ("gemini", gemini(finish="MALFORMED_FUNCTION_CALL", finishMessage="Malformed: print(")),
+    "UNEXPECTED_TOOL_CALL": ("gemini", gemini(finish="UNEXPECTED_TOOL_CALL")),
     "load": ("ollama", WIRES["ollama"].stream([], finish="load")),
 }
 
@@ -270,11 +226,8 @@ def test_no_tokens_at_all_for_an_answer_are_an_unknown_number(vendor: str, caplo
     body = WIRES[vendor].whole(Turn(("Hello.",), usage=(0, 0)))
     response = answered(vendor, body)
     assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (None, None, None)
-    result = ran(vendor, body)
-    assert result.usage.total_tokens is None
-    agent = Agent(instructions="", provider=replying(vendor, body), model=Model("m"))
-    limited = kernai.execute(agent, "Hi", limits=Limits(max_tokens=10_000))
-    assert limited.text == "Hello."
+    result = ran(vendor, body, limits=Limits(max_tokens=10_000))
+    assert (result.text, result.usage.total_tokens) == ("Hello.", None)
     assert "usage.estimated" in caplog.text
 
 
@@ -286,31 +239,22 @@ PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
 PDF = Media.from_bytes(b"%PDF-1.7", mime_type="application/pdf")
 
 
-def sent(messages: Any = HELLO, generation: Any = None, id: str = "gpt-5-pro", **model: Any) -> Any:
-    return body_of(asked(ResponsesProvider("k"), Model(id, **model), messages, generation))
-
-
 def test_nothing_is_stored_and_reasoning_is_asked_for_where_there_is_any() -> None:
-    body = sent([Message("system", "Be brief."), *HELLO])
-    assert body == {
+    sent_to = partial(sent, "openai-responses")
+    assert sent_to([Message("system", "Be brief."), *HELLO], id="gpt-5-pro") == {
         "model": "gpt-5-pro", "instructions": "Be brief.", "input": [{"role": "user", "content": "Hello"}],
         "stream": True, "store": False, "include": ["reasoning.encrypted_content"],
     }  # fmt: skip
-    assert "include" not in sent(id="gpt-4o")
+    assert "include" not in sent_to(id="gpt-4o")
     said = Message("assistant", "Hi.", reasoning=[WIRE.thought(Turn(reasoning=("hm",)))])
-    assert sent([*HELLO, said, *HELLO], id="gpt-4o")["include"] == ["reasoning.encrypted_content"]
+    assert sent_to([*HELLO, said, *HELLO], id="gpt-4o")["include"] == ["reasoning.encrypted_content"]
 
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to(durable: bool) -> None:
-    answers = iter(['<block type="command" name="echo">a</block>', "<final>Done.</final>", "<final>Again.</final>"])
-
-    def answer(request: Request) -> MemoryReply:
-        return MemoryReply(200, EVENTS, WIRE.whole(Turn((next(answers),), reasoning=("hm",))))
-
-    transport = MemoryTransport(answer)
-    agent = Agent(
-        instructions="", provider=ResponsesProvider("k", transport=transport), model=Model("gpt-5-pro"), skills=[echo])
+    turns = ('<block type="command" name="echo">a</block>', "<final>Done.</final>", "<final>Again.</final>")
+    provider = replying("openai-responses", *(WIRE.whole(Turn((text,), reasoning=("hm",))) for text in turns))
+    agent = Agent(instructions="", provider=provider, model=Model("gpt-5-pro"), skills=[echo])
     store = MemoryStore()
     if durable:
         first = kernai.execute(agent, "Go.", store=store, run_id="r")
@@ -325,7 +269,7 @@ def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to(durable:
         kernai.execute(agent, "More.", history=saved)
     thought = WIRE.thought(Turn(reasoning=("hm",)))
     assert thought["encrypted_content"] == ENCRYPTED
-    last = json.loads(transport.requests[-1].body)["input"]
+    last = bodies_to(provider)[-1]["input"]
     assert [item.get("type", item.get("role")) for item in last] == [
         "user", "reasoning", "assistant", "user", "reasoning", "assistant", "user"]
     assert [item for item in last if item.get("type") == "reasoning"] == [thought, thought]

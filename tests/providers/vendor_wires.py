@@ -402,5 +402,30 @@ def _line(**fields: Any) -> bytes:
     return line.encode() + b"\n"
 
 
+# Bare streams: what these vendors send around whatever a test is about.
+
+
+def anthropic(*events: Any, stop: str = "end_turn", usage: Any = None, start: Any = None, **delta: Any) -> list[bytes]:
+    message: Any = {"id": "m", "role": "assistant", "model": "m", "content": [], "usage": start or {"input_tokens": 9, "output_tokens": 1}}
+    first = {"type": "message_start", "message": message}
+    last = {"type": "message_delta", "delta": {"stop_reason": stop, **delta}, "usage": {"output_tokens": 5, **(usage or {})}}
+    return [sse(one, one["type"]) for one in (first, *events, last, {"type": "message_stop"})]
+
+
+def anthropic_text(text: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+
+
+def gemini(*parts: Any, finish: str = "STOP", usage: Any = None, **candidate: Any) -> list[bytes]:
+    chunks = [{"candidates": [{"content": {"parts": [one]}, "index": 0}]} for one in parts]
+    last = {"content": {}, "finishReason": finish, "index": 0, **candidate}
+    return [sse(one) for one in (*chunks, {"candidates": [last], "usageMetadata": usage or {"promptTokenCount": 7}})]
+
+
+def ollama(*messages: Any, reason: str = "stop", **usage: int) -> list[bytes]:
+    lines = [{"message": {"role": "assistant", "content": "", **one}, "done": False} for one in messages]
+    return [dumps(one).encode() + b"\n" for one in (*lines, {"done": True, "done_reason": reason, **usage})]
+
+
 ALL: tuple[Wire, ...] = (OpenAIWire(), ResponsesWire(), AnthropicWire(), GeminiWire(), OllamaWire())
 WIRES: dict[str, Wire] = {wire.name: wire for wire in ALL}

@@ -65,9 +65,10 @@ class OpenAIWire(Wire):
             deltas += [{"tool_calls": [piece]} for piece in (begun, *pieces)]
         return self.deltas(*deltas)
 
-    def deltas(self, *deltas: Any, finish: str = "tool_calls") -> list[bytes]:
+    def deltas(self, *deltas: Any, finish: str = "tool_calls", usage: Any = None) -> list[bytes]:
         turn = Turn(finish=finish)
-        return [*(self._delta(delta, turn) for delta in deltas), *self.ending(turn)]
+        counted = [self._chunk([], turn, usage=usage)] if usage else []
+        return [*(self._delta(delta, turn) for delta in deltas), *self.ending(turn)[:-1], *counted, sse("[DONE]")]
 
     def unknown(self) -> list[bytes]:
         turn = Turn()
@@ -317,6 +318,13 @@ class ResponsesWire(OpenAIWire):
 
 def named(event: str, **fields: Any) -> bytes:
     return sse({"type": event, "sequence_number": 1} | fields, event)
+
+
+def responses(*events: tuple[str, Any], output: Sequence[Any] = (), why: str | None = None, usage: Any = None) -> list[bytes]:
+    """A bare stream of the Responses API: these events, then the response with this output."""
+    status = "incomplete" if why else "completed"
+    response = {"id": "r", "status": status, "output": output, "incomplete_details": {"reason": why}, "usage": usage}
+    return [*(named(f"response.{kind}", **fields) for kind, fields in events), named(f"response.{status}", response=response)]
 
 
 def _delta(text: str) -> bytes:
