@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from kernai import GenerationOptions, Media, Message, Model, ProviderError
+import vendor_wires
+from adapter_calls import HELLO
+from kernai import GenerationOptions, Media, Model, ProviderError
 from kernai.values.llm_response import FINISH_REASONS
 from kernai.values.model import CAPABILITIES
 from kernai_providers import (
@@ -36,6 +37,7 @@ from kernai_providers import (
 )
 from vendor_wires import WIRES
 from wire_format import Turn
+from wire_openai import OpenAIWire
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -86,19 +88,16 @@ def of(page: str, **options: Any) -> HttpProvider:
 # ------------------------------------------------------------------------------------------------ the vendors
 
 
-def entries() -> dict[str, Row]:
-    listed = rows_under(vendor_page("compatible"), "names", "key", "base URL")
-    return {codes(row[0])[0]: row for row in listed}
+ENTRIES = {codes(row[0])[0]: row for row in rows_under(vendor_page("compatible"), "names", "key", "base URL")}
 
 
-def test_the_table_lists_every_vendor_once_and_no_other() -> None:
-    listed = [codes(row[0])[0] for row in rows_under(vendor_page("compatible"), "names", "key", "base URL")]
-    assert sorted(listed) == sorted(vendor.name for vendor in VENDORS)
+def test_the_table_lists_every_vendor_and_no_other() -> None:
+    assert set(ENTRIES) == {vendor.name for vendor in VENDORS}
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
 def test_a_vendor_has_the_names_variables_and_address_that_the_table_says(vendor: Vendor) -> None:
-    names, keys, address = entries()[vendor.name]
+    names, keys, address = ENTRIES[vendor.name]
     assert codes(names) == list(vendor.names)
     assert codes(keys) == list(vendor.variables)
     assert ("none" in keys) is not vendor.needs_key
@@ -172,13 +171,6 @@ def test_media_are_sent_as_the_table_says(page: str, row: Row) -> None:
         assert bool(codes(row[3])) is ("yes" in row[1] or bool(codes(row[2])))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_kind_of_media_has_a_row(page: str) -> None:
-    rows = rows_under(vendor_page(page), "media", "as file or bytes")
-    kinds = {Media.from_bytes(b"", mime_type=mime).kind for row in rows for mime in codes(row[0])}
-    assert kinds == {"image", "audio", "video", "document"}
-
-
 GENERATION: dict[str, dict[str, Any]] = {
     "`temperature`": {"temperature": 0.5},
     "`top_p`": {"top_p": 0.5},
@@ -210,10 +202,9 @@ def test_an_option_goes_where_the_table_says(page: str, row: Row) -> None:
     wanted = GENERATION[option]
     ((_, value),) = leaves(wanted)
     for name in models:
-        asked = [Message("user", "Hi")]
         provider, model = of(page), Model(name)
-        plain = dict(leaves(provider.body(asked, model, GenerationOptions())))
-        body = dict(leaves(provider.body(asked, model, GenerationOptions.coerce(wanted))))
+        plain = dict(leaves(provider.body(HELLO, model, GenerationOptions())))
+        body = dict(leaves(provider.body(HELLO, model, GenerationOptions.coerce(wanted))))
         new = {path: given for path, given in body.items() if plain.get(path) != given}
         documented = codes(row[1])
         if documented == ["prompt_cache_key"]:
@@ -223,9 +214,12 @@ def test_an_option_goes_where_the_table_says(page: str, row: Row) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_option_has_a_row(page: str) -> None:
+def test_every_option_and_kind_of_media_has_a_row(page: str) -> None:
     options = [row[0].partition(" for models")[0] for row in rows_under(vendor_page(page), "option", "in the request")]
     assert set(options) == set(GENERATION)
+    rows = rows_under(vendor_page(page), "media", "as file or bytes")
+    kinds = {Media.from_bytes(b"", mime_type=mime).kind for row in rows for mime in codes(row[0])}
+    assert kinds == {"image", "audio", "video", "document"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -255,27 +249,19 @@ def test_the_statuses_that_are_tried_again_are_those_of_the_page() -> None:
     assert {int(status) for status in re.findall(r"\d+", listed)} == set(failures.RETRYABLE)
 
 
-class Sent(NamedTuple):
-    """What a vendor does, and what comes of it."""
-
-    page: str
-    answer: MemoryReply | TransportError
-    options: Mapping[str, Any] = MappingProxyType({})
-
-
-def sse(*events: str) -> MemoryReply:
+def reply(*events: str) -> MemoryReply:
     return MemoryReply(200, {"content-type": "text/event-stream"}, [f"data: {event}\n\n".encode() for event in events])
 
 
-FAILING = {
-    **{kind: Sent("openai", TransportError("broken", kind)) for kind in ("connect", "timeout", "closed")},
-    **{kind: Sent("openai", TransportError("broken", kind)) for kind in ("tls", "protocol")},
-    "cut": Sent("openai", sse('{"choices": [{"delta": {"content": "half"}}]}')),
-    "invalid_json": Sent("gemini", sse("not JSON")),
-    "not_a_stream": Sent("openai", MemoryReply(200, {"content-type": "application/json"}, b"{}")),
-    "no_answer": Sent("openai", sse("[DONE]")),
-    "error": Sent("openai", sse('{"choices": [{"finish_reason": "error"}]}')),
-    "response_too_large": Sent("ollama", MemoryReply(200, {}, b"x" * 11), {"max_response_bytes": 10}),
+#: what a vendor does
+FAILING: dict[str, MemoryReply | TransportError] = {
+    **{kind: TransportError("broken", kind) for kind in ("connect", "timeout", "closed", "tls", "protocol")},
+    "cut": reply('{"choices": [{"delta": {"content": "half"}}]}'),
+    "invalid_json": reply("not JSON"),
+    "not_a_stream": MemoryReply(200, {"content-type": "application/json"}, b"{}"),
+    "no_answer": reply("[DONE]"),
+    "error": reply('{"choices": [{"finish_reason": "error"}]}'),
+    "response_too_large": MemoryReply(200, {}, b"x" * 1001),
 }
 MISSING = {
     "missing_key": "groq/a-model",
@@ -298,10 +284,9 @@ def test_the_table_of_codes_lists_those_that_are_shown_here() -> None:
 
 @pytest.mark.parametrize("code", FAILING)
 def test_a_failure_has_the_code_in_the_table_and_is_retryable_as_it_says(code: str) -> None:
-    page, answer, options = FAILING[code]
-    provider = of(page, transport=MemoryTransport(answer), max_retries=0, **options)
+    provider = of("openai", transport=MemoryTransport(FAILING[code]), max_retries=0, max_response_bytes=1000)
     with pytest.raises(ProviderError) as raised:
-        provider.call([Message("user", "Hi")], EVERYTHING, GenerationOptions(), lambda text: None)
+        provider.call(HELLO, EVERYTHING, GenerationOptions(), lambda text: None)
     assert raised.value.code == code
     assert raised.value.retryable is code_rows()[code][1].endswith("; transient")
 
@@ -320,32 +305,23 @@ def test_what_is_missing_has_the_code_of_the_table(code: str, monkeypatch: pytes
 
 #: what the streams of `vendor_wires` leave out
 RARE = {
-    "openai": sse('{"choices": [{"delta": {"refusal": "No."}, "finish_reason": "stop"}]}', "[DONE]"),
-    "anthropic": sse(
-        '{"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": {"explanation": "No."}},'
-        ' "usage": {"output_tokens_details": {"thinking_tokens": 1}, "iterations": []}}', '{"type": "message_stop"}',
-    ),
-    "gemini": sse(
-        '{"candidates": [{"finishReason": "OTHER", "finishMessage": "No.", "continuationToken": "x"}],'
-        ' "usageMetadata": {"cachedContentTokenCount": 3}}',
-    ),
+    "openai": OpenAIWire().deltas({"refusal": "No."}, finish="stop"),
+    "anthropic": vendor_wires.anthropic(
+        stop="refusal", stop_details={"explanation": "No."},
+        usage={"output_tokens_details": {"thinking_tokens": 1}, "iterations": []}),
+    "gemini": vendor_wires.gemini(finish="OTHER", finishMessage="No.", continuationToken="x"),
 }
-
-
-def metadata_of(page: str, reply: MemoryReply) -> set[str]:
-    provider = of(page, transport=MemoryTransport(reply), max_retries=0)
-    response = provider.call([Message("user", "Hi")], EVERYTHING, GenerationOptions(), lambda text: None)
-    return set(response.metadata)
 
 
 def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
     given: set[str] = set()
     for page, wire in ((page, WIRES[page]) for page in PAGES):
         turns = [Turn(["Hi"], reasoning=["Hm."], request_id="r-1", finish=finish) for finish in ("stop", "unheard of")]
-        replies = [MemoryReply(200, {"content-type": wire.media_type, "x-request-id": "r-1"}, wire.whole(turn))
-                   for turn in turns]
-        replies += [RARE[page]] if page in RARE else []
-        found = {key for reply in replies for key in metadata_of(page, reply)}
+        found = set[str]()
+        for stream in (*map(wire.whole, turns), *([RARE[page]] if page in RARE else [])):
+            head = {"content-type": wire.media_type, "x-request-id": "r-1"}
+            provider = of(page, transport=MemoryTransport(MemoryReply(200, head, stream)))
+            found |= set(provider.call(HELLO, EVERYTHING, GenerationOptions(), str).metadata)
         (documented,) = re.findall(r"`metadata`\s+may\s+contain\s+([^.]*)\.", vendor_page(page))
         elsewhere = {"finish_reason", "refusal", "request_id"}  # said in other places of the pages
         assert found - elsewhere == set(codes(documented)) - elsewhere, page

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from adapter_calls import ADAPTERS, HELLO, asked, body_of, replying, sent, user
+from adapter_calls import ADAPTERS, HELLO, asked, bodies_to, body_of, replying, sent, user
 from kernai import GenerationOptions, KernaiError, Media, Message, Model
-from kernai_providers import AnthropicProvider, HttpProvider, MemoryTransport, resolve
-from kernai_providers.in_process import MemoryReply
+from kernai_providers import HttpProvider, resolve
 from vendor_wires import WIRES
 
 
@@ -22,7 +21,6 @@ from vendor_wires import WIRES
         ("openai", {"temperature": 0}, {"temperature": 0}),
         ("openai", {"thinking": {"effort": "high"}}, {"reasoning_effort": "high"}),
         ("openai", {"thinking": {"budget": 2000}}, {}),
-        ("anthropic", {"temperature": 0}, {"temperature": 0}),
         ("anthropic", {"thinking": {"effort": "high"}}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
         ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
         ("anthropic", {"cache": "1h"}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
@@ -30,7 +28,6 @@ from vendor_wires import WIRES
         ("openai-responses", {"max_tokens": 7, "temperature": 0, "top_p": 0.5}, {"max_output_tokens": 7, "temperature": 0, "top_p": 0.5}),
         ("openai-responses", {"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
         ("openai-responses", {"thinking": {"budget": 2000}}, {}),
-        ("openai-responses", {"stop": "END"}, {}),
         ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
         *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
         ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
@@ -38,12 +35,8 @@ from vendor_wires import WIRES
         ("gemini", {"stop": ("END",)}, {"generationConfig": {"stopSequences": ["END"]}}),
         ("ollama", {"stop": "END"}, {"options": {"stop": ["END"]}}),
         ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
-        ("anthropic", {"thinking": {"budget": 1024}, "max_tokens": 1025}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1025}),
-        ("gemini", {"temperature": 0}, {"generationConfig": {"temperature": 0}}),
         ("gemini", {"thinking": {"effort": "high"}}, {"generationConfig": {"thinkingConfig": {"thinkingLevel": "high"}}}),
         ("gemini", {"thinking": {"budget": 0}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}),
-        ("gemini", {"thinking": {"budget": -1}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": -1}}}),
-        ("ollama", {"temperature": 0}, {"options": {"temperature": 0}}),
         ("ollama", {"thinking": {"effort": "low"}}, {"think": "low"}),
         ("ollama", {"thinking": {"budget": 2000}}, {"think": True}),
     ],
@@ -94,18 +87,19 @@ def test_a_response_says_what_was_not_sent(vendor: str, id: str, generation: Any
 
 
 @pytest.mark.parametrize(
-    "id,thinking,says",
+    "id,generation,says",
     [
-        *((id, {"budget": 2000}, "takes no thinking budget") for id in ADAPTIVE_ALONE),
-        *((id, {"effort": "high"}, "has no adaptive thinking") for id in BY_BUDGET),
+        *((id, {"thinking": {"budget": 2000}}, "takes no thinking budget") for id in ADAPTIVE_ALONE),
+        *((id, {"thinking": {"effort": "high"}}, "has no adaptive thinking") for id in BY_BUDGET),
+        ("m", {"thinking": {"budget": 1023}}, "generation.thinking budget must be at least 1024 tokens, got 1023"),
+        ("m", {"thinking": {"budget": 4096}, "max_tokens": 4096}, "generation.thinking budget (4096) must be below max_tokens (4096)"),
     ],
 )
-def test_thinking_of_another_generation_of_models_is_an_error_that_names_the_other_way(
-    id: str, thinking: Any, says: str
-) -> None:
-    provider = AnthropicProvider("k", transport=MemoryTransport(MemoryReply(400)))
-    with pytest.raises(ValueError, match=says):
-        provider.call(HELLO, Model(id), GenerationOptions(thinking=thinking), print)
+def test_thinking_that_an_anthropic_model_refuses_is_an_error_before_anything_is_sent(id: str, generation: Any, says: str) -> None:
+    provider = replying("anthropic", [])
+    with pytest.raises(ValueError, match=re.escape(says)):
+        provider.call(HELLO, Model(id), GenerationOptions.coerce(generation), print)
+    assert bodies_to(provider) == []
 
 
 @pytest.mark.parametrize(
@@ -129,21 +123,6 @@ def test_other_vendors_kept_the_old_name(name: str, limit: str) -> None:
     provider, model = resolve(f"{name}/o3", api_key="k", **needs)
     body = body_of(asked(provider, model, generation={"max_tokens": 7}))
     assert {one: body[one] for one in body if "tokens" in one} == {limit: 7}
-
-
-@pytest.mark.parametrize(
-    "generation,says",
-    [
-        ({"thinking": {"budget": 1023}}, "generation.thinking budget must be at least 1024 tokens, got 1023"),
-        ({"thinking": {"budget": 4096}, "max_tokens": 4096}, "generation.thinking budget (4096) must be below max_tokens (4096)"),
-    ],
-)
-def test_a_thinking_budget_that_anthropic_refuses_is_an_error_before_anything_is_sent(generation: Any, says: str) -> None:
-    transport = MemoryTransport(MemoryReply(400))
-    provider = AnthropicProvider("k", transport=transport)
-    with pytest.raises(ValueError, match=re.escape(says)):
-        provider.call(HELLO, Model("m"), GenerationOptions.coerce(generation), print)
-    assert transport.requests == ()
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
@@ -175,17 +154,11 @@ def test_extra_adds_to_objects_inside_others() -> None:
     assert config == {"thinkingConfig": {"thinkingBudget": 2000, "includeThoughts": True}}
 
 
-def deep(levels: int) -> Any:
-    data: Any = []
-    for _ in range(levels):
-        data = [data]
-    return data
-
-
-def circle() -> Any:
-    data: list[Any] = []
-    data.append(data)
-    return data
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+DEEP: Any = []
+for _ in range(100_000):
+    DEEP = [DEEP]
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
@@ -193,23 +166,20 @@ def circle() -> Any:
     "generation,names",
     [
         ({"extra": {"x": object()}}, "extra"),
-        ({"extra": {"x": {1, 2}}}, "extra"),
-        ({"extra": {"x": b"bytes"}}, "extra"),
         ({"extra": {("a", "b"): 1}}, "extra"),
         ({"extra": {"x": float("nan")}}, "extra"),
-        ({"extra": {"x": circle()}}, "extra"),
-        ({"extra": {"x": deep(100_000)}}, "extra"),
+        ({"extra": {"x": CIRCLE}}, "extra"),
+        ({"extra": {"x": DEEP}}, "extra"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": float("inf")}, "top_p"),
     ],
-    ids=["object", "set", "bytes", "tuple as a key", "NaN", "circle", "deep", "temperature", "top_p"],
+    ids=["object", "tuple as a key", "NaN", "circle", "deep", "temperature", "top_p"],
 )
 def test_an_option_that_json_cannot_express_is_an_error_that_names_it(vendor: str, generation: Any, names: str) -> None:
-    transport = MemoryTransport(MemoryReply(400))
-    provider = ADAPTERS[vendor]("k", transport=transport)
+    provider = replying(vendor, [])
     with pytest.raises(ValueError, match=names):
         provider.call(HELLO, Model("m"), GenerationOptions.coerce(generation), print)
-    assert transport.requests == ()
+    assert bodies_to(provider) == []
 
 
 # Media on its way out: every kind, source and capability gives the vendor's shape, or the placeholder's text.
@@ -250,19 +220,15 @@ URLS = {
     "https, in capitals": "HTTPS://cdn.example.com/b.{ending}",
     "http": "http://cdn.example.com/b.{ending}",
     "gs": "gs://bucket/b.{ending}",
-    "s3": "s3://bucket/b.{ending}",
     "data": "data:image/png;base64,AAAA#.{ending}",
     "file": "file:///etc/passwd.{ending}",
-    "ftp": "ftp://example.com/b.{ending}",
     "no scheme": "//example.com/b.{ending}",
     "a scheme that only begins so": "httpsx://example.com/b.{ending}",
     "https without slashes": "https:b.{ending}",
-    "a script": "javascript:alert(1)//.{ending}",
     "a blank before it": " https://example.com/b.{ending}",
     "a blank in it": "https://example.com/a b.{ending}",
     "a line break in it": "https://example.com/a\r\nb.{ending}",
     "NUL in it": "https://example.com/\x00.{ending}",
-    "a tab in it": "https://exa\tmple.com/b.{ending}",
     "a direction mark in it": "https://example.com/\u202eb.{ending}",
     "half a character in it": "https://example.com/\ud83d.{ending}",
 }
@@ -397,14 +363,10 @@ def test_media_of_the_assistants_own_is_sent_to_those_who_take_it_from_there(ven
     image = Media.from_bytes(PAYLOAD, mime_type="image/png")
     tape = [user("draw"), Message("assistant", ["Here: ", image]), user("thanks")]
     said = sent(vendor, tape, capabilities=ALL.capabilities)[PLACES.get(vendor, "messages")][1]
-    instead = "[image unavailable: image/png]"
-    assert said == {
-        "openai": {"role": "assistant", "content": f"Here: {instead}"},
-        "openai-responses": {"role": "assistant", "content": f"Here: {instead}"},
-        "anthropic": {"role": "assistant", "content": f"Here: {instead}"},
-        "gemini": {"role": "model", "parts": [text(vendor, "Here: "), INLINE["gemini", "image"]]},
-        "ollama": {"role": "assistant", "content": f"Here: {instead}"},
-    }[vendor]
+    if vendor == "gemini":
+        assert said == {"role": "model", "parts": [text(vendor, "Here: "), INLINE["gemini", "image"]]}
+    else:
+        assert said == {"role": "assistant", "content": "Here: [image unavailable: image/png]"}
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from adapter_calls import ADAPTERS, asked, body_of, sent, user
+from adapter_calls import ADAPTERS, asked, bodies_to, body_of, sent, user
 from kernai import Agent, Media, Message, Model, Recorder, skill
-from kernai_providers import GeminiProvider, MemoryReply, MemoryTransport, OllamaProvider, Request, resolve
-from tests.properties import examples
+from kernai_providers import GeminiProvider, MemoryReply, MemoryTransport, Request, resolve
 from vendor_wires import WIRES
 from wire_format import Turn
 
@@ -38,14 +36,10 @@ def assistant(*content: Any) -> Message:
     return Message("assistant", content)
 
 
-def texts(*said: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": one} for one in said]
-
 
 # ------------------------------------------------------------------------------------------------- whole bodies
 
 TAPE = (system("Be brief."), user("Hello"), assistant("Hi."), user("Weather", " today"), user("in Oslo?"))
-SAID = [("user", "Hello"), ("assistant", "Hi."), ("user", "Weather", " today"), ("user", "in Oslo?")]
 OPTIONS = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7}
 
 CHAT = [
@@ -123,21 +117,21 @@ def test_options_that_are_not_set_are_not_sent(vendor: str) -> None:
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_several_system_messages_become_one_text_and_empty_ones_none(vendor: str) -> None:
-    def said(*messages: Message) -> Any:
-        body = sent(vendor, [*messages, user("Hello")])
-        if vendor == "gemini":
-            return body.get("systemInstruction", {"parts": [{"text": None}]})["parts"][0]["text"]
-        if vendor in ("anthropic", "openai-responses"):
-            return body.get("system", body.get("instructions"))
-        first = body["messages"][0]
-        return first["content"] if first["role"] == "system" else None
+    bare = set(walk(sent(vendor)))
+    for messages, text in (
+        (("one", "two"), "one\n\ntwo"), (("one", ""), "one"), (("", "two"), "two"), (("",), None),
+        ((" \n",), None),  # text of white space alone is refused by some
+    ):  # fmt: skip
+        said = set(walk(sent(vendor, [*map(system, messages), user("Hello")]))) - bare - {"system"}
+        assert said == ({text} if text else set())
 
-    assert said(system("one"), system("two")) == "one\n\ntwo"
-    assert said(system("one"), system("")) == "one"
-    assert said(system(""), system("two")) == "two"
-    assert said(system("")) is None
-    # text of white space alone is refused by some
-    assert said(system(" \n")) is None
+
+def walk(data: Any) -> list[str]:
+    """All texts in JSON data."""
+    if isinstance(data, str):
+        return [data]
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return [text for one in inner for text in walk(one)]
 
 
 def flat(vendor: str, body: Any) -> list[tuple[str, str]]:
@@ -237,14 +231,6 @@ def test_any_text_arrives_unchanged(vendor: str, text: str) -> None:
     assert f"s{text}" in walk(body)
 
 
-def walk(data: Any) -> list[str]:
-    """All texts in JSON data."""
-    if isinstance(data, str):
-        return [data]
-    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    return [text for one in inner for text in walk(one)]
-
-
 @pytest.mark.parametrize("vendor", ADAPTERS)
 @pytest.mark.parametrize(
     "text,arrives", [("a\ud83d", "a�"), ("\ude00b", "�b"), ("\ud83d\ude00", "😀"), ("\ude00\ud83d", "��"), ("\ud83d😀", "�😀")]
@@ -278,15 +264,10 @@ def test_where_a_request_goes_and_how_it_shows_its_key(vendor: str, url: str, he
     assert sent_headers == headers
 
 
-def test_ollama_without_a_key_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OLLAMA_API_KEY", raising=False)
-    request = asked(OllamaProvider(), Model("m"))
-    assert {name.lower() for name in request.headers} == {"content-type", "accept"}
-
-
 @pytest.mark.parametrize("written", [str.lower, str.upper, str.title])
-@pytest.mark.parametrize("vendor,key_header", [("openai", "authorization"), ("openai-responses", "authorization"), ("anthropic", "x-api-key"), ("gemini", "x-goog-api-key"), ("ollama", "authorization")])
-def test_the_callers_headers_replace_ours_whatever_their_case(vendor: str, key_header: str, written: Any) -> None:
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_the_callers_headers_replace_ours_whatever_their_case(vendor: str, written: Any) -> None:
+    (key_header,) = (name.lower() for name in ADAPTERS[vendor]("k").auth("k"))
     own = {written(key_header): "mine", written("content-type"): "application/json; charset=utf-8", "X-Team": " blue "}
     request = asked(ADAPTERS[vendor]("test-key", headers=own), Model("m"))
     lowered: Mapping[str, str] = {name.lower(): value for name, value in request.headers.items()}
@@ -304,9 +285,7 @@ def test_the_callers_headers_replace_ours_whatever_their_case(vendor: str, key_h
         ("models/gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro"),
         ("tunedModels/mine-7", "/v1beta/tunedModels/mine-7"),
         ("../x?y", "/v1beta/models/..%2Fx%3Fy"),
-        ("..", "/v1beta/models/.."),
         ("a b#c%2e", "/v1beta/models/a%20b%23c%252e"),
-        ("x:generateContent?key=1&", "/v1beta/models/x%3AgenerateContent%3Fkey%3D1%26"),
         ("модель", "/v1beta/models/%D0%BC%D0%BE%D0%B4%D0%B5%D0%BB%D1%8C"),
         ("tunedModels/../x", "/v1beta/tunedModels/..%2Fx"),
         ("a\r\nX-Evil: 1", "/v1beta/models/a%0D%0AX-Evil%3A%201"),
@@ -360,17 +339,12 @@ def draw(n: int) -> list[str | Media]:
 
 def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: bool) -> dict[str, list[Any]]:
     """The bodies of all requests of a run, by scope."""
-    wire, lock, root_turns, asked = WIRES[vendor], threading.Lock(), iter([*steps, "<final>done</final>"]), list[Any]()
+    wire, root_turns = WIRES[vendor], iter([*steps, "<final>done</final>"])
+    kind = {"content-type": wire.media_type}
 
     def answer(request: Request) -> MemoryReply:
-        body = json.loads(request.body)
-        in_task = "Go." not in request.body.decode()
-        with lock:
-            asked.append(body)
-            text = "<final>of a task</final>" if in_task else next(root_turns)
-        turn = Turn((text,), reasoning=("hm",))
-        kind = "application/x-ndjson" if vendor == "ollama" else "text/event-stream"
-        return MemoryReply(200, {"content-type": kind}, wire.whole(turn))
+        text = next(root_turns) if b"Go." in request.body else "<final>of a task</final>"
+        return MemoryReply(200, kind, wire.whole(Turn((text,), reasoning=("hm",))))
 
     provider = ADAPTERS[vendor]("k", transport=MemoryTransport(answer))
     recorder = Recorder()
@@ -381,7 +355,7 @@ def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: b
     result = kernai.execute(agent, ["Go.", PICTURE], history=history, recorder=recorder)
     assert result.text == "done"
     scopes: dict[str, list[Any]] = {}
-    for event, body in zip(recorder.for_event("messages_sent"), asked, strict=True):
+    for event, body in zip(recorder.for_event("messages_sent"), bodies_to(provider), strict=True):
         scopes.setdefault(event.scope, []).append(body)
     return scopes
 
@@ -393,7 +367,6 @@ def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: b
     talked=st.booleans(),
     parallel=st.booleans(),
 )
-@examples(2)
 def test_every_request_of_a_scope_extends_the_one_before_exactly(
     vendor: str, steps: list[str], talked: bool, parallel: bool
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
@@ -11,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_calls import HELLO, asked
+from adapter_calls import HELLO, asked, bodies_to
 from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai.values.model import CAPABILITIES, Models
 from kernai_providers import (
     VENDORS,
     AnthropicProvider,
+    CompatibleProvider,
     GeminiProvider,
     HttpProvider,
     MemoryTransport,
@@ -67,6 +67,8 @@ ALIASES = {
     "claude": "anthropic", "google": "gemini", "azure-openai": "azure", "google-openai": "gemini-openai", "grok": "xai",
     "openai-compatible": "local", "vllm": "local", "llamacpp": "local", "lmstudio": "local",
 }  # fmt: skip
+KINDS = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider,
+         "openai-responses": ResponsesProvider}
 KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
 
 
@@ -98,14 +100,7 @@ def test_each_name_asks_its_vendor_and_shows_the_key_as_the_vendor_reads_it(name
     assert request.headers[header] == ("" if vendor in KEY_HEADERS else "Bearer ") + "key-from-environment"
     assert sum("key-from-environment" in value for value in request.headers.values()) == 1
     assert provider.vendor == vendor
-
-
-def test_the_adapters_with_an_api_of_their_own_are_used_for_it() -> None:
-    kinds = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider,
-             "openai-responses": ResponsesProvider}
-    for vendor in VENDORS:
-        provider, _ = resolve(f"{vendor.name}/m", api_key="k", **NEEDS.get(vendor.name, {}))
-        assert isinstance(provider, kinds.get(vendor.name, OpenAIProvider))
+    assert type(provider) is KINDS.get(vendor, CompatibleProvider)
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
@@ -121,11 +116,7 @@ def test_key_variables_are_looked_at_in_their_order_and_blank_ones_are_passed_ov
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
-@pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_missing_key_is_an_error_that_names_the_variables_and_what_is_known(vendor: Any, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if value is not None:
-        for name in vendor.variables:
-            monkeypatch.setenv(name, value)
+def test_a_missing_key_is_an_error_that_names_the_variables_and_what_is_known(vendor: Any) -> None:
     needs = NEEDS.get(vendor.name, {})
     if vendor.name in ("ollama", "local"):
         assert key_of(*resolve(f"{vendor.name}/m", **needs)) is None
@@ -152,6 +143,8 @@ def test_base_url_goes_before_everything_and_needs_no_place(vendor: Any, monkeyp
 def test_a_variable_may_hold_the_whole_address_and_is_blamed_for_a_wrong_one(name: str, variable: str, added: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, " https://gate.example.com/x/ ")
     assert resolve(f"{name}/m", api_key="k")[0].base_url == "https://gate.example.com/x" + added
+    monkeypatch.setenv(variable, f"https://gate.example.com/x{added}/")
+    assert resolve(f"{name}/m", api_key="k")[0].base_url == "https://gate.example.com/x" + added
     for wrong in ("ftp://gate.example.com", "https://user:S3CRET@gate.example.com", "https://gate.example.com:port", "acme"):
         monkeypatch.setenv(variable, wrong)
         with pytest.raises(ValueError, match=variable) as caught:
@@ -159,13 +152,6 @@ def test_a_variable_may_hold_the_whole_address_and_is_blamed_for_a_wrong_one(nam
         assert "S3CRET" not in str(caught.value)
     monkeypatch.setenv(variable, "  ")
     assert resolve(f"{name}/m", api_key="k", **NEEDS.get(name, {}))[0].base_url == address(name)
-
-
-def test_azures_own_variable_for_the_endpoint_may_hold_a_path_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    for endpoint in ("https://acme.openai.azure.com/", "https://acme.openai.azure.com", "https://acme.openai.azure.com/openai/v1/"):
-        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", endpoint)
-        provider, model = resolve("azure/m", api_key="k")
-        assert asked(provider, model).url == URLS["azure"]
 
 
 # ------------------------------------------------------------------------------------ region, project, resource
@@ -213,11 +199,6 @@ def test_vertexs_global_place_has_a_host_without_a_region() -> None:
     assert provider.base_url == "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi"
 
 
-def test_a_place_that_the_vendor_does_not_know_is_an_error() -> None:
-    with pytest.raises(TypeError, match="region"):
-        resolve("openai/m", api_key="k", region="eu")
-
-
 def test_a_self_hosted_server_needs_a_base_url() -> None:
     with pytest.raises(MissingSettingError, match=r"local needs an address: give base_url='http.*LOCAL_BASE_URL"):
         resolve("vllm/m")
@@ -231,12 +212,9 @@ def test_a_self_hosted_server_needs_a_base_url() -> None:
     [
         ("openai/gpt-4o", "openai", "gpt-4o"),
         ("openrouter/anthropic/claude-sonnet-4.5", "openrouter", "anthropic/claude-sonnet-4.5"),
-        ("openrouter/meta-llama/llama-3.3-70b-instruct:free", "openrouter", "meta-llama/llama-3.3-70b-instruct:free"),
         ("fireworks/accounts/fireworks/models/qwen3-30b", "fireworks", "accounts/fireworks/models/qwen3-30b"),
         ("OpenAI/GPT-4o", "openai", "GPT-4o"),
         (" groq / llama-3.1-8b ", "groq", "llama-3.1-8b"),
-        ("ollama/llama3.1:8b", "ollama", "llama3.1:8b"),
-        ("bedrock/us.anthropic.claude-v1:0", "bedrock", "us.anthropic.claude-v1:0"),
         ("together/x//y", "together", "x//y"),
     ],
 )
@@ -250,12 +228,6 @@ def test_a_name_without_vendor_or_model_says_what_one_looks_like(name: str) -> N
     with pytest.raises(UnknownVendorError, match=r"'openai/gpt-4o-mini'.*known: openai, anthropic") as caught:
         resolve(name, api_key="k")
     assert repr(name) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", [None, 5, b"openai/gpt-4o", ["openai", "gpt-4o"], Model("openai/gpt-4o")])
-def test_a_name_that_is_no_text_is_a_type_error(name: Any) -> None:
-    with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-4o-mini'"):
-        resolve(name)
 
 
 @pytest.mark.parametrize(
@@ -290,22 +262,14 @@ def test_capabilities_come_from_the_family_and_can_be_overridden() -> None:
         capabilities("openai/gpt-4o", capabilities=("sight",))
 
 
-def test_cost_goes_to_the_model() -> None:
-    assert resolve("openai/gpt-4o", api_key="k")[1].cost is None
-    assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == Cost(2.5, 10.0)
-    with pytest.raises(ValueError, match="cost must be"):
-        resolve("openai/gpt-4o", api_key="k", cost=(1,))
-
-
 @pytest.mark.parametrize(
     "server, place", [("llamacpp", ["grammar"]), ("vllm", ["structured_outputs", "grammar"]), ("sglang", ["ebnf"])]
 )
 def test_a_grammar_is_sent_in_the_field_of_that_kind_of_server(server: str, place: list[str]) -> None:
-    transport = MemoryTransport(MemoryReply(503))
-    provider, model = resolve("local/m", base_url="http://here/v1", grammar=server, transport=transport, max_retries=0)
+    provider, model = resolve("local/m", base_url="http://here/v1", grammar=server, transport=MemoryTransport(MemoryReply(400)))
     agent = Agent(instructions="", protocols=[], provider=provider, model=model, constrain=True)
     assert execute(agent, "Hello.").stop_reason == "error"
-    sent = json.loads(transport.requests[0].body)
+    (sent,) = bodies_to(provider)
     for name in place:
         sent = sent[name]
     assert sent == agent.grammar()
@@ -319,15 +283,16 @@ def test_only_servers_that_are_known_to_take_a_grammar_are_sent_one() -> None:
         resolve("groq/m", api_key="k", grammar="vllm")
 
 
-def test_options_go_to_the_provider() -> None:
-    transport = MemoryTransport(MemoryReply(503))
-    provider, model = resolve("groq/m", api_key="k", transport=transport, max_retries=0, headers={"X-A": "b"}, timeout=(3, 4))
-    with pytest.raises(ProviderError):
-        provider.call(HELLO, model, GenerationOptions(), print)
-    (request,) = transport.requests
+def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error() -> None:
+    provider, model = resolve("groq/m", api_key="k", headers={"X-A": "b"}, timeout=(3, 4), cost=(2.5, 10))
+    request = asked(provider, model)
     assert (request.headers["X-A"], request.timeouts.connect, request.timeouts.read) == ("b", 3.0, 4.0)
-    with pytest.raises(TypeError, match="temprature"):
-        resolve("groq/m", api_key="k", temprature=1)
+    assert (model.cost, resolve("openai/gpt-4o", api_key="k")[1].cost) == (Cost(2.5, 10.0), None)
+    for unknown in ({"temprature": 1}, {"region": "eu"}):
+        with pytest.raises(TypeError, match=f"groq has no option '{next(iter(unknown))}'"):
+            resolve("groq/m", api_key="k", **unknown)
+    with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-4o-mini', got Model"):
+        resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
     unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))
     provider, model = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
     assert provider.call(HELLO, model, GenerationOptions(), print).content == "Hi"
@@ -343,14 +308,6 @@ def test_configured_lists_the_vendors_whose_key_is_there(monkeypatch: pytest.Mon
     assert [vendor.name for vendor in configured()] == ["gemini", "gemini-openai", "xai"]
 
 
-def test_a_key_that_no_header_can_carry_is_blamed_on_its_variable_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GROQ_API_KEY", "gsk-secret\x07tail")
-    with pytest.raises(ValueError, match="GROQ_API_KEY") as caught:
-        resolve("groq/m")
-    assert "secret" not in str(caught.value)
-    assert "tail" not in str(caught.value)
-
-
 # ------------------------------------------------------------------------------------------------- OLLAMA_HOST
 
 
@@ -362,22 +319,17 @@ def test_a_key_that_no_header_can_carry_is_blamed_on_its_variable_and_not_shown(
         ("myhost:8080", "http://myhost:8080"),
         (" myhost:8080/ ", "http://myhost:8080"),
         ('"myhost"', "http://myhost:11434"),
-        ("192.168.1.7", "http://192.168.1.7:11434"),
         ("0.0.0.0", "http://127.0.0.1:11434"),
         ("0.0.0.0:8080", "http://127.0.0.1:8080"),
         ("http://0.0.0.0:8080", "http://127.0.0.1:8080"),
-        ("10.0.0.0:1", "http://10.0.0.0:1"),
         (":8080", "http://localhost:8080"),
         ("[::1]", "http://[::1]:11434"),
         ("[::1]:8080", "http://[::1]:8080"),
         ("::1", "http://[::1]:11434"),
         ("[::]:8080", "http://[::1]:8080"),
-        ("http://myhost:8080", "http://myhost:8080"),
         ("http://myhost", "http://myhost:80"),
         ("https://myhost", "https://myhost:443"),
         ("https://myhost/ollama/", "https://myhost:443/ollama"),
-        ("myhost:8080/ollama", "http://myhost:8080/ollama"),
-        ("", "http://localhost:11434"),
         ("  ", "http://localhost:11434"),
     ],
 )
@@ -416,8 +368,6 @@ TEXT = names("""
     claude-2.1 claude-2.0 claude-instant-1.2 anthropic.claude-v2:1 anthropic.claude-instant-v1
     gemini-embedding-001 text-embedding-004 gemma2:9b gemma-2-27b-it gemma3:1b gemma3:270m google/gemma-3-1b-it gemma3n:e4b
     llama3 llama3.1 llama3.1:70b llama3.2 llama3.2:1b llama-3.3-70b-versatile meta-llama/Llama-3.3-70B-Instruct-Turbo
-    llama-3.1-8b-instant accounts/fireworks/models/llama-v3p1-405b-instruct codellama:13b meta.llama3-1-70b-instruct-v1:0
-    deepseek-chat deepseek-reasoner deepseek-ai/DeepSeek-V3.1 deepseek-r1:32b
     qwen2.5 qwen2.5-coder qwen2.5-coder:32b qwen3:30b qwen-max Qwen/QwQ-32B qwen3-coder-480b-a35b-instruct
     mistral mistral:7b mistral-large-2411 mistral-nemo open-mixtral-8x22b codestral-latest mistral-embed ministral-3b-2410
     grok-3 grok-3-mini grok-2-1212 grok-code-fast-1 sonar-deep-research command-r-plus-08-2024 command-a-03-2025
@@ -446,10 +396,8 @@ READS = names("""
     ft:gpt-4o-2024-08-06:acme::Ab1 ft:o4-mini-2025-04-16:acme::Ab1
     claude-3-haiku-20240307 claude-3-5-sonnet-latest claude-3-7-sonnet-20250219 claude-3-7-sonnet@20250219 claude-opus-4-20250514
     claude-opus-4-8 claude-opus-5 claude-sonnet-5-5 claude-haiku-5-5 claude-fable-5-1 claude-mythos-preview gpt-6.2-sol
-    claude-opus-4-1 claude-sonnet-4-5 claude-sonnet-4-5-20250929 claude-haiku-4-5-20251001 claude-opus-4-5 claude-4-sonnet
     anthropic/claude-sonnet-4.5 anthropic/claude-3.5-haiku anthropic.claude-3-5-sonnet-20241022-v2:0
     us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0
-    apac.anthropic.claude-sonnet-4-20250514-v1:0 global.anthropic.claude-sonnet-4-5-20250929-v1:0
     arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-sonnet-4-20250514-v1:0
 """)
 
