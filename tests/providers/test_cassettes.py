@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from pydantic import TypeAdapter
 from vcr.errors import CannotOverwriteExistingCassetteException
 
 from adapter_calls import ADAPTERS, asked, body_of, user
-from kernai import GenerationOptions, LlmResponse, Media, Message, Model, ProviderError
+from kernai import GenerationOptions, LlmResponse, Media, Message, Model, ProviderError, execute
 from kernai_providers import HttpProvider
+from test_native_calls import MODELS, TAPES, Price, Server, search, spoken
 from vendor_wires import WIRES
 from wire_format import Turn, Wire, data_of
 from wire_server import WireServer
@@ -152,11 +153,10 @@ def test_no_cassette_holds_a_key_or_the_address_of_the_server_it_came_from(path:
 # The vendors' own clients: their types read what our loopback servers send, and take what our adapters send.
 
 
-PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
 PDF = Media.from_bytes(b"%PDF-1.7", mime_type="application/pdf")
 THOUGHT = WIRES["openai-responses"].thought(Turn(reasoning=("hm",)))  # type: ignore[attr-defined]  # it has one
 TALK = (
-    Message("system", "Be brief."), user("Look:", PICTURE, PDF), Message("assistant", "I see.", reasoning=[THOUGHT]),
+    Message("system", "Be brief."), user("Look:", PIXEL, PDF), Message("assistant", "I see.", reasoning=[THOUGHT]),
     user("What?"),
 )  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -166,7 +166,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gemini": {"max_tokens": 5000, "temperature": 0.5, "stop": ["END"], "thinking": {"budget": 2000}},
     "ollama": {"max_tokens": 5000, "temperature": 0.5, "stop": ["END"], "thinking": {"effort": "high"}},
 }
-MODELS = {"openai": "gpt-4o", "openai-responses": "gpt-5-pro", "anthropic": "claude-opus-5"}
 Check = Callable[[Any], object]
 
 
@@ -196,10 +195,7 @@ def of_responses() -> tuple[Check, Check]:
     types = pytest.importorskip("openai.types.responses")
     from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
-    return (
-        TypeAdapter(types.ResponseStreamEvent).validate_python,
-        whole(ResponseCreateParamsStreaming),
-    )
+    return TypeAdapter(types.ResponseStreamEvent).validate_python, whole(ResponseCreateParamsStreaming)
 
 
 def of_anthropic() -> tuple[Check, Check]:
@@ -237,30 +233,34 @@ OFFICIAL = {
 }  # fmt: skip
 
 
-def official(vendor: str) -> tuple[Check, Check]:
+@pytest.mark.slow
+@pytest.mark.parametrize("vendor", OFFICIAL)
+def test_the_types_of_the_vendors_clients_accept_what_our_servers_and_adapters_send(vendor: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs to mend
-        return OFFICIAL[vendor]()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vendor", OFFICIAL)
-def test_the_types_of_the_vendors_clients_accept_what_our_servers_send(vendor: str) -> None:
-    read, _ = official(vendor)
-    for turn in (Turn(("Hel", "lo"), reasoning=("hm",)), Turn(), Turn(("Hel",), finish="length"), Turn(("x",), usage=None)):
-        events = [data_of(event) for event in WIRES[vendor].whole(turn)]
-        for data in filter(None, events):
-            if vendor == "anthropic" and turn.usage is None:
-                continue  # there it is always sent
-            read(data)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vendor", OFFICIAL)
-def test_the_types_of_the_vendors_clients_accept_what_our_adapters_send(vendor: str) -> None:
-    _, take = official(vendor)
+        read, take = OFFICIAL[vendor]()
+    turns = [Turn(("Hel", "lo"), reasoning=("hm",)), Turn(), Turn(("Hel",), finish="length")]
+    turns += [Turn(("x",), usage=None)] if vendor != "anthropic" else []  # which always sends it
+    for event in (event for turn in turns for event in WIRES[vendor].whole(turn)):
+        read_event(read, event)
     model = Model(MODELS.get(vendor, "model-1"), ("text", "vision", "document_in"))
     body = body_of(asked(ADAPTERS[vendor]("k"), model, TALK, OPTIONS[vendor]))
     take(body)
     assert (THOUGHT["encrypted_content"] in str(body)) == (vendor == "openai-responses")
-    take(body_of(asked(ADAPTERS[vendor]("k"), model, TALK, {"max_tokens": 10} if vendor != "gemini" else OPTIONS[vendor])))
+    # native calls
+    runs: list[tuple[Sequence[str], dict[str, Any]]] = [
+        *((TAPES[tape], {}) for tape in ("several calls", "a picture", "a built-in command")),
+        *((['{"amount": 2.5, "currency": "EUR"}'], {"output": Price, "skills": skills}) for skills in ([search], None)),
+    ]
+    for texts, options in runs:
+        server = Server(vendor, texts, thought="Hm.")
+        execute(server.agent(generation={"max_tokens": 5000}, **options), "Go.")
+        for body in server.bodies:
+            take(body)
+        for event in (event for text in texts for event in spoken(vendor, text, thought="Hm.")):
+            read_event(read, event)
+
+
+def read_event(read: Check, event: bytes) -> None:
+    if data := data_of(event):
+        read(data)
