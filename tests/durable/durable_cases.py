@@ -187,6 +187,41 @@ def payer(paid: list[Any], *skills: Skill, **changes: Any) -> Agent[Any]:
     return Agent(**{"instructions": "x", "skills": [Skill("pay", execute=pay, approval=True), *skills], **changes})
 
 
+class Stored:
+    """One run in a store, which a test makes, resumes and replays in one of the ways."""
+
+    def __init__(self, way: Way, agent: Agent[Any], model: Any = None, store: Any = None) -> None:
+        """`model` is a provider, or the scripts of `provider`; by default the agent has its own."""
+        self.way, self.agent, self.store = way, agent, MemoryStore() if store is None else store
+        self.model = provider(model) if isinstance(model, Mapping) else model
+
+    def execute(self, input: Any = "go", **options: Any) -> Result[Any]:
+        return self.way.execute(self.agent, input, **{"store": self.store, "provider": self.model, "run_id": "r", **options})
+
+    def resume(self, **options: Any) -> Result[Any]:
+        given = {"store": self.store, "provider": self.model, **options}
+        return self.way.resume(given.pop("agent", self.agent), "r", **given)
+
+    def replay(self, **options: Any) -> Result[Any] | None:
+        return kernai.replay(self.agent, "r", store=self.store, **options).result
+
+    def load(self) -> list[Entry]:
+        entries: list[Entry] = self.store.load("r")
+        return entries
+
+    def data(self, *types: str) -> list[Any]:
+        """Return the data of the recorded events of these types."""
+        return [entry["data"] for entry in self.load() if entry["event"] in types]
+
+    def index(self, type: str) -> int:
+        """Return the number of the first recorded event of this type."""
+        return [entry["event"] for entry in self.load()].index(type)
+
+    def cut(self, length: int, agent: Agent[Any] | None = None) -> Stored:
+        """Return the same run with only the first entries, as if its process had died."""
+        return Stored(self.way, agent or self.agent, self.model, cut(self.store, length))
+
+
 class Appends(MemoryStore):
     """Notes what each append brings. After `left` more of them each one fails, before or `behind` what it does."""
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import date
+from itertools import product
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,18 +20,27 @@ from kernai import (
     Decision,
     KernaiError,
     Limits,
-    MemoryStore,
-    MockProvider,
     Pause,
     Protocol,
     Result,
     Skill,
     SkillContext,
-    SqliteStore,
     Stop,
 )
 from kernai.loop.run_state import Run
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Way, command, cut, payer, provider
+from tests.durable.durable_cases import (
+    AT_ONCE,
+    EACH_WAY,
+    WAYS,
+    Appends,
+    Performed,
+    Stored,
+    Way,
+    command,
+    cut,
+    payer,
+    provider,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -99,68 +106,54 @@ def agent(performed: Performed, at_once: bool = False, asks: str = "skill", **ch
     return Agent(**{"instructions": "You do.", "skills": [*skills, *more], **options, **changes})
 
 
-def given(scripts: Mapping[str, Sequence[str]], **more: Any) -> dict[str, Any]:
-    """What each of a run's segments is given."""
-    return {"provider": provider(scripts), **more}
+class Case(Stored):
+    """A run of `agent`, and what it performed."""
 
+    def __init__(self, way: Way, scripts: Any, at_once: bool = False, asks: str = "skill", store: Any = None, **changes: Any) -> None:
+        self.performed = Performed()
+        super().__init__(way, agent(self.performed, at_once, asks, **changes), scripts, store)
 
-def events(store: MemoryStore | SqliteStore, *types: str) -> list[tuple[str, Any]]:
-    return [(entry["event"], entry["data"]) for entry in store.load("r") if entry["event"] in types]
-
-
-def paused(scripts: Mapping[str, Sequence[str]], way: Way, at_once: bool = False, **options: Any) -> MemoryStore:
-    store, performed = MemoryStore(), Performed()
-    result = way.execute(agent(performed, at_once, **options), "go", provider=provider(scripts), store=store, run_id="r")
-    assert result.stop_reason == "interrupt"
-    assert not any(call.startswith("pay") for call in performed.calls)
-    return store
+    def check_usage(self, result: Result[Any]) -> None:
+        """Check that the usage of waiting sub-runs is counted once."""
+        tokens = [one["total_tokens"] for one in self.data("llm_response")]
+        assert (result.usage.model_calls, result.usage.total_tokens) == (len(tokens), sum(tokens))
 
 
 # ------------------------------------------------------------------------------------------------------- decisions
 
 
-def check_usage(result: Result, store: MemoryStore) -> None:
-    """Check that the usage of waiting sub-runs is counted once."""
-    tokens = [data["total_tokens"] for _, data in events(store, "llm_response")]
-    assert (result.usage.model_calls, result.usage.total_tokens) == (len(tokens), sum(tokens))
-
-
 @EACH_PLACE
 @AT_ONCE
 @pytest.mark.parametrize("asks", ASKS)
-def test_a_waiting_call_in_any_position_is_made_once_when_approved(
-    place: str, at_once: bool, asks: str
-) -> None:
+def test_a_waiting_call_in_any_position_is_made_once_when_approved(place: str, at_once: bool, asks: str) -> None:
     scripts, call_id = PLACES[place]
     # each place, each order and each way to ask meets all four
     way = WAYS[(list(PLACES).index(place) + ASKS.index(asks) + 2 * at_once) % len(WAYS)]
-    store, performed = MemoryStore(), Performed()
-    first = way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), store=store, run_id="r")
+    run = Case(way, scripts, at_once, asks)
+    first = run.execute()
     assert (first.stop_reason, first.text) == ("interrupt", None)
     (asked,) = first.pending
     assert (asked.call_id, asked.skill, asked.params) == (call_id, "pay", {"amount": 5})
     if asks != "skill":
         assert (asked.reason, asked.metadata) == ("is it enough?", {"amount": 5})
-    assert f"pay {call_id}" not in performed.calls
-    assert [one.status for one in store.runs()] == ["waiting"]
-    check_usage(first, store)
+    assert f"pay {call_id}" not in run.performed.calls
+    assert [one.status for one in run.store.runs()] == ["waiting"]
+    run.check_usage(first)
 
-    before = store.load("r")
-    again = way.resume(agent(Performed(), at_once, asks), "r", store=store, provider=provider({}))
+    before = run.load()
+    again = run.resume(provider=provider({}))
     assert (again.stop_reason, again.pending, again.usage) == ("interrupt", first.pending, first.usage)
-    assert store.load("r") == before, "without a decision nothing is called or appended"
+    assert run.load() == before, "without a decision nothing is called or appended"
 
-    last = way.resume(
-        agent(performed, at_once, asks), "r", store=store, provider=provider(scripts), approvals={call_id: True}
-    )
+    last = run.resume(approvals={call_id: True})
     assert last.ok
-    check_usage(last, store)
+    run.check_usage(last)
     assert "paid 5" in str(last.text) or "seen" in str(last.text)
-    assert set(performed.calls.values()) == {1}, "nothing was called twice"
-    assert performed.calls[f"pay {call_id}"] == 1
-    given = [one for one in store.load("r") if one["event"] == "approval_given"]
+    assert set(run.performed.calls.values()) == {1}, "nothing was called twice"
+    assert run.performed.calls[f"pay {call_id}"] == 1
+    given = [one for one in run.load() if one["event"] == "approval_given"]
     assert all(one["scope"] == one["data"]["call_id"].rpartition("/")[0] for one in given)
-    assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store).result == last
+    assert run.replay() == last
 
 
 #: decisions, and what the model then reads
@@ -176,15 +169,13 @@ DECISIONS: list[tuple[Any, str]] = [
 @AT_ONCE
 @EACH_WAY
 def test_each_decision_is_recorded_and_has_its_effect(decision: Any, read: str, at_once: bool, way: Way) -> None:
-    scripts, _ = PLACES["between others"]
-    store, performed = MemoryStore(), Performed()
-    options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
-    way.execute(agent(performed, at_once), "go", run_id="r", **options)
-    result = way.resume(agent(performed, at_once), "r", approvals={"0.1": decision}, **options)
+    run = Case(way, PLACES["between others"][0], at_once)
+    run.execute()
+    result = run.resume(approvals={"0.1": decision})
     assert result.ok
-    data = {"call_id": "0.1", "decision": getattr(decision, "value", decision), "by": getattr(decision, "by", None)}
-    assert events(store, "approval_given") == [("approval_given", data)]
-    assert performed.calls["pay 0.1"] == ("paid" in read)
+    given = {"call_id": "0.1", "decision": getattr(decision, "value", decision), "by": getattr(decision, "by", None)}
+    assert run.data("approval_given") == [given]
+    assert run.performed.calls["pay 0.1"] == ("paid" in read)
     assert read in "".join(message.text for message in result.messages)
 
 
@@ -195,74 +186,46 @@ def test_each_decision_is_recorded_and_has_its_effect(decision: Any, read: str, 
     {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
 ])
 def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(approvals: dict[str, Any]) -> None:
-    store, performed = paused({"go": [PAY]}, WAYS[0]), Performed()
-    before, options = store.load("r"), given({"go": [PAY]}, store=store)
+    run = Case(WAYS[0], {"go": [PAY]})
+    run.execute()
+    before = run.load()
     with pytest.raises(ValueError, match="approvals"):
-        kernai.resume(agent(performed), "r", approvals=approvals, **options)
-    assert store.load("r") == before
-    assert kernai.resume(agent(performed), "r", **options).stop_reason == "interrupt"
-    assert not performed.calls
+        run.resume(approvals=approvals)
+    assert run.load() == before
+    assert run.resume().stop_reason == "interrupt"
+    assert not run.performed.calls
 
 
 @EACH_WAY
 def test_a_run_that_died_between_two_waiting_calls_is_waiting_once_it_is_resumed(way: Way) -> None:
-    it = payer([], parallel_skills=True)
     for survived in range(4):
         store = Appends(error=SystemError)
-        options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay") * 2, "<final>done</final>"]})}
-        way.execute(it, "go", run_id="r", **options)
+        run = Stored(way, payer([], parallel_skills=True), {"go": [command("pay") * 2, "<final>done</final>"]}, store)
+        run.execute()
         store.left = survived
         with suppress(SystemError):
-            way.resume(it, "r", approvals={"0.0": True}, **options)
+            run.resume(approvals={"0.0": True})
         store.left = inf
-        result = way.resume(it, "r", in_flight="skip", **options)
-        length = len(store.load("r"))
-        resumes = [one["event"] for one in store.load("r")].count("run_resumed")
-        assert resumes == (0, 2, 2, 1)[survived], "a resume that writes anything is on record"
+        result = run.resume(in_flight="skip")
+        length = len(run.load())
+        assert len(run.data("run_resumed")) == (0, 2, 2, 1)[survived], "a resume that writes anything is on record"
         assert [one.call_id for one in result.pending] == (["0.0", "0.1"] if survived == 0 else ["0.1"])
         assert [one.status for one in store.runs()] == ["waiting"]
-        assert way.resume(it, "r", in_flight="skip", **options).pending == result.pending
-        assert len(store.load("r")) == length, "said once"
+        assert run.resume(in_flight="skip").pending == result.pending
+        assert len(run.load()) == length, "said once"
 
 
 @EACH_WAY
 def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -> None:
-    scripts = {"go": [PAY + LOOK + PAY + PAY]}
-    store, performed = MemoryStore(), Performed()
-    options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
-    first = way.execute(agent(performed, True), "go", run_id="r", **options)
-    assert [call.call_id for call in first.pending] == ["0.0", "0.2", "0.3"]
-    second = way.resume(agent(performed, True), "r", approvals={"0.2": True}, **options)
-    assert [call.call_id for call in second.pending] == ["0.0", "0.3"]
+    run = Case(way, {"go": [PAY + LOOK + PAY + PAY]}, at_once=True)
+    assert [call.call_id for call in run.execute().pending] == ["0.0", "0.2", "0.3"]
+    assert [call.call_id for call in run.resume(approvals={"0.2": True}).pending] == ["0.0", "0.3"]
     with pytest.raises(ValueError, match=r"'0\.2' does not wait .* those that wait: 0\.0, 0\.3"):
-        way.resume(agent(performed, True), "r", approvals={"0.2": True}, **options)
-    third = way.resume(agent(performed, True), "r", approvals={"0.0": "no", "0.3": True}, **options)
-    assert third.ok
-    assert performed.calls == {"look 0.1": 1, "pay 0.2": 1, "pay 0.3": 1}
-    assert kernai.replay(agent(Performed(), True), "r", store=store).result == third
-
-
-@EACH_WAY
-@AT_ONCE
-def test_a_skill_may_pause_again_after_it_was_approved(way: Way, at_once: bool) -> None:
-    seen: list[Any] = []
-
-    def pay(ctx: Ctx) -> str:
-        seen.append(ctx.approval)
-        if ctx.approval is None or ctx.approval.by == "clerk":
-            raise Pause("who is there?" if ctx.approval is None else "and the chief?")
-        return f"paid, says {ctx.approval.by}"
-
-    made = Agent(instructions="x", skills=[Skill("pay", execute=pay)], parallel_skills=at_once)
-    options: dict[str, Any] = {"store": MemoryStore(), "provider": provider({"go": [command("pay") + command("/skills")]})}
-    assert way.execute(made, "go", run_id="r", **options).pending[0].reason == "who is there?"
-    second = way.resume(made, "r", approvals={"0.0": Decision(True, by="clerk")}, **options)
-    assert second.pending[0].reason == "and the chief?"
-    assert way.resume(made, "r", **options).pending == second.pending
-    third = way.resume(made, "r", approvals={"0.0": Decision(True, by="chief")}, **options)
-    assert "paid, says chief" in third.messages[2].text
-    assert [None if one is None else one.by for one in seen] == [None, "clerk", "chief"]
-    assert kernai.replay(made, "r", store=options["store"]).result == third
+        run.resume(approvals={"0.2": True})
+    last = run.resume(approvals={"0.0": "no", "0.3": True})
+    assert last.ok
+    assert run.performed.calls == {"look 0.1": 1, "pay 0.2": 1, "pay 0.3": 1}
+    assert run.replay() == last
 
 
 @EACH_WAY
@@ -272,33 +235,29 @@ def test_inputs_that_a_person_changed_stay_changed_if_the_call_pauses_again(way:
 
     def pay(amount: int, to: str, ctx: Ctx) -> str:
         if ctx.approval is None or ctx.approval.by != "chief":
-            raise Pause("may it?")
+            raise Pause("may it?" if ctx.approval is None else f"{ctx.approval.by} agrees")
         paid.append((amount, to))
         return "paid"
 
     made = Agent(instructions="x", skills=[Skill("pay", execute=pay, idempotent=True)], parallel_skills=at_once)
-    call = command("pay", '{"amount": 500, "to": "ann"}')
-    store = MemoryStore()
-    options: dict[str, Any] = {"provider": provider({"go": [call + command("/skills")]})}
-    result = way.execute(made, "go", run_id="r", store=store, **options)
-    for change, shown in (({"amount": 5}, {"amount": 5, "to": "ann"}), ({"to": "bob"}, {"amount": 5, "to": "bob"}), (None, None)):
-        decision = Decision(True if change is None else {"params": change}, by="chief" if change is None else "clerk")
-        result = way.resume(made, "r", store=store, approvals={"0.0": decision}, **options)
-        assert [one.params for one in result.pending] == ([] if shown is None else [shown])
-    entries = store.load("r")
-    given = [at for at, one in enumerate(entries) if one["event"] == "approval_given"]
-    assert way.resume(made, "r", store=cut(store, given[-1] + 1), **options).ok  # the process died before the call
+    run = Stored(way, made, {"go": [command("pay", '{"amount": 500, "to": "ann"}') + command("/skills")]})
+    assert run.execute().pending[0].reason == "may it?"
+    for change, shown in ({"amount": 5}, {"amount": 5, "to": "ann"}), ({"to": "bob"}, {"amount": 5, "to": "bob"}):
+        (again,) = run.resume(approvals={"0.0": Decision({"params": change}, by="clerk")}).pending
+        assert (again.params, again.reason) == (shown, "clerk agrees")
+    result = run.resume(approvals={"0.0": Decision(True, by="chief")})
+    assert not result.pending
+    given = [at for at, one in enumerate(run.load()) if one["event"] == "approval_given"]
+    assert run.cut(given[-1] + 1).resume().ok  # the process died before the call
     assert paid == [(5, "bob")] * 2
-    assert kernai.replay(made, "r", store=store, skills="run").result == result
+    assert run.replay(skills="run") == result
     assert paid == [(5, "bob")] * 3
 
 
 @EACH_WAY
 @AT_ONCE
 @pytest.mark.parametrize("decision, answer", [({"answer": {"sizes": {5}}}, {"sizes": [5]}), (True, {})])
-def test_a_call_that_paused_reads_the_answer_and_its_question(
-    decision: Any, answer: Any, way: Way, at_once: bool
-) -> None:
+def test_a_call_that_paused_reads_the_answer_and_its_question(decision: Any, answer: Any, way: Way, at_once: bool) -> None:
     seen: list[Any] = []
 
     def order(ctx: Ctx) -> str:
@@ -307,17 +266,12 @@ def test_a_call_that_paused_reads_the_answer_and_its_question(
         seen.append((ctx.approval.answer, ctx.approval.asked))
         return "ordered"
 
-    made = Agent(
-        instructions="x", skills=[Skill("order", execute=order, idempotent=True)], parallel_skills=at_once,
-        provider=provider({"go": [command("order")]}),
-    )
-    store = MemoryStore()
-    way.execute(made, "go", run_id="r", store=store)
-    assert way.resume(made, "r", store=store, approvals={"0.0": Decision(decision, by="ada")}).ok
-    entries = store.load("r")
-    given = next(at for at, one in enumerate(entries) if one["event"] == "approval_given")
-    assert entries[given]["data"]["decision"] == (decision is True or {"answer": answer})
-    assert way.resume(made, "r", store=cut(store, given + 1)).ok  # the process died before the call
+    made = Agent(instructions="x", skills=[Skill("order", execute=order, idempotent=True)], parallel_skills=at_once)
+    run = Stored(way, made, {"go": [command("order")]})
+    run.execute()
+    assert run.resume(approvals={"0.0": Decision(decision, by="ada")}).ok
+    assert [one["decision"] for one in run.data("approval_given")] == [decision is True or {"answer": answer}]
+    assert run.cut(run.index("approval_given") + 1).resume().ok  # the process died before the call
     assert seen == [(answer, {"state": [1, "opaque"]})] * 2
 
 
@@ -364,78 +318,60 @@ def test_approve_is_asked_before_each_call_and_its_answer_is_an_event(
         made.append(block.content)
         return "made"
 
-    it = Agent(
-        instructions="x", skills=[Skill("pay", execute=pay)], protocols=[Protocol("ticket", ticket)],
-        approve=approve, parallel_skills=at_once,
-    )
-    store = MemoryStore()
-    block = PAY if kind == "skill" else HAND_IN
-    result = way.execute(it, "go", provider=provider({"go": [block + block]}), store=store, run_id="r")
+    skills, protocols = [Skill("pay", execute=pay)], [Protocol("ticket", ticket)]
+    it = Agent(instructions="x", skills=skills, protocols=protocols, approve=approve, parallel_skills=at_once)
+    run = Stored(way, it, {"go": [(PAY if kind == "skill" else HAND_IN) * 2]})
+    result = run.execute()
     name, params = ("pay", {"amount": 5}) if kind == "skill" else ("ticket", "open one")
     assert asked == [("0.0", name, params), ("0.1", name, params)]
-    answers = [data for _, data in events(store, "approval_given")]
-    assert [one["by"] for one in answers] == (["approve", "approve"] if not isinstance(said, Decision) else [None, None])
+    by = [one["by"] for one in run.data("approval_given")]
+    assert by == [None if isinstance(said, Decision) else "approve"] * 2
     if isinstance(said, dict):
         assert made == ([1, 1] if kind == "skill" else []), "what cannot be changed is not made"
     else:
         assert bool(made) == (read == "made")
         assert read in result.messages[-2].text
-    assert kernai.replay(it, "r", store=store).result == result
+    assert run.replay() == result
     assert len(asked) == 2
 
 
 @EACH_WAY
 def test_approve_is_asked_for_protocols_and_may_pause_them(way: Way) -> None:
-    scripts = {"go": [HAND_IN]}
     for asks in ("approve", "itself"):
-        store, performed = MemoryStore(), Performed()
-        options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
-        first = way.execute(agent(performed, asks=asks), "go", run_id="r", **options)
-        assert [(one.skill, one.params) for one in first.pending] == [("ticket", "open one")]
+        run = Case(way, {"go": [HAND_IN]}, asks=asks)
+        assert [(one.skill, one.params) for one in run.execute().pending] == [("ticket", "open one")]
         with pytest.raises(ValueError, match="only a skill's call has parameters"):
-            way.resume(agent(performed, asks=asks), "r", approvals={"0.0": {"params": {"a": 1}}}, **options)
-        last = way.resume(agent(performed, asks=asks), "r", approvals={"0.0": True}, **options)
-        assert "ticket: open one" in str(last.text)
-        assert performed.calls == {"ticket 0.0": 1}
+            run.resume(approvals={"0.0": {"params": {"a": 1}}})
+        assert "ticket: open one" in str(run.resume(approvals={"0.0": True}).text)
+        assert run.performed.calls == {"ticket 0.0": 1}
 
 
-@pytest.mark.parametrize("error", [lambda: Stop("guardrail", "never"), KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error, way", [
+    *((Stop("guardrail", "never"), way) for way in WAYS), *product((KeyboardInterrupt(), SystemExit()), WAYS[:2]),
+], ids=repr)  # asyncio's own loop ends at Ctrl-C
 @AT_ONCE
-@EACH_WAY
-def test_a_stop_raised_by_approve_ends_the_run_and_the_call_is_not_made(
-    error: Callable[[], BaseException], at_once: bool, way: Way
-) -> None:
-    if way.is_async and isinstance(error, type):
-        pytest.skip("asyncio's own loop ends at Ctrl-C")
-
+def test_a_stop_raised_by_approve_ends_the_run_and_the_call_is_not_made(error: BaseException, at_once: bool, way: Way) -> None:
     def approve(call: kernai.PendingCall) -> bool:
-        del call
-        raise error()
+        raise error
 
-    store, performed = MemoryStore(), Performed()
-    it = agent(performed, at_once, approve=approve)
-    try:
-        result = way.execute(it, "go", provider=provider({"go": [PAY + LOOK]}), store=store, run_id="r")
+    run = Case(way, {"go": [PAY + LOOK]}, at_once, approve=approve)
+    with nullcontext() if isinstance(error, Stop) else pytest.raises(type(error)):
+        result = run.execute()
         assert (result.stop_reason, str(result.error)) == ("guardrail", "never")
-    except (KeyboardInterrupt, SystemExit) as raised:
-        assert type(raised) is error  # noqa: PT017 - it is no Exception
-    assert not performed.calls
-    assert [entry["event"] for entry in store.load("r")][-1] == "result"
+    assert not run.performed.calls
+    assert run.load()[-1]["event"] == "result"
 
 
 @pytest.mark.parametrize("place", ["alone", "between others", "in a task", "in an agent", "in an agent of an agent"])
 @pytest.mark.parametrize("asks", ASKS)
 @EACH_WAY
-def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_made(
-    place: str, asks: str, way: Way
-) -> None:
-    scripts, _ = PLACES[place]
+def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_made(place: str, asks: str, way: Way) -> None:
     for at_once in (False, True):
-        performed, recorder = Performed(), kernai.Recorder()
+        run, recorder = Case(way, PLACES[place][0], at_once, asks), kernai.Recorder()
         with pytest.raises(KernaiError, match="needs a store: pass store=") as raised:
-            way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), recorder=recorder)
+            run.execute(store=None, recorder=recorder)
         assert raised.value.__context__ is None, "nothing internal is printed before it"
-        assert not any(call.startswith("pay") for call in performed.calls)
+        assert not any(call.startswith("pay") for call in run.performed.calls)
         errors = [one.data for one in recorder.for_event("skill_error") if one.data["skill"] == "pay"]
         assert asks == "itself" or all("not_run" in data for data in errors), "it did not even begin"
 
@@ -444,67 +380,78 @@ def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_ma
 @EACH_WAY
 def test_approve_of_a_nested_sub_agent_is_called_even_without_a_store(way: Way, named: bool) -> None:
     asked: list[str | None] = []
+    paid: list[Any] = []
 
     def approve(call: kernai.PendingCall) -> bool:
         asked.append(call.skill)
         return False
 
-    performed = Performed()
-    clerk = Agent(
-        instructions="x", skills=[Skill("pay", execute=lambda: performed.note("pay"), inputs={})], approve=approve
-    ).as_skill("clerk", "Pays.")
+    clerk = payer(paid, approve=approve).as_skill("clerk", "Pays.")
     chief = Agent(instructions="x", skills=[clerk]).as_skill("chief", "Orders.")
     if named:
         kernai.skills.register(chief)
     root = Agent(instructions="x", skills=["chief"] if named else [chief])
     scripts = {"go": [command("chief", "order")], "order": [command("clerk", "job")], "job": [command("pay")]}
     way.execute(root, "go", provider=provider(scripts))
-    assert asked == ["pay"]
-    assert not performed.calls
+    assert (asked, paid) == (["pay"], [])
 
 
 # --------------------------------------------------------------------------------------- crashes, stops, accounting
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@EACH_PLACE
 @AT_ONCE
 def test_a_run_with_a_pause_that_is_cut_off_after_any_event_ends_the_same(place: str, at_once: bool) -> None:
     scripts, call_id = PLACES[place]
-    store, performed = MemoryStore(), Performed()
-    options: dict[str, Any] = given(scripts)
-    kernai.execute(agent(performed, at_once), "go", store=store, run_id="r", **options)
-    whole = kernai.resume(agent(performed, at_once), "r", store=store, approvals={call_id: True}, **options)
-    for length in range(1 + at_once, len(store.load("r")) + 1, 2):  # the other half in the other order
-        way = WAYS[length // 2 % len(WAYS)]
-        part, performed = cut(store, length), Performed()
-        known = {data["call_id"] for _, data in events(part, "skill_result", "skill_error")}
-        result = way.resume(agent(performed, at_once), "r", store=part, in_flight="retry", **options)
+    run = Case(WAYS[0], scripts, at_once)
+    run.execute()
+    whole = run.resume(approvals={call_id: True})
+    for length in range(1 + at_once, len(run.load()) + 1, 2):  # the other half in the other order
+        again = Case(WAYS[length // 2 % len(WAYS)], scripts, at_once, store=cut(run.store, length))
+        known = {data["call_id"] for data in again.data("skill_result", "skill_error")}
+        result = again.resume(in_flight="retry")
         if result.stop_reason == "interrupt":
             assert [call.call_id for call in result.pending] == [call_id]
-            assert f"pay {call_id}" not in performed.calls
-            result = way.resume(
-                agent(performed, at_once), "r", store=part, approvals={call_id: True}, in_flight="retry", **options
-            )
+            assert f"pay {call_id}" not in again.performed.calls
+            again.agent = agent(again.performed, at_once)  # in a new process
+            result = again.resume(approvals={call_id: True}, in_flight="retry")
         assert (result.text, result.messages) == (whole.text, whole.messages)
         assert result.usage.model_calls == whole.usage.model_calls
-        assert set(performed.calls.values()) <= {1}
-        assert not {call.split()[1] for call in performed.calls} & known
-        assert kernai.replay(agent(Performed(), at_once), "r", store=part).result == result
+        assert set(again.performed.calls.values()) <= {1}
+        assert not {call.split()[1] for call in again.performed.calls} & known
+        assert again.replay() == result
 
 
 def test_a_waiting_call_is_recorded_before_concurrent_calls_are_made() -> None:
     """A crash in the call beside it leaves no doubt whether the one that waits was begun."""
     seen: list[list[str]] = []
-    store = MemoryStore()
 
     def look() -> str:
-        seen.append([entry["event"] for entry in store.load("r")])
+        seen.append([entry["event"] for entry in run.load()])
         return "seen"
 
     it = payer([], Skill("look", execute=look), parallel_skills=True)
-    kernai.execute(it, "go", provider=provider({"go": [LOOK + command("pay") + LOOK]}), store=store, run_id="r")
+    run = Stored(WAYS[0], it, {"go": [LOOK + command("pay") + LOOK]})
+    run.execute()
     assert all(events.count("skill_execute") == 3 and "approval_requested" in events for events in seen)
+
+
+@AT_ONCE
+@EACH_WAY
+def test_an_approved_call_in_flight_shows_its_changed_parameters_and_needs_no_second_approval(at_once: bool, way: Way) -> None:
+    store = Appends()
+    run = Case(way, {"go": [PAY + LOOK]}, at_once, store=store)
+    run.execute()
+    store.left = 1  # the append with the decision and the call
+    with pytest.raises(OSError, match="full"):
+        run.resume(approvals={"0.0": {"params": {"amount": 3}}})
+    store.left = inf
+    with pytest.raises(kernai.InFlightError) as caught:
+        run.resume()
+    assert ("0.0", {"amount": 3}) in [(call.call_id, call.params) for call in caught.value.calls]
+    run.performed.calls.clear()
+    assert run.resume(in_flight="retry").ok
+    assert run.performed.calls["pay 0.0"] == 1
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "timeout"])
@@ -520,12 +467,12 @@ def test_a_call_still_waits_after_its_run_was_stopped(way: Way, ends: str) -> No
         return "slow"
 
     it = payer([], Skill("slow", execute=slow, idempotent=True), parallel_skills=True)
-    store, options = MemoryStore(), given({"go": [command("pay") + command("slow")]})
+    run = Stored(way, it, {"go": [command("pay") + command("slow")]})
     stops: dict[str, Any] = {"cancel": cancel} if ends == "cancelled" else {"limits": Limits(timeout=0.05)}
-    assert way.execute(it, "go", store=store, run_id="r", **stops, **options).stop_reason in (ends, "interrupt")
+    assert run.execute(**stops).stop_reason in (ends, "interrupt")
     again.set()
-    assert [call.call_id for call in way.resume(it, "r", store=store, **options).pending] == ["0.0"]
-    assert way.resume(it, "r", store=store, approvals={"0.0": ends == "cancelled"}, **options).ok
+    assert [call.call_id for call in run.resume().pending] == ["0.0"]
+    assert run.resume(approvals={"0.0": ends == "cancelled"}).ok
 
 
 @EACH_WAY
@@ -539,10 +486,8 @@ def test_the_usage_of_agents_that_wait_is_counted_when_the_run_is_stopped(way: W
     chief = Agent(instructions="x", skills=[payer([]).as_skill("clerk", "Pays.")]).as_skill("chief", "Orders.")
     it = Agent(instructions="x", skills=[chief, Skill("slow", execute=slow)], parallel_skills=True)
     scripts = {"go": [command("chief", "order") + command("slow")], "order": [command("clerk", "job")], "job": [command("pay")]}
-    result = way.execute(
-        it, "go", **given(scripts, store=MemoryStore(), run_id="r", cancel=cancel),
-        on_event=lambda event: cancel.set() if event.type == "approval_requested" else None,
-    )
+    result = Stored(way, it, scripts).execute(
+        cancel=cancel, on_event=lambda event: cancel.set() if event.type == "approval_requested" else None)
     assert (result.stop_reason, result.usage.model_calls) == ("cancelled", 3)
 
 
@@ -558,27 +503,20 @@ def runs_left() -> int:
     return sum(isinstance(one, Run) for one in gc.get_objects())
 
 
-@pytest.mark.slow
 def test_runs_that_paused_and_were_resumed_leave_nothing_behind() -> None:
     scripts, call_id = PLACES["in an agent of a task"]
-    descriptors = Path("/proc/self/fd")
-    before: tuple[int, int] | None = None
-    others = runs_left()  # of other tests
-    for count in range(24):
-        way, store = WAYS[count % len(WAYS)], MemoryStore()
-        options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
-        result = way.execute(agent(Performed(), True), "go", run_id="r", **options)
+    threads, others = inf, runs_left()  # of other tests
+    for count in range(16):
+        run = Case(WAYS[count % len(WAYS)], scripts, at_once=True)
+        result = run.execute()
         assert count or (result.pending and runs_left() <= others), "a parked run is free at once"
         del result
-        assert way.resume(agent(Performed(), True), "r", approvals={call_id: True}, **options).ok
+        assert run.resume(approvals={call_id: True}).ok
         if count == 7:
             runs_left()
-            before = threading.active_count(), len(os.listdir(descriptors)) if descriptors.is_dir() else 0
+            threads = threading.active_count()
     assert runs_left() <= others
-    assert before is not None
-    assert threading.active_count() <= before[0] + 2
-    if descriptors.is_dir():
-        assert len(os.listdir(descriptors)) <= before[1] + 2
+    assert threading.active_count() <= threads + 2
 
 
 def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
@@ -589,43 +527,16 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
         return "paid"
 
     it = Agent(instructions="", skills=[Skill("pay", execute=pay, inputs=None, approval=True)])
-    asked = command("pay", '{"number": 42, "on": "2026-01-02", "amount": 500, "tags": ["a"]}')
-
-    def resumed(decision: Any) -> Any:
-        paid.clear()
-        store = MemoryStore()
-        options: dict[str, Any] = {"store": store, "provider": MockProvider(asked, "<final>done</final>")}
-        assert kernai.execute(it, "go", run_id="r", **options).pending
-        result = kernai.resume(it, "r", approvals={"0.0": decision}, **options)
-        assert result.text == "done"
-        assert kernai.replay(it, "r", store=store).result == result
-        return paid[0]
-
-    assert resumed({"params": {"amount": 5}}) == (42, date(2026, 1, 2), 5, ["a"])
-    assert resumed({"params": {}}) == (42, date(2026, 1, 2), 500, ["a"])
-    assert resumed({"params": {"on": "2026-03-04", "tags": None}}) == (42, date(2026, 3, 4), 500, None)
-    again = it.replace(approve=lambda call: Decision({"params": {"amount": 6}}))
-    kernai.execute(again, "go", provider=MockProvider(asked, "<final>done</final>"))
-    assert paid[-1] == (42, date(2026, 1, 2), 6, ["a"])
-    wrong = it.replace(approve=lambda call: Decision({"params": {"amuont": 6}}))
-    result = kernai.execute(wrong, "go", provider=MockProvider(asked, "<final>done</final>"))
-    assert "'amuont' is no input of pay; did you mean 'amount'?" in result.messages[2].text
-    assert len(paid) == 2
-
-
-@AT_ONCE
-@EACH_WAY
-def test_an_approved_call_in_flight_shows_its_changed_parameters_and_needs_no_second_approval(at_once: bool, way: Way) -> None:
-    store, performed = Appends(), Performed()
-    options = given({"go": [PAY + LOOK]}, store=store)
-    way.execute(agent(performed, at_once), "go", run_id="r", **options)
-    store.left = 1  # the append with the decision and the call
-    with pytest.raises(OSError, match="full"):
-        way.resume(agent(performed, at_once), "r", approvals={"0.0": {"params": {"amount": 3}}}, **options)
-    store.left = inf
-    with pytest.raises(kernai.InFlightError) as caught:
-        way.resume(agent(Performed(), at_once), "r", **options)
-    assert ("0.0", {"amount": 3}) in [(call.call_id, call.params) for call in caught.value.calls]
-    performed = Performed()
-    assert way.resume(agent(performed, at_once), "r", in_flight="retry", **options).ok
-    assert performed.calls["pay 0.0"] == 1
+    model = {"go": [command("pay", '{"number": 42, "on": "2026-01-02", "amount": 500, "tags": ["a"]}')]}
+    for params, expected in (
+        ({"amount": 5}, (42, date(2026, 1, 2), 5, ["a"])), ({}, (42, date(2026, 1, 2), 500, ["a"])),
+        ({"on": "2026-03-04", "tags": None}, (42, date(2026, 3, 4), 500, None)),
+    ):
+        run = Stored(WAYS[0], it, model)
+        assert run.execute().pending
+        result = run.resume(approvals={"0.0": {"params": params}})
+        assert (paid.pop(), run.replay()) == (expected, result)
+    for params, read in ({"amount": 6}, "paid"), ({"amuont": 6}, "'amuont' is no input of pay; did you mean 'amount'?"):
+        again = it.replace(approve=lambda call, params=params: Decision({"params": params}))
+        assert read in kernai.execute(again, "go", provider=provider(model)).messages[2].text
+    assert paid == [(42, date(2026, 1, 2), 6, ["a"])]

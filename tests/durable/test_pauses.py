@@ -19,12 +19,21 @@ from kernai import (
     PendingCall,
     Protocol,
     Result,
-    RunStore,
     Skill,
     SkillContext,
 )
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, Way, command, cut, provider, replayed, share_of
+from tests.durable.durable_cases import (
+    AT_ONCE,
+    EACH_WAY,
+    WAYS,
+    Stored,
+    Way,
+    command,
+    provider,
+    replayed,
+    share_of,
+)
 from tests.durable.test_store_rules import Plain
 
 Ctx = SkillContext[Context]
@@ -37,17 +46,17 @@ SCRIPTS = {
 TASKS = [{"id": "a", "input": "go", "parallel": True}, {"id": "b", "input": "go", "parallel": True}]
 
 
-class Case:
-    """An agent with a middleware, and what its calls did."""
+class Case(Stored):
+    """A run of an agent with a middleware, and what its calls did."""
 
-    def __init__(self, *middleware: Any, at_once: bool = False) -> None:
+    def __init__(self, way: Way, *middleware: Any, at_once: bool = False) -> None:
         self.done: list[str] = []
 
-        def pay(amount: int, ctx: Ctx) -> str:
+        def pay(amount: int) -> str:
             self.done.append(f"pay {amount}")
             return "paid"
 
-        def fail(ctx: Ctx) -> str:
+        def fail() -> str:
             self.done.append("fail")
             raise LookupError("no such thing")
 
@@ -56,15 +65,9 @@ class Case:
             return "handed in"
 
         skills = [Skill("pay", execute=pay), Skill("fail", execute=fail)]
-        self.agent = Agent(
-            instructions="x", skills=skills, protocols=[Protocol("ticket", ticket)], middleware=middleware,
-            parallel_skills=at_once,
-        )
-        self.caller = Agent(instructions="y", skills=[self.agent.as_skill("clerk", "Does it.")])
-        self.options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(SCRIPTS)}
-
-    def events(self, *types: str) -> list[Any]:
-        return [one["data"] for one in self.options["store"].load("r") if one["event"] in types]
+        protocols = [Protocol("ticket", ticket)]
+        it = Agent(instructions="x", skills=skills, protocols=protocols, middleware=middleware, parallel_skills=at_once)
+        super().__init__(way, it, SCRIPTS)
 
 
 def pausing(hook: str) -> Hooks:
@@ -96,43 +99,41 @@ EACH_HOOK = pytest.mark.parametrize("hook", WAITING)
 @EACH_HOOK
 @EACH_WAY
 def test_a_pause_from_any_hook_waits_and_continues_once_approved(way: Way, hook: str, at_once: bool) -> None:
-    case = Case(pausing(hook), at_once=at_once)
-    result, waited = way.execute(case.agent, "go", run_id="r", **case.options), list[str]()
+    case = Case(way, pausing(hook), at_once=at_once)
+    result, waited = case.execute(), list[str]()
     while result.pending:
         for call in result.pending:
             assert (call.reason, call.metadata) == ("may it?", {"hook": hook})
-            assert {"hook": hook} in [asked["metadata"] for asked in case.events("approval_requested")]
-        before = case.options["store"].load("r")
-        again = way.resume(case.agent, "r", **case.options)
-        assert (again.pending, case.options["store"].load("r")) == (result.pending, before)
+            assert {"hook": hook} in [asked["metadata"] for asked in case.data("approval_requested")]
+        before = case.load()
+        assert (case.resume().pending, case.load()) == (result.pending, before)
         waited += [call.call_id for call in result.pending]
-        result = way.resume(case.agent, "r", approvals={call.call_id: True for call in result.pending}, **case.options)
+        result = case.resume(approvals={call.call_id: True for call in result.pending})
     assert (result.text, sorted(waited)) == ("done", WAITING[hook])
     made_twice = {"after_tool": ["pay 5", "ticket"], "on_error": ["fail"]}.get(hook, [])
     assert sorted(case.done) == sorted(["pay 5", "fail", "ticket", *made_twice]), "what was made before is made again"
-    assert kernai.replay(case.agent, "r", store=case.options["store"]).result == result
+    assert case.replay() == result
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scopes", [["0.0"], ["0.a", "0.b"]], ids=["in an agent", "in tasks"])
 @EACH_HOOK
 @EACH_WAY
-def test_a_pause_in_an_agent_or_in_tasks_waits_there(way: Way, hook: str) -> None:
-    for scopes in (["0.0"], ["0.a", "0.b"]):
-        case = Case(pausing(hook))
-        agents: dict[str, Any] = {}
-        if scopes == ["0.0"]:
-            it = case.caller
-            result: Result[Any] = way.execute(it, "call", run_id="r", **case.options)
-        else:
-            it, agents = Agent(instructions="z"), {"agents": {"a": case.agent, "b": case.agent}}
-            result = kernai.execute_plan(it, TASKS, run_id="r", **agents, **case.options)
-        first = WAITING[hook][:1]
-        assert sorted(call.call_id for call in result.pending) == [f"{scope}/{call}" for scope in scopes for call in first]
-        while result.pending:
-            decided = {call.call_id: True for call in result.pending}
-            result = way.resume(it, "r", approvals=decided, **agents, **case.options)
-        assert result.ok
-        assert case.done.count("pay 5") == len(scopes) * (2 if hook == "after_tool" else 1)
+def test_a_pause_in_an_agent_or_in_tasks_waits_there(way: Way, hook: str, scopes: list[str]) -> None:
+    case, agents = Case(way, pausing(hook)), dict[str, Any]()
+    if scopes == ["0.0"]:
+        case.agent, inner = Agent(instructions="y", skills=[case.agent.as_skill("clerk", "Does it.")]), case.agent
+        result = case.execute("call")
+    else:
+        case.agent, inner = Agent(instructions="z"), case.agent
+        agents = {"agents": {"a": inner, "b": inner}}
+        result = kernai.execute_plan(case.agent, TASKS, run_id="r", store=case.store, provider=case.model, **agents)
+    first = WAITING[hook][:1]
+    assert sorted(call.call_id for call in result.pending) == [f"{scope}/{call}" for scope in scopes for call in first]
+    while result.pending:
+        result = case.resume(approvals={call.call_id: True for call in result.pending}, **agents)
+    assert result.ok
+    assert case.done.count("pay 5") == len(scopes) * (2 if hook == "after_tool" else 1)
 
 
 @pytest.mark.parametrize("kind", [CallModel, CallSkill, CallProtocol])
@@ -144,18 +145,17 @@ def test_a_refused_call_that_a_middleware_paused_is_not_made(way: Way, refusal: 
             raise Pause("may it?")
         return (yield effect)
 
-    case = Case(retry(), pause)
-    (call,) = way.execute(case.agent, "go", run_id="r", **case.options).pending[:1]
-    result = way.resume(case.agent, "r", approvals={call.call_id: refusal}, **case.options)
+    case = Case(way, retry(), pause)
+    result = case.execute()
+    while result.pending:
+        result = case.resume(approvals={one.call_id: refusal for one in result.pending})
     if kind is CallModel:
         assert (result.stop_reason, str(result.error), case.done) == ("guardrail", refusal or "refused", [])
         return
-    while result.pending:  # the call behind it
-        result = way.resume(case.agent, "r", approvals={one.call_id: refusal for one in result.pending}, **case.options)
     assert result.ok
     assert ("pay 5" in case.done, "ticket" in case.done) == (kind is CallProtocol, kind is CallSkill)
     assert str(refusal or "refused") in "".join(message.text for message in result.messages)
-    assert kernai.replay(case.agent, "r", store=case.options["store"]).result == result
+    assert case.replay() == result
 
 
 @EACH_WAY
@@ -169,10 +169,9 @@ def test_a_middleware_sees_the_parameters_that_a_decision_changed(way: Way) -> N
                 raise Pause("may it?")
         return (yield effect)
 
-    case = Case(pause)
-    way.execute(case.agent, "go", run_id="r", **case.options)
-    less = kernai.Decision({"params": {"amount": 1}}, by="ann")
-    assert way.resume(case.agent, "r", approvals={"0.0": less}, **case.options).ok
+    case = Case(way, pause)
+    case.execute()
+    assert case.resume(approvals={"0.0": Decision({"params": {"amount": 1}}, by="ann")}).ok
     assert seen == [({"amount": 5}, None), ({"amount": 1}, "ann")]
     assert case.done[0] == "pay 1"
 
@@ -182,28 +181,22 @@ def test_a_pause_outside_of_a_call_is_an_error_that_says_so(way: Way) -> None:
     def instructions(*_: Any) -> str:
         raise Pause("never")
 
-    options = Case().options
     with pytest.raises(KernaiError, match="only a call can pause"):
-        way.execute(Agent(instructions=instructions), "go", run_id="r", **options)
+        Stored(way, Agent(instructions=instructions), SCRIPTS).execute()
     planner = Agent(instructions="x", middleware=[pausing("on_run_start")])
     with pytest.raises(KernaiError, match="where no call can wait"):
-        kernai.execute_plan(planner, TASKS, run_id="s", **options)
+        kernai.execute_plan(planner, TASKS, provider=provider(SCRIPTS), run_id="s", store=MemoryStore())
 
 
 NOW = datetime.now(UTC)
 PAST, FUTURE = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
-SCRIPT = {"go": [command("act"), "<final>done</final>"]}
+STORES = pytest.mark.parametrize("store", [MemoryStore, Plain], ids=["with leases", "without"])
 
 
-@pytest.fixture(params=[MemoryStore, Plain])
-def store(request: pytest.FixtureRequest) -> Any:
-    return request.param()
+class Acts(Stored):
+    """A run of a skill that pauses until each of these times in turn, and what it saw."""
 
-
-class Acts:
-    """A skill that pauses until each of these times in turn, and what it saw."""
-
-    def __init__(self, *until: datetime | None, **flags: Any) -> None:
+    def __init__(self, way: Way, *until: datetime | None, store: Any = MemoryStore, **flags: Any) -> None:
         self.seen: list[tuple[Any, bool]] = []
 
         def act(ctx: SkillContext) -> str:
@@ -212,46 +205,48 @@ class Acts:
                 raise Pause("later", until=until[len(self.seen) - 1])
             return "acted"
 
-        self.agent = Agent(instructions="x", skills=[Skill("act", execute=act, **flags)], provider=provider(SCRIPT))
+        it = Agent(instructions="x", skills=[Skill("act", execute=act, **flags)])
+        super().__init__(way, it, {"go": [command("act"), "<final>done</final>"]}, store())
+
+    def waits(self, **options: Any) -> bool:
+        return (self.resume(**options) if self.load() else self.execute()).stop_reason == "interrupt"
 
 
+@STORES
 @EACH_WAY
 def test_a_call_whose_time_has_come_is_made_again_without_a_decision(store: Any, way: Way) -> None:
-    acts = Acts(PAST, PAST)
-    for _ in range(2):
-        result = way.execute(acts.agent, "go", store=store, run_id="r") if not acts.seen else way.resume(
-            acts.agent, "r", store=store)
-        assert [call.until for call in result.pending] == [PAST.isoformat(timespec="milliseconds").replace("+00:00", "Z")]
-    assert way.resume(acts.agent, "r", store=store).text == "done"
+    acts = Acts(way, PAST, PAST, store=store)
+    assert [acts.waits(), acts.waits(), acts.waits()] == [True, True, False]
+    assert [one["until"] for one in acts.data("approval_requested")] == [f"{PAST:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"] * 2
     assert acts.seen == [(None, False), (None, True), (None, True)]
-    assert replayed(Acts().agent, "r", store=store).text == "done"
+    assert replayed(acts.agent, "r", store=acts.store).text == "done"
 
 
+@STORES
 @EACH_WAY
 def test_before_its_time_a_call_waits_unless_it_is_decided_on(store: Any, way: Way) -> None:
-    acts = Acts(FUTURE)
-    way.execute(acts.agent, "go", store=store, run_id="r")
-    length = len(store.load("r"))
-    assert way.resume(acts.agent, "r", store=store).stop_reason == "interrupt"
-    assert (len(acts.seen), len(store.load("r"))) == (1, length)
-    assert way.resume(acts.agent, "r", store=store, approvals={"0.0": True}).text == "done"
+    acts = Acts(way, FUTURE, store=store)
+    acts.execute()
+    length = len(acts.load())
+    assert acts.waits()
+    assert (len(acts.seen), len(acts.load())) == (1, length)
+    assert acts.resume(approvals={"0.0": True}).text == "done"
     assert acts.seen[1:] == [(True, False)]
 
 
 @EACH_WAY
 def test_a_decision_takes_precedence_over_a_time_that_has_come(way: Way) -> None:
-    acts, store = Acts(PAST), MemoryStore()
-    way.execute(acts.agent, "go", store=store, run_id="r")
-    assert [one.due for one in store.runs(due=True)] == [("0.0",)]
-    assert way.resume(acts.agent, "r", store=store, approvals={"0.0": "no"}).text == "done"
+    acts = Acts(way, PAST)
+    acts.execute()
+    assert [one.due for one in acts.store.runs(due=True)] == [("0.0",)]
+    assert acts.resume(approvals={"0.0": "no"}).text == "done"
     assert len(acts.seen) == 1
-    assert list(store.runs(due=True)) == []
+    assert list(acts.store.runs(due=True)) == []
 
 
 @EACH_WAY
 def test_a_call_that_needs_approval_is_not_made_when_its_time_has_come(way: Way) -> None:
     made: list[str] = []
-    store: RunStore = MemoryStore()
 
     def gate(effect: Any) -> Any:
         if not isinstance(effect, CallModel) and effect.approval is None:
@@ -259,55 +254,48 @@ def test_a_call_that_needs_approval_is_not_made_when_its_time_has_come(way: Way)
             raise Pause("may it?", until=PAST)
         return (yield effect)
 
-    acts = Acts()
-    gated = acts.agent.replace(middleware=[gate])
-    way.execute(gated, "go", store=store, run_id="r")
-    assert way.resume(gated, "r", store=store).stop_reason == "interrupt"
+    acts = Acts(way)
+    acts.agent = acts.agent.replace(middleware=[gate])
+    assert [acts.waits(), acts.waits()] == [True, True]
     assert (made, acts.seen) == (["asked", "asked"], [])
-    assert way.resume(gated, "r", store=store, approvals={"0.0": True}).text == "done"
+    assert acts.resume(approvals={"0.0": True}).text == "done"
 
 
 @EACH_WAY
 def test_a_call_that_was_approved_and_then_waited_needs_no_second_approval(way: Way) -> None:
-    acts, store = Acts(PAST, approval=True), MemoryStore()
-    assert way.execute(acts.agent, "go", store=store, run_id="r").stop_reason == "interrupt"
-    assert way.resume(acts.agent, "r", store=store, approvals={"0.0": True}).stop_reason == "interrupt"
-    assert way.resume(acts.agent, "r", store=store).text == "done"
+    acts = Acts(way, PAST, approval=True)
+    assert [acts.waits(), acts.waits(approvals={"0.0": True}), acts.waits()] == [True, True, False]
     assert acts.seen == [(True, False), (None, True)]
 
 
 @EACH_WAY
 def test_a_model_call_may_wait_for_a_time(way: Way) -> None:
-    store, opens = MemoryStore(), [FUTURE, PAST]
+    opens = [FUTURE, PAST]
 
     def office_hours(effect: Any) -> Any:
         if isinstance(effect, CallModel) and opens:
             raise Pause("closed", until=opens.pop())
         return (yield effect)
 
-    it = Acts().agent.replace(middleware=[office_hours])
-    assert [call.call_id for call in way.execute(it, "go", store=store, run_id="r").pending] == ["0"]
-    assert way.resume(it, "r", store=store).stop_reason == "interrupt"  # it is still closed
-    assert way.resume(it, "r", store=store, approvals={"0": True}).text == "done"
+    acts = Acts(way)
+    acts.agent = acts.agent.replace(middleware=[office_hours])
+    assert [call.call_id for call in acts.execute().pending] == ["0"]
+    assert acts.waits()  # it is still closed
+    assert acts.resume(approvals={"0": True}).text == "done"
 
 
 def test_a_run_whose_process_died_after_it_was_woken_is_woken_again() -> None:
-    whole, store, acts = MemoryStore(), MemoryStore(), Acts(PAST, idempotent=True)
-    kernai.execute(acts.agent, "go", store=whole, run_id="r")
-    kernai.resume(acts.agent, "r", store=whole)
-    entries = whole.load("r")
-    woken = [one["event"] for one in entries].index("approval_given")
-    store.append("r", 0, entries[:woken + 1], [])
-    again = Acts(idempotent=True)
-    assert kernai.resume(again.agent, "r", store=store).text == "done"
-    assert again.seen == [(None, True)]
+    acts = Acts(WAYS[0], PAST, idempotent=True)
+    assert [acts.waits(), acts.waits()] == [True, False]
+    assert acts.cut(acts.index("approval_given") + 1).resume().text == "done"
+    assert acts.seen == [(None, False), (None, True), (None, True)]
 
 
+@STORES
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-9))], ids=str)
 def test_the_latest_possible_time_counts_as_not_yet_come(store: Any, zone: timezone) -> None:
-    acts = Acts(datetime.max.replace(tzinfo=zone))
-    assert kernai.execute(acts.agent, "go", store=store, run_id="r").stop_reason == "interrupt"
-    assert kernai.resume(acts.agent, "r", store=store).stop_reason == "interrupt"
+    acts = Acts(WAYS[0], datetime.max.replace(tzinfo=zone), store=store)
+    assert [acts.waits(), acts.waits()] == [True, True]
     assert len(acts.seen) == 1
 
 
@@ -323,8 +311,8 @@ CLERKS = {
 }
 
 
-class Asked:
-    def __init__(self, said: Any, at_once: bool) -> None:
+class Asked(Stored):
+    def __init__(self, way: Way, said: Any, at_once: bool) -> None:
         self.asked: list[Any] = []
 
         def approve(call: PendingCall) -> Any:
@@ -332,11 +320,10 @@ class Asked:
             return said
 
         clerk = Agent(instructions="c").as_skill("clerk", "Does it.")
-        self.agent = Agent(instructions="x", skills=[clerk], approve=approve, parallel_skills=at_once)
-        self.options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(CLERKS)}
+        super().__init__(way, Agent(instructions="x", skills=[clerk], approve=approve, parallel_skills=at_once), CLERKS)
 
     def scopes(self) -> set[str]:
-        return {one["scope"] for one in self.options["store"].load("r")} - {""}
+        return {one["scope"] for one in self.load()} - {""}
 
 
 @pytest.mark.parametrize("said, heard", [
@@ -346,34 +333,35 @@ class Asked:
 @AT_ONCE
 @EACH_WAY
 def test_approve_is_called_before_a_sub_agent_is_called(way: Way, at_once: bool, said: Any, heard: list[str]) -> None:
-    case = Asked(said, at_once)
-    result = way.execute(case.agent, "go", run_id="r", **case.options)
+    case = Asked(way, said, at_once)
+    result = case.execute()
     assert case.asked == [("0.0", "clerk", {"input": "one"}), ("0.1", "clerk", {"input": "two"})]
     assert [text in message.text for text, message in zip(heard, result.messages[2:4], strict=True)] == [True, True]
     assert case.scopes() == (set() if said in (False, "not today") else {"0.0", "0.1"})
-    assert kernai.replay(case.agent, "r", store=case.options["store"]).result == result
+    assert case.replay() == result
 
 
 @pytest.mark.slow
 @AT_ONCE
 @EACH_WAY
 def test_a_waiting_call_of_a_sub_agent_continues_as_decided_wherever_it_was_cut_off(way: Way, at_once: bool) -> None:
-    case = Asked(Pause("may it?"), at_once)
-    result = way.execute(case.agent, "go", run_id="r", **case.options)
-    assert case.scopes() == set(), "nothing of it has begun"
+    case = Asked(way, Pause("may it?"), at_once)
     decisions: dict[str, Any] = {"0.0": {"params": {"input": "else"}}, "0.1": False}
-    while result.pending:
-        assert way.resume(case.agent, "r", **case.options).pending == result.pending
-        given = {call.call_id: decisions[call.call_id] for call in result.pending}
-        result = way.resume(case.agent, "r", approvals=given, **case.options)
+
+    def decided(run: Stored, result: Result[Any]) -> Result[Any]:
+        while result.pending:
+            assert run.resume().pending == result.pending
+            result = run.resume(approvals={call.call_id: decisions[call.call_id] for call in result.pending})
+        return result
+
+    first = case.execute()
+    assert case.scopes() == set(), "nothing of it has begun"
+    result = decided(case, first)
     texts = [message.text for message in result.messages]
     assert ("another" in texts[2], "refused" in texts[3]) == (True, True)
     assert case.scopes() == {"0.0"}
-    entries = case.options["store"].load("r")
-    for length in share_of(way, range(1, len(entries))):
-        part = {**case.options, "store": cut(case.options["store"], length)}
-        again = way.resume(case.agent, "r", **part)
-        while again.pending:
-            again = way.resume(case.agent, "r", approvals={one.call_id: decisions[one.call_id] for one in again.pending}, **part)
+    for length in share_of(way, range(1, len(case.load()))):
+        part = case.cut(length)
+        again = decided(part, part.resume())
         assert (again.text, again.messages) == (result.text, result.messages)
-        assert kernai.replay(case.agent, "r", store=part["store"]).result == again
+        assert part.replay() == again
