@@ -91,6 +91,26 @@ class Performed:
             self.calls[what] += 1
 
 
+def call_faults(
+    entries: Sequence[Entry], performed: Mapping[str, int], run: str = "r", *, idempotent: Collection[str] = ()
+) -> list[str]:
+    """Compare a run's entries with how often each key was performed."""
+    names = {
+        f"{run}:{one['data']['call_id']}": one["data"].get("skill", "ticket")
+        for one in entries if one["event"] in ("skill_execute", "protocol_execute")
+    }
+    ended = [one for one in entries if one["event"] in ("skill_result", "protocol_result")]
+    keys = Counter(f"{run}:{one['data']['call_id']}" for one in ended)
+    own = {key: count for key, count in performed.items() if key.startswith(f"{run}:")}
+    found = {
+        "recorded twice": [key for key, count in keys.items() if count > 1],
+        "doubled": [key for key, n in own.items() if n > 1 and names.get(key) not in idempotent],
+        "lost": [key for key in keys if names.get(key) != "ask_clerk" and not own.get(key)],
+        "performed and not on record": [*own.keys() - names.keys()],
+    }
+    return [f"{what}: {', '.join(sorted(which))}" for what, which in found.items() if which]
+
+
 class CancelAt:
     """A cancel flag that is set from the nth recorded event on."""
 

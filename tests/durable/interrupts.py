@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import kernai  # noqa: E402 - from the source tree beside this file
 from kernai import MemoryStore, Result, SqliteStore  # noqa: E402
-from tests.durable.durable_cases import Performed, agent, command, provider  # noqa: E402
+from tests.durable.durable_cases import Performed, agent, call_faults, command, provider  # noqa: E402
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 CALLS = {
@@ -179,27 +179,24 @@ class Trials:
         if not rows:
             self.counts["no rows"] += 1
             return
-        outcomes = Counter(
-            (row["event"], row["data"]["call_id"]) for row in rows
-            if row["event"] in ("skill_execute", "skill_result", "skill_error")
-        )
-        singles = Counter(
+        once = Counter(
             (row["event"], row["scope"], row["step"]) for row in rows
             if row["event"] in ("run_start", "result", "messages_sent", "llm_response", "workflow_start")
         )
-        twice = [key for key, count in (outcomes | singles).items() if count > 1]
-        if twice:
+        if twice := [key for key, count in once.items() if count > 1]:
             self._fault(kind, f"rows twice: {twice}")
         if (rows[-1]["event"], rows[-1]["scope"]) != ("result", ""):
             self.counts["without result"] += 1
             if not self.is_twice:  # a second signal may come anywhere
                 self._fault(kind, f"no result: {[row['event'] for row in rows]}")
-        begun = {row["data"]["call_id"] for row in rows if row["event"] == "skill_execute"}
-        unknown = begun - {
+        calls = performed.calls
+        for fault in call_faults(rows, {f"r:{key.partition(':')[2]}": count for key, count in calls.items()}):
+            self._fault(kind, fault)
+        # what was under way may have taken effect, and is called again as `in_flight` says
+        under_way = {row["data"]["call_id"] for row in rows if row["event"] == "skill_execute"} - {
             row["data"]["call_id"] for row in rows
             if row["event"] in ("skill_result", "skill_error") and not row["data"].get("interrupted")
         }
-        before = Counter(performed.calls)
         scripts, options, *_ = KINDS[kind]
         try:
             if not self.is_twice:
@@ -212,9 +209,8 @@ class Trials:
             return
         if result.text != "done":
             self._fault(kind, f"the answer is {result.text!r}")
-        # what was under way may have taken effect, and was called again as `in_flight` said
-        again = [key for key, count in performed.calls.items() if count > 1 and key.partition(":")[2] not in unknown]
-        if again or max(before.values(), default=0) > 1:
+        again = [key for key, count in calls.items() if count > 1 and key.partition(":")[2] not in under_way]
+        if again:
             self._fault(kind, f"performed twice: {again}")
         self.counts["resumed right"] += result.text == "done"
 

@@ -34,11 +34,10 @@ import kernai  # noqa: E402 - from the source tree beside this file
 from kernai import SqliteStore  # noqa: E402
 from kernai.durable.store import Entry  # noqa: E402
 from kernai.values.media import Media  # noqa: E402
-from tests.durable.durable_cases import Performed, agent, provider  # noqa: E402
+from tests.durable.durable_cases import Performed, agent, call_faults, provider  # noqa: E402
 
 #: skills that may be repeated with the same key; others must not be
 IDEMPOTENT = ("look", "many", "nothing")
-OUTCOMES = ("skill_result", "protocol_result")
 ANSWER = "all is done"
 #: the number of processes after which a run counts as never ending
 MOST_SEGMENTS = 500
@@ -156,34 +155,15 @@ class Trial:
             text, reason = json.loads((self.folder / "result").read_text())
             if (text, reason) != (ANSWER, "final"):
                 self.faults.append(f"the answer is {text!r} ({reason})")
-        names = {
-            f"r:{one['data']['call_id']}": one["data"].get("skill", "ticket")
-            for one in self.entries if one["event"] in ("skill_execute", "protocol_execute")
-        }
         performed = Counter(self.effects.lines())
-        doubled = [key for key, count in performed.items() if count > 1 and names.get(key) not in IDEMPOTENT]
-        unknown = performed.keys() - names.keys()
-        lost = [
-            key for one in self.entries
-            if one["event"] in OUTCOMES and one["data"].get("skill") != "ask_clerk"
-            and (key := f"r:{one['data']['call_id']}") not in performed
-        ]
-        counts = Counter(one["data"]["call_id"] for one in self.entries if one["event"] in OUTCOMES)
-        twice = [call for call, count in counts.items() if count > 1]
         self.counts["effects"] += len(performed)
         self.counts["entries"] += len(self.entries)
-        self.counts["performed again under their key"] += sum(
-            count - 1 for key, count in performed.items() if names.get(key) in IDEMPOTENT
-        )
         self.counts["skipped, outcome unknown"] += sum(
             one["event"] == "in_flight" and one["data"]["decision"] == "skip" for one in self.entries
         )
-        for name, found in (
-            ("doubled", doubled), ("lost", lost), ("performed and not on record", unknown), ("recorded twice", twice)
-        ):
-            self.counts[name] += len(found)
-            if found:
-                self.faults.append(f"{name}: {', '.join(sorted(found))}")
+        faults = call_faults(self.entries, performed, idempotent=IDEMPOTENT)
+        self.counts["lost, doubled or recorded twice"] += len(faults)
+        self.faults += faults
         try:
             with SqliteStore(self.folder / "runs.db") as store:
                 kernai.replay(agent(Performed(), idempotent=IDEMPOTENT), "r", store=store)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -14,35 +12,19 @@ import pytest
 from hypothesis import settings
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Limits,
-    LlmResponse,
-    Message,
-    Pause,
-    Provider,
-    ProviderError,
-    Result,
-    Skill,
-    SkillContext,
-    Stop,
-    Usage,
-)
+from kernai import Limits, LlmResponse, ProviderError, Result, Usage
 from kernai.durable.recorded_run import RecordedRun
-from kernai.middleware import CallModel, retry
-from tests.durable.durable_cases import PRICED, WAYS, Appends, CancelAt, command
+from tests.durable.durable_cases import WAYS, Appends, CancelAt, command
+from tests.durable.format_1.world import Scripted, Segment
 
-Ctx = SkillContext[Context]
-REASONS = ("guardrail", "timeout", "cancelled", "max_cost")
 SKILLS = ("look", "look", "pay", "fail", "stop", "clerk", "waits")
 
 
-def script(draw: random.Random, *, plans: bool) -> list[str]:
+def script(draw: random.Random) -> list[str]:
     said = []
     for _ in range(draw.randint(1, 3)):
         one, two, three = (f"s{draw.randint(0, 9)}" for _ in range(3))
-        if plans and draw.random() < 0.15:
+        if draw.random() < 0.15:
             said.append(
                 f'<block type="plan">{{"goal": "g", "tasks": [{{"id": "a", "input": "{one}", "parallel": true}}, '
                 f'{{"id": "b", "input": "{two}", "parallel": true}}, '
@@ -50,78 +32,48 @@ def script(draw: random.Random, *, plans: bool) -> list[str]:
             )
             continue
         names = [draw.choice(SKILLS) for _ in range(draw.randint(1, 3))]
-        given = {"clerk": one, "stop": draw.choice(REASONS)}
-        said.append("".join(command(name, given.get(name, str(draw.randint(1, 9)))) for name in names))
+        given = {"clerk": one}
+        said.append("".join(command(name, given.get(name, f'{{"x": "{draw.randint(1, 9)}"}}')) for name in names))
     return [*said, "<final>done</final>"]
 
 
-class Scripted(Provider):
-    """Answers from the script that the conversation began with; fails now and then, after counting the call."""
+class Failing(Scripted):
+    """Fails now and then, after counting the call."""
 
-    def __init__(self, scripts: dict[str, list[str]], failing: float, seed: float) -> None:
-        self._scripts, self._failing, self._draw = scripts, failing, random.Random(seed)
+    def __init__(self, segment: Segment, failing: float, seed: float) -> None:
+        super().__init__(segment)
+        self._failing, self._draw = failing, random.Random(seed)
 
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        first = next(message.text for message in messages if message.role == "user").rpartition("\n")[2]
-        said = sum(message.role == "assistant" for message in messages)
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         if self._draw.random() < self._failing:
             on_chunk.report_usage(Usage(prompt_tokens=100, completion_tokens=1))
             raise ProviderError("down", retryable=self._draw.random() < 0.5)
-        lines = self._scripts[first]
-        content = lines[said] if said < len(lines) else "<final>enough</final>"
-        return LlmResponse(content, prompt_tokens=10, completion_tokens=2, total_tokens=12)
+        return super().call(messages, model, generation, on_chunk)
 
 
-class RandomRun:
+class RandomRun(Segment):
     def __init__(self, seed: int) -> None:
         self.draw = draw = random.Random(seed)
-        self.scripts = {"go": script(draw, plans=True), **{f"s{at}": script(draw, plans=True) for at in range(10)}}
-        self.at_once, self.asks, self.pauses = draw.random() < 0.5, draw.random() < 0.25, draw.random() < 0.6
+        super().__init__({
+            "scripts": {name: script(draw) for name in ("go", *(f"s{at}" for at in range(10)))}, "last": "<final>enough</final>",
+            "state": False, "async": ["pay"], "idempotent": [], "concurrent": False, "at_once": draw.random() < 0.5,
+            "middleware": ["retry", "pausing"] if draw.random() < 0.6 else [], "max_steps": 8, "on_prose": "correct",
+            "approve": "agents" if draw.random() < 0.25 else None, "on_truncated": "continue", "list_skills": True,
+            "output": None, "plan": None, "task_agents": [],
+        })
         self.calls: Counter[str] = Counter()
         self.store = Appends()
-        self._lock = threading.Lock()
 
-    def _note(self, ctx: Ctx) -> str:
-        with self._lock:
-            self.calls[ctx.call_id] += 1
-        return "done"
-
-    def agent(self) -> Agent:
-        def fail(x: str, ctx: Ctx) -> str:
-            raise LookupError(self._note(ctx))
-
-        def stop(why: str, ctx: Ctx) -> str:
-            raise Stop(why, self._note(ctx))
-
-        def waits(x: str, ctx: Ctx) -> str:
-            if ctx.approval is None:
-                raise Pause("may it?")
-            return self._note(ctx)
-
-        def pausing(effect: Any) -> Any:
-            if isinstance(effect, CallModel) and effect.approval is None and len(effect.call_id) % 5 == 1:
-                raise Pause("dear")
-            return (yield effect)
-
-        def plain(x: str, ctx: Ctx) -> str:
-            return self._note(ctx)
-
-        skills = [Skill("look", execute=plain), Skill("pay", execute=plain, approval=True), Skill("fail", execute=fail),
-                  Skill("stop", execute=stop), Skill("waits", execute=waits)]
-        options: dict[str, Any] = {"model": PRICED, "parallel_skills": self.at_once, "max_steps": 8}
-        clerk = Agent(instructions="c", skills=skills, **options).as_skill("clerk", "Does it.")
-        return Agent(
-            instructions="x", skills=[*skills, clerk], middleware=[retry(2, first_wait=0), pausing] if self.pauses else [],
-            approve=(lambda call: Pause("it?") if call.skill == "clerk" else True) if self.asks else None, **options,
-        )
+    def note(self, effect: str) -> None:
+        if not effect.startswith("model"):
+            with self._lock:
+                self.calls[effect.split()[1]] += 1
 
     def options(self, *, calm: bool) -> dict[str, Any]:
         draw, self.store.left = self.draw, inf
         if calm:
-            return {"store": self.store, "provider": Scripted(self.scripts, 0, 0)}
-        given: dict[str, Any] = {
-            "store": self.store, "provider": Scripted(self.scripts, draw.choice([0, 0, 0.3]), draw.random())
-        }
+            return {"store": self.store, "provider": Scripted(self)}
+        given: dict[str, Any] = {"store": self.store, "provider": Failing(self, draw.choice([0, 0, 0.3]), draw.random())}
         cancel = CancelAt(draw.randint(1, 25))
         given |= draw.choice([
             {}, {}, {"cancel": cancel, "on_event": cancel}, {"limits": Limits(max_calls=draw.randint(1, 30))},

@@ -36,7 +36,7 @@ from kernai import Agent, KernaiError, MockProvider, Skill, SkillContext  # noqa
 from kernai.durable.store import Entry  # noqa: E402
 from kernai.postgres import PostgresStore, Workers  # noqa: E402
 from kernai.values.media import Media  # noqa: E402
-from tests.durable.durable_cases import command, provider  # noqa: E402
+from tests.durable.durable_cases import call_faults, command, provider  # noqa: E402
 from tests.durable.kills import Notes  # noqa: E402
 from tests.postgres.server import Server  # noqa: E402
 
@@ -220,21 +220,18 @@ class Chaos:
         for run_id, end, pid, answers in self.notes("acknowledged"):
             ends[run_id] = max(ends.get(run_id, 0), int(end))
             kept[int(pid)] += int(answers)
-        names: dict[str, str] = {}
         for run in store.runs():
             entries = store.load(run.run_id)
             if run.status != "final":
                 self.faults.append(f"{run.run_id} is {run.status}: {run.why or entries[-1]['data']}")
             if len(entries) != run.length or len(entries) < ends.get(run.run_id, 0):
                 self.faults.append(f"{run.run_id} has lost entries")
-            self.check_run(run.run_id, entries, performed, names)
+            self.faults += call_faults(entries, performed, run.run_id, idempotent=[IDEMPOTENT])
+            self.counts["runs"] += 1
+            self.counts["entries"] += len(entries)
+            self.counts["answers"] += sum(one["event"] == "llm_response" for one in entries)
         self.counts["skills called"] = len(performed)
-        for key, count in performed.items():
-            if key not in names:
-                self.faults.append(f"{key} was called and is not on record")
-            elif count > 1 and names[key] != IDEMPOTENT:
-                self.faults.append(f"{key} ({names[key]}) was called {count} times")
-            self.counts["idempotent skills called again"] += (count - 1) * (names.get(key) == IDEMPOTENT)
+        self.counts["idempotent skills called again"] = performed.total() - len(performed)
         made = Counter(int(words[0]) for words in self.notes("models"))
         self.counts["model calls"] = made.total()
         self.counts["model calls whose answer is not on record"] = made.total() - self.counts["answers"]
@@ -245,24 +242,6 @@ class Chaos:
             if thrown[one]:
                 how = "ended by SIGTERM" if one in self.ended else "not harmed"
                 self.faults.append(f"a worker that was {how} threw {thrown[one]} answers away")
-
-    def check_run(self, run_id: str, entries: list[Entry], performed: Counter[str], names: dict[str, str]) -> None:
-        """Check the entries of one run; adds its calls and their skills to `names`."""
-        self.counts["runs"] += 1
-        self.counts["entries"] += len(entries)
-        outcomes: Counter[str] = Counter()
-        for one in entries:
-            data = one["data"]
-            if one["event"] == "llm_response":
-                self.counts["answers"] += 1
-            elif one["event"] == "skill_execute":
-                names[f"{run_id}:{data['call_id']}"] = data["skill"]
-            elif one["event"] in ("skill_result", "skill_error"):
-                key = f"{run_id}:{data['call_id']}"
-                outcomes[key] += 1
-                if one["event"] == "skill_result" and data["skill"] != "ask_clerk" and not performed[key]:
-                    self.faults.append(f"{key} has a result and was not called")
-        self.faults += [f"{key} has {count} outcomes" for key, count in outcomes.items() if count > 1]
 
     def notes(self, name: str) -> list[list[str]]:
         return [line.split(" ") for line in Notes(self.folder / name).lines()]
