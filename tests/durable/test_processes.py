@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from kernai import SqliteStore
-from kernai.durable.sqlite_store import Durability
 from tests.warm_python import WarmProcess, WarmPython
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")]
@@ -78,52 +77,17 @@ def released(programs: Sequence[WarmProcess]) -> None:
 
 
 @pytest.mark.slow
-def test_eight_processes_append_to_one_new_file_and_nothing_is_lost(started: Start, tmp_path: Path) -> None:
+def test_processes_that_create_a_store_at_once_share_it(started: Start, tmp_path: Path) -> None:
     code = """
 say("ready"); input()
-path, number = sys.argv[1:]
-with SqliteStore(path) as store:
-    for seq in range(0, 40, 2):
-        store.append(f"own-{number}", seq, [entry(seq), entry(seq + 1)], [])
+with SqliteStore(sys.argv[1]) as store:
+    store.append(sys.argv[2], 0, [entry(0)], [])
 """
     programs = [started(code, tmp_path / "runs.db", number) for number in range(PROCESSES)]
     released(programs)
     finished(*programs)
     with SqliteStore(tmp_path / "runs.db") as store:
-        for number in range(PROCESSES):
-            assert [one["data"] for one in store.load(f"own-{number}")] == list(range(40))
         assert len(list(store.runs())) == PROCESSES
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("durability", ["power", "process"])
-def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(started: Start, tmp_path: Path, durability: Durability) -> None:
-    kills = lost = half = unacknowledged = 0
-    seq = 0
-    for kill in range(12):
-        program = started("""
-path, durability, seq = sys.argv[1], sys.argv[2], int(sys.argv[3])
-store = SqliteStore(path, durability)
-while True:
-    store.append("r", seq, [entry(at) for at in range(seq, seq + 4)], [])
-    seq += 4
-    say(seq)
-""", tmp_path / "runs.db", durability, seq)
-        for _ in range(1 + kill * 3 % 20):
-            seq = int(program.stdout.readline())
-        program.kill()
-        out, _ = program.communicate()
-        acknowledged = int(([str(seq), *out.split("\n")[:-1]])[-1])  # a line that was cut off counts for nothing
-        with SqliteStore(tmp_path / "runs.db", durability) as store:
-            found = [one["data"] for one in store.load("r")]
-        kills += 1
-        lost += len(found) < acknowledged
-        half += len(found) % 4 != 0
-        unacknowledged += len(found) > acknowledged
-        assert found == list(range(len(found)))
-        seq = len(found)
-    print(f"{durability}: {kills} kills, {lost} lost, {half} half, {unacknowledged} appended and not yet acknowledged")
-    assert (lost, half) == (0, 0)
 
 
 FORKS = """
@@ -263,23 +227,6 @@ except KernaiError as error:
             assert lines == [f"{str(path)!r} belongs to another user, and only its owner may use a store: use another file"]
             assert os.listdir(folder) == ["runs.db"]
         assert finished(started(code, path, owner))[0][0] == "['r']"
-
-
-def test_ctrl_c_between_appends_leaves_complete_appends(started: Start, tmp_path: Path) -> None:
-    program = started("""
-with SqliteStore(sys.argv[1], "process") as store:
-    try:
-        for seq in range(0, 10**6, 4):
-            store.append("r", seq, [entry(0)] * 4, [])
-            if seq == 40:
-                say("there")
-    except KeyboardInterrupt:
-        say(len(store.load("r")) % 4)
-        store.append("s", 0, [entry(0)], [])
-""", tmp_path / "runs.db")
-    assert program.stdout.readline() == "there\n"
-    program.send_signal(signal.SIGINT)
-    assert finished(program) == [["0"]]
 
 
 # --------------------------------------------------------------------------------------------- resuming at once

@@ -31,10 +31,10 @@ from tests.durable.durable_cases import (
     EACH_WAY,
     WAYS,
     Performed,
+    Stored,
     Way,
     agent,
     command,
-    cut,
     entries_of,
     payer,
     provider,
@@ -58,15 +58,13 @@ def test_a_stop_beside_a_waiting_call_ends_the_run_once_the_call_is_decided(way:
 
     paid: list[int] = []
     it = payer(paid, Skill("guard", execute=guard), parallel_skills=True)
-    options: dict[str, Any] = {
-        "store": MemoryStore(), "provider": provider({"go": [command("pay") + command("guard"), "<final>done</final>"]}),
-    }
-    assert way.execute(it, "go", run_id="r", **options).pending
-    assert way.resume(it, "r", **options).pending
-    result = way.resume(it, "r", approvals={"0.0": True}, **options)
+    run = Stored(way, it, {"go": [command("pay") + command("guard"), "<final>done</final>"]})
+    assert run.execute().pending
+    assert run.resume().pending
+    result = run.resume(approvals={"0.0": True})
     assert (result.stop_reason, str(result.error), paid) == ("guardrail", "not that", [1])
-    assert replayed(it, "r", store=options["store"]).stop_reason == "guardrail"
-    assert way.resume(it, "r", **options).text == "done", "it was resumed after the stop"
+    assert replayed(it, "r", store=run.store).stop_reason == "guardrail"
+    assert run.resume().text == "done", "it was resumed after the stop"
 
 
 CLERK_WAITS = {"go": [command("clerk", "sub"), "<final>done</final>"], "sub": [command("halt"), "<final>counted</final>"]}
@@ -81,7 +79,7 @@ STOPPED_IN_A_CLERK: dict[str, Sequence[tuple[str, str]]] = {
 @pytest.mark.parametrize("why", STOPPED_IN_A_CLERK)
 def test_a_resume_leaves_out_exactly_the_events_written_because_the_run_stopped(why: str) -> None:
     """The clerk ends for that reason, after its first call."""
-    stop, done, store = threading.Event(), [], MemoryStore()
+    stop, done = threading.Event(), list[str]()
 
     def halt() -> str:
         done.append("halt")
@@ -92,17 +90,13 @@ def test_a_resume_leaves_out_exactly_the_events_written_because_the_run_stopped(
         return "halted"
 
     clerk = Agent(instructions="c", skills=[Skill("halt", execute=halt, inputs={})], max_steps=1 if why == "max_steps" else 9)
-    it = Agent(instructions="x", skills=[clerk.as_skill("clerk", "Halts.")])
-    limits = Limits(max_calls=4) if why == "max_calls" else None
-    options: dict[str, Any] = {"provider": provider(CLERK_WAITS), "store": store}
-    first = kernai.execute(it, "go", run_id="r", cancel=stop, limits=limits, **options)
+    run = Stored(WAYS[0], Agent(instructions="x", skills=[clerk.as_skill("clerk", "Halts.")]), CLERK_WAITS)
     expected = STOPPED_IN_A_CLERK[why]
-    assert first.ok is not bool(expected)
-    assert stops(store) == [(scope, event, why) for scope, event in expected]
-    numbers = [at for at, one in enumerate(store.load("r")) if "stop" in one]
-    assert kernai.resume(it, "r", **options).text == "done"
-    seams = [one["data"]["dropped"] for one in store.load("r") if one["event"] == "run_resumed"]
-    assert seams == ([numbers] if expected else [])
+    assert run.execute(cancel=stop, limits=Limits(max_calls=4) if why == "max_calls" else None).ok is not bool(expected)
+    assert stops(run.store) == [(scope, event, why) for scope, event in expected]
+    numbers = [at for at, one in enumerate(run.load()) if "stop" in one]
+    assert run.resume().text == "done"
+    assert [one["dropped"] for one in run.data("run_resumed")] == ([numbers] if expected else [])
     assert done == ["halt"]
 
 
@@ -140,71 +134,58 @@ class OddError(BaseException):
     """No `Exception`, and none of ours."""
 
 
-class Case:
-    """A run whose first call ends in `how`: a sub-agent that stops for that reason, or a skill that raises an `OddError`."""
-
-    def __init__(self, how: str, at_once: bool) -> None:
-        self.calls: list[str] = []
-
-        def look(at: int, ctx: Ctx) -> str:
-            self.calls.append(ctx.call_id)
-            if how == "odd" and ctx.call_id == "0.0":
-                raise OddError
-            return f"seen {at}"
-
-        def stop(why: str, ctx: Ctx) -> str:
-            self.calls.append(ctx.call_id)
-            raise Stop(why, "a reason of its own")
-
-        clerk = Agent(instructions="c", skills=[Skill("stop", execute=stop)]).as_skill("clerk", "Stops.")
-        first = command("look", "1") if how == "odd" else command("clerk", "sub")
-        scripts = {
-            "go": [first + command("look", "2"), command("look", "3"), command("look", "4"), "<final>done</final>"],
-            "sub": [command("stop", how), "<final>never</final>"],
-        }
-        self.agent = Agent(instructions="x", skills=[Skill("look", execute=look), clerk], parallel_skills=at_once)
-        self.options: dict[str, Any] = {"provider": provider(scripts)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how, at_once", [
     ("odd", True), *((how, at_once) for how in ("timeout", "cancelled", "max_calls", "interrupt", "guardrail") for at_once in (False, True)),
 ])  # fmt: skip
 def test_calls_made_after_a_part_stopped_are_not_repeated(how: str, at_once: bool) -> None:
-    case, store = Case(how, at_once), MemoryStore()
-    result = kernai.execute(case.agent, "go", store=store, run_id="r", **case.options)
-    assert (result.ok, stops(store)) == (True, [])
-    entries = store.load("r")
-    for length, way in zip(range(1, len(entries)), WAYS * len(entries), strict=False):
-        again, part = Case(how, at_once), cut(store, length)
-        announced = {one["data"]["call_id"] for one in entries[:length] if one["event"] == "skill_execute"}
-        resumed = way.resume(again.agent, "r", store=part, in_flight="skip", **again.options)
-        assert resumed.text == "done"
-        assert not announced & set(again.calls)
-        assert kernai.replay(again.agent, "r", store=part).result == resumed
+    """The first call ends in `how`: a sub-agent stops for that reason, or a skill raises an `OddError`."""
+    calls: list[str] = []
+
+    def look(at: int, ctx: Ctx) -> str:
+        calls.append(ctx.call_id)
+        if how == "odd" and ctx.call_id == "0.0":
+            raise OddError
+        return f"seen {at}"
+
+    def stop(why: str, ctx: Ctx) -> str:
+        calls.append(ctx.call_id)
+        raise Stop(why, "a reason of its own")
+
+    clerk = Agent(instructions="c", skills=[Skill("stop", execute=stop)]).as_skill("clerk", "Stops.")
+    first = command("look", "1") if how == "odd" else command("clerk", "sub")
+    it = Agent(instructions="x", skills=[Skill("look", execute=look), clerk], parallel_skills=at_once)
+    run = Stored(WAYS[0], it, {
+        "go": [first + command("look", "2"), command("look", "3"), command("look", "4"), "<final>done</final>"],
+        "sub": [command("stop", how), "<final>never</final>"],
+    })
+    assert (run.execute().ok, stops(run.store)) == (True, [])
+    for length in range(1, len(run.load())):
+        part = run.cut(length)
+        part.way = WAYS[length % len(WAYS)]
+        announced = {one["call_id"] for one in part.data("skill_execute")}
+        calls.clear()
+        resumed = part.resume(in_flight="skip")
+        assert (resumed.text, part.replay()) == ("done", resumed)
+        assert not announced & set(calls)
 
 
 @EACH_WAY
 def test_a_run_ended_by_a_stop_continues_when_resumed_and_an_unfinished_stop_is_final(way: Way) -> None:
-    def stop(ctx: Ctx) -> str:
+    def stop() -> str:
         raise Stop("guardrail", "not this")
 
-    def wait(ctx: Ctx) -> str:
-        return "waited"
-
-    skills = [Skill("stop", execute=stop), Skill("wait", execute=wait)]
-    it, store = Agent(instructions="x", skills=skills, parallel_skills=True), MemoryStore()
-    options = {"provider": provider({"go": [command("stop") + command("wait"), "<final>continued</final>"]})}
-    assert way.execute(it, "go", store=store, run_id="r", **options).stop_reason == "guardrail"
-    types = [one["event"] for one in store.load("r")]
-    part = cut(store, types.index("skill_error") + 1)
+    skills = [Skill("stop", execute=stop), Skill("wait", execute=lambda: "waited")]
+    it = Agent(instructions="x", skills=skills, parallel_skills=True)
+    run = Stored(way, it, {"go": [command("stop") + command("wait"), "<final>continued</final>"]})
+    assert run.execute().stop_reason == "guardrail"
+    part = run.cut(run.index("skill_error") + 1)
     for _ in range(2):
-        stopped = way.resume(it, "r", store=part, in_flight="skip", **options)
+        stopped = part.resume(in_flight="skip")
         assert (stopped.stop_reason, str(stopped.error)) == ("guardrail", "not this"), "decided, and the process died"
-        part = cut(store, len(store.load("r")) - 1)
-    result = way.resume(it, "r", store=store, **options)
-    assert result.text == "continued"
-    assert kernai.replay(it, "r", store=store).result == result
+        part = part.cut(len(part.load()) - 1)
+    result = run.resume()
+    assert (result.text, run.replay()) == ("continued", result)
 
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=way_id)
@@ -245,28 +226,25 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
 
     skills = [Skill("leave", execute=leave, idempotent=True), Skill("look", execute=look, idempotent=True)]
     clerk = Agent(instructions="c", skills=skills).as_skill("clerk", "Leaves.")
-    it = Agent(instructions="x", skills=[*skills, clerk])
     plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task"}, {"id": "b", "input": "other"}]}</plan>'
-    scripts = {
+    run = Stored(way, Agent(instructions="x", skills=[*skills, clerk]), {
         "go": [plan, command("look"), "<final>done</final>"], "other": [command("look"), "<final>b</final>"],
         "task": [command("clerk", "sub") if nested else command("leave"), "<final>never</final>"],
         "sub": [command("leave"), "<final>never</final>"],
-    }
-    store, options = MemoryStore(), dict[str, Any](provider=provider(scripts))
-    whole = way.execute(it, "go", store=store, run_id="r", **options)
-    assert whole.text == "done"
+    })
+    whole = run.execute()
+    assert (whole.text, run.replay()) == ("done", whole)
     assert '"a": "error: 3"' in whole.messages[2].text
-    assert kernai.replay(it, "r", store=store).result == whole
-    entries = store.load("r")
-    assert way.resume(it, "r", store=cut(store, len(entries)), input="more", **options).ok
-    for length in range(1 + WAYS.index(way), len(entries), len(WAYS)):
-        part = cut(store, length)
+    entries = run.load()
+    assert run.cut(len(entries)).resume(input="more").ok
+    for length in share_of(way, range(1, len(entries))):
+        part = run.cut(length)
         calls.clear()
-        ended = {one["data"]["call_id"] for one in entries[:length] if one["event"] in ("skill_result", "skill_error")}
-        result = way.resume(it, "r", store=part, **options)
+        ended = {one["call_id"] for one in part.data("skill_result", "skill_error")}
+        result = part.resume()
         assert [message.text for message in result.messages] == [message.text for message in whole.messages]
         assert ended.isdisjoint(calls)
-        assert kernai.replay(it, "r", store=part).result == result
+        assert part.replay() == result
 
 
 class OverBudget(Stop):
@@ -306,15 +284,14 @@ FAILING: dict[str, tuple[Agent, Limits | None]] = {
 @pytest.mark.parametrize("name", FAILING)
 def test_a_run_can_continue_after_its_sub_agent_failed(name: str, way: Way) -> None:
     failing, limits = FAILING[name]
-    script = {"go": [command("clerk", "sub"), command("pay"), "<final>done</final>"], "sub": [command("spend")] * 3}
-    options: dict[str, Any] = {"provider": provider(script), "store": MemoryStore()}
-    it = payer([], failing.as_skill("clerk", "Fails."))
-    ran = way.execute(it, "go", run_id="r", limits=limits, **options)
+    run = Stored(way, payer([], failing.as_skill("clerk", "Fails.")), {
+        "go": [command("clerk", "sub"), command("pay"), "<final>done</final>"], "sub": [command("spend")] * 3})
+    ran = run.execute(limits=limits)
     assert ran.stop_reason == "interrupt"
-    assert replayed(it, "r", store=options["store"]).stop_reason == "interrupt"
-    result = way.resume(it, "r", approvals={"1.0": True}, **options)
+    assert replayed(run.agent, "r", store=run.store).stop_reason == "interrupt"
+    result = run.resume(approvals={"1.0": True})
     assert (result.text, result.messages[:3]) == ("done", ran.messages[:3])
-    again = replayed(it, "r", store=options["store"])
+    again = replayed(run.agent, "r", store=run.store)
     assert (again.text, again.messages) == ("done", result.messages)
 
 

@@ -116,14 +116,8 @@ class Verdict(Hooks):
 @pytest.mark.parametrize(
     "verdicts, stop, text",
     [
-        (["retry"], "final", "done"),
-        (["retry", "retry"], "final", "done"),
-        ([None], "error", None),
-        (["fail"], "error", None),
-        (["skip"], "error", None),
-        (["retrry"], "error", None),
-        ([False], "error", None),
-        (["fallback"], "error", None),
+        *[(["retry"] * times, "final", "done") for times in (1, 2)],
+        *[([verdict], "error", None) for verdict in (None, "fail", "skip", "retrry", False, "fallback")],
         ([LlmResponse("<final>instead</final>")], "final", "instead"),
     ],
 )
@@ -141,8 +135,7 @@ def test_on_error_decides_how_a_failed_model_call_continues(way: Way, verdicts: 
     "verdict, stop, error, results",
     [
         ("retry", "final", None, ["at last"]),
-        (None, "final", "not yet", []),
-        ("skip", "final", "not yet", []),
+        *[(verdict, "final", "not yet", []) for verdict in (None, "skip")],
         ("fail", "error", "not yet", []),
         *[(wrong, "final", f"Verdict.on_error must return 'retry', 'fail', 'skip', None or a SkillResult, got {wrong!r}", [])
           for wrong in ("retrry", "instead", "fallback", False)],

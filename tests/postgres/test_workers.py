@@ -409,66 +409,6 @@ def test_the_run_of_a_worker_that_ends_during_a_call_is_continued_by_another(
     assert jobs(store) == []
 
 
-PLAN = (
-    '<block type="plan">{"goal": "g", "tasks": [{"id": "a", "input": "task one", "parallel": true}, '
-    '{"id": "b", "input": "task two", "parallel": true}, {"id": "c", "input": "task one", "depends_on": ["a", "b"]}]}</block>'
-)
-TASKS = {
-    "go": [PLAN, "<final>done</final>"], "task one": [command("act"), "<final>one</final>"],
-    "task two": ["<final>two</final>"],
-}
-STOPPED = """
-import sys, threading
-from kernai import Agent, GenerationOptions, MockProvider, Skill
-from kernai.postgres import PostgresStore, Workers
-from tests.durable.durable_cases import provider
-def note(what):
-    with open({calls!r}, "a") as file:
-        file.write(what + "\\n")
-    if sys.argv[1] == "stops" and what in ("act", "task two"):
-        sys.stdout.write("under way\\n")  # in one piece: two threads do this
-        sys.stdout.flush()
-        own._stopping.wait()
-def act():
-    note("act")
-async def aact():
-    note("act")
-def answer(messages, model):
-    note(next(one.text for one in messages if one.role == "user").rpartition("\\n")[2])
-    return inner.call(messages, model, GenerationOptions(), lambda piece: None)
-inner = provider({tasks!r})
-skill = Skill("act", execute=aact if sys.argv[2] == "async" else act, inputs={{}})
-agent = Agent(instructions="x", skills=[skill], provider=MockProvider().on_call(answer))
-with PostgresStore({dsn!r}, schema={schema!r}) as store:
-    own = Workers(store, {{"clerk": agent}})
-    own.run(wait=sys.argv[1] == "stops")
-"""
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_after_sigterm_a_worker_stores_the_outcomes_of_calls_in_progress_and_ends(
-    server: Server, store: PostgresStore, python: WarmPython, tmp_path: Path, kind: str
-) -> None:
-    calls, script = tmp_path / "calls", tmp_path / "worker.py"
-    script.write_text(STOPPED.format(calls=str(calls), dsn=server.dsn, schema=store.schema, tasks=TASKS))
-    handle = Workers(store, {"clerk": acting(print)}).submit("clerk", "go")
-    with python.run(script, "stops", kind) as first:
-        assert [first.stdout.readline() for _ in range(2)] == ["under way\n"] * 2  # a skill and a model call
-        first.send_signal(signal.SIGTERM)
-        first.communicate()
-    assert first.returncode == 0
-    assert (handle.info().status, handle.info().lease) == ("abandoned", None)
-    assert sorted(calls.read_text().split("\n")[:-1]) == ["act", "go", "task one", "task two"]
-    assert sorted(
-        one["event"] for one in store.load(handle.run_id) if one["event"] in ("llm_response", "skill_execute", "skill_result")
-    ) == ["llm_response"] * 3 + ["skill_execute", "skill_result"]
-    with python.run(script, "works", kind) as second:
-        second.communicate()
-    assert handle.result(PATIENCE).text == "done"
-    assert sorted(calls.read_text().split("\n")[:-1]) == ["act"] * 2 + ["go"] * 2 + ["task one"] * 4 + ["task two"]
-
-
 def test_a_failed_job_is_submitted_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = [2], PostgresStore.info
 
@@ -483,24 +423,6 @@ def test_a_failed_job_is_submitted_again(store: PostgresStore, monkeypatch: pyte
     with working(own):
         assert own.submit("clerk", "go").result(PATIENCE).text == "done"
     assert (left, jobs(store)) == ([0], [])
-
-
-@pytest.mark.slow
-def test_workers_survive_a_server_that_is_killed_and_restarted(server: Server) -> None:
-    with Server(durable=True) as own_server, PostgresStore(own_server.dsn, create=True) as store:
-        calls: list[str] = []
-
-        def act(ctx: SkillContext) -> None:
-            calls.append(ctx.run_id)
-            if len(calls) == 1:
-                own_server.kill()
-                own_server.start()
-
-        own = Workers(store, {"clerk": acting(act, idempotent=True)})
-        handles = [own.submit("clerk", "go") for _ in range(10)]
-        with working(own):
-            assert [one.result(PATIENCE).text for one in handles] == ["done"] * 10
-    assert set(calls) == {one.run_id for one in handles}
 
 
 def test_a_worker_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path) -> None:
