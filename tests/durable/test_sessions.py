@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from kernai import (
     Provider,
     ProviderError,
     Recorder,
+    Result,
     RunConflictError,
     Skill,
 )
@@ -32,11 +32,12 @@ from kernai.recording.recorder import expand
 from tests.durable.durable_cases import (
     EACH_WAY,
     PNG,
+    WAYS,
     Performed,
+    Stored,
     Way,
     agent,
     command,
-    cut,
     payer,
     provider,
     replayed,
@@ -63,9 +64,17 @@ def talker(notes: list[str], **changes: Any) -> Agent:
     return Agent(**{"instructions": "x", "model": COUNTED, "skills": [Skill("note", execute=note)], **changes})
 
 
-def talk(**options: Any) -> dict[str, Any]:
-    count = {"prompt_tokens": 3, "completion_tokens": 2}
-    return {"provider": MockProvider().on_call(echo).with_token_counter(lambda messages, content: count), **options}
+class Talk(Stored):
+    """A session with a `talker`, and its notes."""
+
+    def __init__(self, way: Way, **changes: Any) -> None:
+        self.notes: list[str] = []
+        count = {"prompt_tokens": 3, "completion_tokens": 2}
+        model = MockProvider().on_call(echo).with_token_counter(lambda messages, content: count)
+        super().__init__(way, talker(self.notes, **changes), model)
+
+    def say(self, number: int, **options: Any) -> Result[Any]:
+        return self.resume(input=f"say {number}", **options) if number else self.execute("say 0", **options)
 
 
 # ---------------------------------------------------------------------------------------------------------- sessions
@@ -73,93 +82,86 @@ def talk(**options: Any) -> dict[str, Any]:
 
 @EACH_WAY
 def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way) -> None:
-    store, notes = MemoryStore(), list[str]()
-    options = talk(store=store)
-    result = way.execute(talker(notes), "say 0", run_id="r", **options)
+    talk = Talk(way)
+    result = talk.say(0)
     for turn in range(1, 6):
-        before = result
-        result = way.resume(talker(notes), "r", input=f"say {turn}", **options)
+        before, result = result, talk.say(turn)
         assert result.ok
         assert result.messages[:len(before.messages)] == before.messages
         assert result.messages[len(before.messages)].text == f"say {turn}"
         assert result.usage.model_calls == before.usage.model_calls + 2 == 2 * (turn + 1)
-        assert way.resume(talker(notes), "r", **options) == result, "finished: as it was"
-    assert notes == [f"say {turn}" for turn in range(6)]
-    assert kernai.replay(talker([]), "r", store=store).result == result
-    assert [one.status for one in store.runs()] == ["final"]
+        assert talk.resume() == result, "finished: as it was"
+    assert talk.notes == [f"say {turn}" for turn in range(6)]
+    assert talk.replay() == result
+    assert [one.status for one in talk.store.runs()] == ["final"]
 
 
 def test_each_turn_of_a_session_stores_only_what_is_new() -> None:
-    store, options = MemoryStore(), talk()
-    result = kernai.execute(talker([], instructions="x0"), "say 0", store=store, run_id="r", **options)
+    talk = Talk(WAYS[0], instructions="x0")
+    result = talk.say(0)
     for turn in range(1, 9):
-        result = kernai.resume(talker([], instructions=f"x{turn // 4}"), "r", store=store, input=f"say {turn}", **options)
-    sent = [one for one in store.load("r") if one["event"] == "messages_sent"]
-    assert [len(one["data"]) for one in sent] == [2, *[2] * 7, 3, *[2] * 7, 3, 2], "a system message where it changed"
-    whole = [one["data"] for one in expand(store.load("r")) if one["event"] == "messages_sent"]
-    assert whole[-1] == [{"role": "system", "content": whole[-1][0]["content"]}, *(one.as_sent() for one in result.messages[:-1])]
-    assert kernai.resume(talker([]), "r", store=store) == result
+        talk.agent = talk.agent.replace(instructions=f"x{turn // 4}")
+        result = talk.say(turn)
+    lengths = [len(one) for one in talk.data("messages_sent")]
+    assert lengths == [2, *[2] * 7, 3, *[2] * 7, 3, 2], "a system message where it changed"
+    whole = [one["data"] for one in expand(talk.load()) if one["event"] == "messages_sent"][-1]
+    assert whole == [{"role": "system", "content": whole[0]["content"]}, *(one.as_sent() for one in result.messages[:-1])]
+    assert talk.resume() == result
 
 
 @pytest.mark.slow
 @EACH_WAY
 def test_a_session_cut_off_after_any_event_continues_to_the_same_end(way: Way) -> None:
-    store, notes = MemoryStore(), list[str]()
-    options = talk()
-    way.execute(talker(notes), "say 0", store=store, run_id="r", **options)
-    way.resume(talker(notes), "r", store=store, input="say 1", **options)
-    result = way.resume(talker(notes), "r", store=store, input="say 2", **options)
-    entries = store.load("r")
+    talk = Talk(way)
+    result = [talk.say(turn) for turn in range(3)][-1]
+    entries = talk.load()
     for length in share_of(way, range(1, len(entries) + 1)):
-        part = cut(store, length)
-        again = way.resume(talker([]), "r", store=part, in_flight="retry", **options)
+        part = talk.cut(length)
+        again = part.resume(in_flight="retry")
         assert again.ok
         for turn in range(1 + sum(one["event"] == "input_added" for one in entries[:length]), 3):
-            again = way.resume(talker([]), "r", store=part, input=f"say {turn}", **options)
+            again = part.resume(input=f"say {turn}")
         assert (again.text, again.messages, again.usage) == (result.text, result.messages, result.usage)
-        assert kernai.replay(talker([]), "r", store=part).result == again
+        assert part.replay() == again
 
 
 @EACH_WAY
 def test_media_that_are_added_later_are_kept_with_the_run_and_no_others(way: Way) -> None:
-    store = MemoryStore()
-    foreign, picture = Media.from_bytes(b"foreign", mime_type="image/png"), Media.from_bytes(PNG, mime_type="image/png")
-    context = Context()
-    context.media_store.put(foreign)
-    options = talk(store=store)
-    way.execute(talker([]), "say 0", run_id="r", context=context, **options)
-    assert store.load_media("r") == [], "another run's"
-    context = Context()
-    context.media_store.put(foreign)
-    way.resume(talker([]), "r", input=["say ", picture], context=context, **options)
-    assert [one.id for one in store.load_media("r")] == [picture.id]
-    again = way.resume(talker([]), "r", input="say 2", **options)
-    assert [one.read_bytes() for message in again.messages for one in message.media] == [PNG]
+    talk, picture = Talk(way), Media.from_bytes(PNG, mime_type="image/png")
+
+    def with_foreign() -> Context:
+        context = Context()
+        context.media_store.put(Media.from_bytes(b"foreign", mime_type="image/png"))
+        return context
+
+    talk.say(0, context=with_foreign())
+    assert talk.store.load_media("r") == [], "another run's"
+    talk.resume(input=["say ", picture], context=with_foreign())
+    assert [one.id for one in talk.store.load_media("r")] == [picture.id]
+    assert [one.read_bytes() for message in talk.say(2).messages for one in message.media] == [PNG]
 
 
 @EACH_WAY
 def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) -> None:
     failing = [MockProvider().on_call(echo).fail_on_step(step, ProviderError("overloaded")) for step in (0, 1)]
-    stops: list[dict[str, Any]] = [{"provider": failing[0]}, {"provider": failing[1]}, {"limits": Limits(max_calls=1)}]
-    for stopped in stops:
-        store, notes = MemoryStore(), list[str]()
-        first = way.execute(talker(notes), "say 0", run_id="r", **{**talk(store=store), **stopped})
-        assert not first.ok
-        result = way.resume(talker(notes), "r", input="say 1", **talk(store=store))
+    for stopped in {"provider": failing[0]}, {"provider": failing[1]}, {"limits": Limits(max_calls=1)}:
+        talk = Talk(way)
+        assert not talk.say(0, **stopped).ok
+        result = talk.say(1)
         assert result.ok
         assert [message.text for message in result.messages if message.text.startswith("say")] == ["say 0", "say 1"]
-        assert notes[-1] == "say 1"
-        assert kernai.replay(talker([]), "r", store=store).result == result
+        assert talk.notes[-1] == "say 1"
+        assert talk.replay() == result
 
 
 @pytest.mark.parametrize("given", [[5], 5, [b"x"]])
 def test_an_invalid_input_is_an_error_and_changes_nothing(given: Any) -> None:
-    store = MemoryStore()
-    kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
-    before = store.load("r")
+    talk = Talk(WAYS[0])
+    talk.say(0)
+    before = talk.load()
     with pytest.raises(TypeError, match="input"):
-        kernai.resume(talker([]), "r", input=given, **talk(store=store))
-    assert store.load("r") == before
+        talk.resume(input=given)
+    assert talk.load() == before
 
 
 @EACH_WAY
@@ -168,13 +170,12 @@ def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_c
     cancelled.set()
     stops: list[tuple[dict[str, Any], str]] = [({"cancel": cancelled}, "cancelled"), ({"limits": Limits(timeout=0)}, "timeout")]
     for stopped, reason in stops:
-        store, notes = MemoryStore(), list[str]()
-        way.execute(talker(notes), "say 0", run_id="r", **talk(store=store))
-        result = way.resume(talker(notes), "r", input="say 1", **stopped, **talk(store=store))
-        assert (result.stop_reason, notes) == (reason, ["say 0"])
-        assert result.error is not None
-        assert way.resume(talker(notes), "r", **talk(store=store)).ok, "the input is still to be answered"
-        assert notes == ["say 0", "say 1"]
+        talk = Talk(way)
+        talk.say(0)
+        result = talk.say(1, **stopped)
+        assert (result.stop_reason, talk.notes, result.error is not None) == (reason, ["say 0"], True)
+        assert talk.resume().ok, "the input is still to be answered"
+        assert talk.notes == ["say 0", "say 1"]
 
 
 @EACH_WAY
@@ -190,15 +191,13 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
 
 
 def test_pending_calls_must_be_decided_before_the_next_input() -> None:
-    store, paid = MemoryStore(), list[int]()
-    it = payer(paid)
-    options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), command("pay")]})}
-    kernai.execute(it, "go", run_id="r", **options)
+    paid: list[int] = []
+    run = Stored(WAYS[0], payer(paid), {"go": [command("pay"), command("pay")]})
+    run.execute()
     with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):
-        kernai.resume(it, "r", input="and now?", **options)
+        run.resume(input="and now?")
     for limits, reason in ((None, "interrupt"), (Limits(max_calls=2), "max_calls")):
-        decided = {f"{len(paid)}.0": True}
-        result = kernai.resume(it, "r", input="and now?", approvals=decided, limits=limits, **options)
+        result = run.resume(input="and now?", approvals={f"{len(paid)}.0": True}, limits=limits)
         assert (result.stop_reason, "and now?" in str(result.messages)) == (reason, False)
         assert "the new input was not added to the conversation" in str(result.to_dict()["error"])
     assert paid == [1, 1]
@@ -209,22 +208,21 @@ def test_pending_calls_must_be_decided_before_the_next_input() -> None:
 
 @EACH_WAY
 def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way) -> None:
-    store, performed = MemoryStore(), Performed()
-    whole = way.execute(agent(performed), "do everything", provider=provider(), store=store, run_id="r")
-    before = store.load("r")
+    performed = Performed()
+    run = Stored(way, agent(performed), provider())
+    whole = run.execute("do everything")
+    before = run.load()
+    performed.calls.clear()
     for step in range(whole.steps):
         name = f"r-{step}"
-        assert kernai.fork(store, "r", at_step=step, run_id=name) == name
-        again = Performed()
-        other = "<final>another way</final>"
-        result = way.resume(agent(again), name, store=store, provider=MockProvider(other))
+        assert kernai.fork(run.store, "r", at_step=step, run_id=name) == name
+        result = way.resume(run.agent, name, store=run.store, provider=MockProvider("<final>another way</final>"))
         assert (result.text, result.run_id, result.steps) == ("another way", name, step + 1)
-        assert not again.calls
-        start = store.load(name)[0]
+        start = run.store.load(name)[0]
         assert start["run_id"] == start["data"]["run_id"] == name
         assert start["data"]["metadata"]["forked_from"] == {"run_id": "r", "at_step": step}
-        assert kernai.replay(agent(Performed()), name, store=store).result == result
-    assert store.load("r") == before
+        assert kernai.replay(run.agent, name, store=run.store).result == result
+    assert (run.load(), performed.calls) == (before, {})
 
 
 def test_a_fork_has_the_media_up_to_its_step_alone() -> None:
@@ -239,64 +237,50 @@ def test_a_fork_has_the_media_up_to_its_step_alone() -> None:
         assert store.load_media(f"f{step}") == pictures[:step + 1]
 
 
-def test_forking_a_run_or_step_that_does_not_exist_is_an_error() -> None:
-    store = MemoryStore()
-    kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
-    for step in (2, -1, None, "0", True, [0]):
-        with pytest.raises(ValueError, match=r"at_step must be a step in which run 'r' called the model \(0, 1\)"):
-            kernai.fork(store, "r", at_step=step, run_id="s")  # type: ignore[arg-type]
-    with pytest.raises(KernaiError, match="no run 'x'"):
-        kernai.fork(store, "x", at_step=0, run_id="s")
-    with pytest.raises(TypeError, match="store must be a store"):
-        kernai.fork("runs.db", "r", at_step=0, run_id="s")  # type: ignore[arg-type]
-    with pytest.raises(RunConflictError):
-        kernai.fork(store, "r", at_step=0, run_id="r")
-    with pytest.raises(ValueError, match="run_id"):
-        kernai.fork(store, "r", at_step=0, run_id="../r")
-    assert [one.run_id for one in store.runs()] == ["r"]
+@pytest.mark.parametrize("given, error, message", [
+    *[({"at_step": step}, ValueError, r"at_step must be a step in which run 'r' called the model \(0, 1\)")
+      for step in (2, -1, None, "0", True, [0])],
+    ({"source": "x"}, KernaiError, "no run 'x'"), ({"store": "runs.db"}, TypeError, "store must be a store"),
+    ({"run_id": "r"}, RunConflictError, "run 'r' has"), ({"run_id": "../r"}, ValueError, "run_id"),
+])
+def test_forking_a_run_or_step_that_does_not_exist_is_an_error(given: Any, error: type[Exception], message: str) -> None:
+    talk = Talk(WAYS[0])
+    talk.say(0)
+    with pytest.raises(error, match=message):
+        kernai.fork(**{"store": talk.store, "source": "r", "at_step": 0, "run_id": "s", **given})
+    assert [one.run_id for one in talk.store.runs()] == ["r"]
 
 
 def test_a_paused_run_takes_decisions_and_an_input_at_once_and_continues_from_there() -> None:
     paid: list[int] = []
-    it, store = payer(paid), MemoryStore()
-    options: dict[str, Any] = {"provider": provider({"go": [command("pay"), *["<final>ok</final>"] * 3]})}
-    assert kernai.execute(it, "go", store=store, run_id="r", **options).stop_reason == "interrupt"
-    assert kernai.resume(it, "r", store=store, input="and?", approvals={"0.0": True}, **options).ok
-    assert kernai.replay(it, "r", store=store).result is not None
-    assert kernai.resume(it, "r", store=store, input="more", **options).ok
-    assert kernai.replay(it, "r", store=store).result is not None
+    run = Stored(WAYS[0], payer(paid), {"go": [command("pay"), *["<final>ok</final>"] * 3]})
+    assert run.execute().stop_reason == "interrupt"
+    for given in {"input": "and?", "approvals": {"0.0": True}}, {"input": "more"}:
+        assert run.resume(**given).ok
+        assert run.replay() is not None
     assert paid == [1]
 
 
 def test_work_that_a_turn_left_undone_in_a_task_stays_undone_in_later_turns() -> None:
     plan = '<block type="plan">{"tasks": [{"id": "a", "input": "task a"}]}</block>'
-    answers: dict[str, str | Exception] = {"one": plan, "task a": command("look", "1"), "two": ProviderError("vendor down")}
-    looked: list[str] = []
+    answers: dict[str, str | Exception] = {"one": plan, "task a": command("look"), "two": ProviderError("vendor down")}
+    looked, stop = list[int](), threading.Event()
 
     def model(messages: Sequence[Message], model: Model) -> str:
-        del model
         answer = answers.pop(messages[-1].text, "<final>done</final>")
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def look(it: str) -> str:
-        looked.append(it)
-        return "seen"
-
     def stop_in_the_task(event: Event) -> None:
         if event.type == "skill_execute" and event.scope:
             stop.set()
 
-    it = Agent(instructions="x", skills=[Skill("look", execute=look)])
-    store, stop = MemoryStore(), threading.Event()
-    options: dict[str, Any] = {"provider": MockProvider().on_call(model)}
-    first = kernai.execute(it, "one", store=store, run_id="r", cancel=stop, on_event=stop_in_the_task, **options)
-    second = kernai.resume(it, "r", store=store, input="two", **options)
-    assert (first.stop_reason, second.stop_reason) == ("cancelled", "error")
-    assert kernai.resume(it, "r", store=store, **options).ok
-    assert kernai.resume(it, "r", store=store, input="three", **options).ok
-    assert kernai.replay(it, "r", store=store).result is not None
+    it = Agent(instructions="x", skills=[Skill("look", execute=lambda: looked.append(1), inputs={})])
+    run = Stored(WAYS[0], it, MockProvider().on_call(model))
+    assert run.execute("one", cancel=stop, on_event=stop_in_the_task).stop_reason == "cancelled"
+    assert run.resume(input="two").stop_reason == "error"
+    assert (run.resume().ok, run.resume(input="three").ok, run.replay() is not None) == (True, True, True)
     assert not looked
 
 
@@ -310,63 +294,62 @@ STOPPED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "tokens": ({"limits": Limits(max_tokens=6)}, {"limits": Limits(max_tokens=600)}, "max_tokens"),
     "cost": ({"limits": Limits(max_cost=0.000006)}, {"limits": Limits(max_cost=1)}, "max_cost"),
     "time": ({"limits": Limits(timeout=0.000001)}, {"limits": Limits(timeout=100)}, "timeout"),
-    "steps": ({"max_steps": 2}, {"max_steps": 9}, "max_steps"),
+    "steps": ({"max_steps": 2}, {}, "max_steps"),
     **{f"the provider in step {step}": ({"failing": step}, {}, "error") for step in range(4)},
 }
 
 
-def three(failing: int | None = None, **options: Any) -> dict[str, Any]:
-    model = provider(THREE)
-    return {"provider": model if failing is None else model.fail_on_step(failing, ProviderError("overloaded")), **options}
+def three(way: Way, first: dict[str, Any]) -> tuple[Talk, dict[str, Any]]:
+    """Return a run of three calls, and the options with which it is stopped."""
+    run, options = Talk(way, max_steps=first.get("max_steps", 9)), {**first, "provider": provider(THREE)}
+    options.pop("max_steps", None)
+    if (failing := options.pop("failing", None)) is not None:
+        options["provider"].fail_on_step(failing, ProviderError("overloaded"))
+    run.model = provider(THREE)
+    return run, options
 
 
 @pytest.mark.parametrize("stopped", STOPPED)
 @EACH_WAY
 def test_a_run_that_was_stopped_continues_once_nothing_stops_it(stopped: str, way: Way) -> None:
-    first, then, reason = deepcopy(STOPPED[stopped])
-    store, notes = MemoryStore(), list[str]()
-    before, after = (talker(notes, max_steps=given.pop("max_steps", 9)) for given in (first, then))
-    result = way.execute(before, "go", run_id="r", **three(store=store, **first))
+    first, then, reason = STOPPED[stopped]
+    run, options = three(way, first)
+    result = run.execute(**options)
     assert result.stop_reason == reason
-    entries = store.load("r")
+    entries = run.load()
     if reason not in ("timeout", "error"):
-        again = way.resume(before, "r", **three(store=store, **first))
-        assert again.stop_reason == reason, "the same holds again: what was used before counts"
-    assert store.load("r")[:len(entries)] == entries
-    last = way.resume(after, "r", **three(store=store, **then))
-    assert (last.ok, last.steps, notes) == (True, 4, ["a", "b", "c"])
-    whole = way.execute(talker([]), "go", **three())
+        assert run.resume(**options).stop_reason == reason, "the same holds again: what was used before counts"
+    assert run.load()[:len(entries)] == entries
+    run.agent = run.agent.replace(max_steps=9)
+    last = run.resume(**then)
+    assert (last.ok, last.steps, run.notes) == (True, 4, ["a", "b", "c"])
+    whole = three(way, {})[0].execute()
     assert last.messages == whole.messages
     if reason == "error":
         assert str(result.error) == "overloaded"
-        assert [one["event"] for one in store.load("r")].count("model_restarted") == 1
+        assert len(run.data("model_restarted")) == 1
     else:
         assert last.usage == whole.usage
-    assert kernai.replay(after, "r", store=store).result == last
-    assert notes == ["a", "b", "c"]
+    assert (run.replay(), run.notes) == (last, ["a", "b", "c"])
 
 
 def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
-    store = MemoryStore()
-    kernai.execute(talker([]), "go", run_id="r", limits=Limits(max_calls=3), **three(store=store))
-    entries = store.load("r")
-    old = MemoryStore()
-    old.append("r", 0, [{**one, "timestamp": "2001-01-01T00:00:00.000Z"} for one in entries], [])
-    assert kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=old)).ok
-    spent = MemoryStore()
-    half = len(entries) // 2
-    spent.append("r", 0, [
-        {**one, "timestamp": "2001-01-01T00:00:00.000Z" if at < half else "2001-01-01T00:01:30.000Z"}
-        for at, one in enumerate(entries)
-    ], [])
-    copy = cut(spent, len(entries))
-    again = kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=spent))
-    assert (again.stop_reason, str(again.error)) == ("timeout", "timeout=60 s has passed"), "the whole limit is named"
-    assert kernai.resume(talker([]), "r", limits=Limits(timeout=120), **three(store=copy)).ok
-    set_back = MemoryStore()  # while the last two entries were written
-    rows = spent.load("r")[:len(entries)]
-    set_back.append("r", 0, [*rows[:-2], *({**one, "timestamp": "2000-12-31T23:00:00.000Z"} for one in rows[-2:])], [])
-    assert kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=set_back)).stop_reason == "timeout"
+    run, _ = three(WAYS[0], {})
+    run.execute(limits=Limits(max_calls=3))
+    entries = run.load()
+
+    def stopped(timeout: int, *seconds: str) -> Result[Any]:
+        """Continue the run after its entries were written at these times, each at an equal share of them."""
+        times = [f"2001-01-01T{seconds[at * len(seconds) // len(entries)]}.000Z" for at in range(len(entries))]
+        run.store = MemoryStore()
+        run.store.append("r", 0, [{**one, "timestamp": at} for one, at in zip(entries, times, strict=True)], [])
+        return run.resume(limits=Limits(timeout=timeout))
+
+    assert stopped(60, "00:00:00").ok
+    spent = stopped(60, "01:00:00", "01:01:30")
+    assert (spent.stop_reason, str(spent.error)) == ("timeout", "timeout=60 s has passed"), "the whole limit is named"
+    assert stopped(120, "01:00:00", "01:01:30").ok
+    assert stopped(60, "01:00:00", "01:01:30", "00:00:00").stop_reason == "timeout", "the clock was set back"
 
 
 class AsyncStore(MemoryStore):
@@ -405,27 +388,23 @@ def test_an_unfinished_answer_does_not_begin_the_answer_to_the_next_question(way
 
 @EACH_WAY
 def test_asking_the_same_question_again_is_not_a_loop(way: Way) -> None:
-    store, limits = MemoryStore(), Limits(repeated_calls=2)
-    for turn in range(4):
-        asked = way.resume if turn else way.execute
-        given = ("r",) if turn else ("say it",)
-        options = {"input": "say it"} if turn else {"run_id": "r"}
-        assert asked(talker([]), *given, limits=limits, **options, **talk(store=store)).ok
+    talk, limits = Talk(way), Limits(repeated_calls=2)
+    assert talk.execute("say it", limits=limits).ok
+    for _ in range(3):
+        assert talk.resume(input="say it", limits=limits).ok
 
 
 @EACH_WAY
 def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way: Way) -> None:
-    recorder, store = Recorder(), MemoryStore()
-    options: dict[str, Any] = {"store": store, "recorder": recorder, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
-    it = payer([])
-    assert way.execute(it, "go", run_id="r", **options).stop_reason == "interrupt"
-    assert way.resume(it, "r", **options).pending
-    assert way.resume(it, "r", approvals={"0.0": True}, **options).ok
-    seen: list[str] = []
-    assert way.resume(it, "r", on_event=lambda event: seen.append(event.type), **options).ok
+    recorder, seen = Recorder(), list[str]()
+    run = Stored(way, payer([]), {"go": [command("pay"), "<final>done</final>"]})
+    assert run.execute(recorder=recorder).stop_reason == "interrupt"
+    assert run.resume(recorder=recorder).pending
+    assert run.resume(approvals={"0.0": True}, recorder=recorder).ok
+    assert run.resume(on_event=lambda event: seen.append(event.type), recorder=recorder).ok
     assert seen == ["result"]
     assert len(recorder.for_event("result")) == 2
-    assert replayed(it, recording=recorder.to_list()).text == "done"
+    assert replayed(run.agent, recording=recorder.to_list()).text == "done"
 
 
 @EACH_WAY
