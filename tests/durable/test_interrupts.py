@@ -35,8 +35,10 @@ from kernai.middleware import Hooks
 from tests.durable.durable_cases import (
     AT_ONCE,
     EACH_WAY,
+    WAYS,
     Appends,
     Performed,
+    Stored,
     Way,
     agent,
     command,
@@ -46,7 +48,7 @@ from tests.durable.durable_cases import (
 from tests.ways import LIVE_ONLY
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
-LIVE = LIVE_ONLY
+LIVE, SYNC = LIVE_ONLY, WAYS[0]
 #: seconds after which a test that hangs fails; nothing takes that long otherwise
 PATIENCE = 20
 
@@ -54,26 +56,17 @@ PATIENCE = 20
 # ----------------------------------------------------------------------------------------------------------- streams
 
 
-def streamed(is_async: bool, leave_at: int | None, *given: Any, **options: Any) -> tuple[list[Event], Result]:
-    """The events of a stream that is left after so many, and its result."""
-    events: list[Event] = []
+def streamed(is_async: bool, *given: Any, **options: Any) -> tuple[list[Event], Result]:
+    """The events of a stream, and its result."""
     if not is_async:
         with kernai.stream(*given, **options) as sync:
-            for event in sync:
-                events.append(event)
-                if len(events) == leave_at:
-                    break
-        return events, sync.result
+            return list(sync), sync.result
 
-    async def go() -> Result:
+    async def go() -> tuple[list[Event], Result]:
         async with kernai.astream(*given, **options) as stream:
-            async for event in stream:
-                events.append(event)
-                if len(events) == leave_at:
-                    break
-        return stream.result
+            return [event async for event in stream], stream.result
 
-    return events, asyncio.run(go())
+    return asyncio.run(go())
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -81,18 +74,18 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
     scripts = {"go": [command("pay"), "<final>paid</final>", "<final>welcome</final>"]}
     it = payer([])
     options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(scripts), "run_id": "r"}
-    assert not streamed(is_async, None, it, "go", **options)[1].ok
-    waits = streamed(is_async, None, it, None, **options)[1]
+    assert not streamed(is_async, it, "go", **options)[1].ok
+    waits = streamed(is_async, it, None, **options)[1]
     assert [call.call_id for call in waits.pending] == ["0.0"]
-    assert streamed(is_async, None, it, None, resume=True, approvals={"0.0": True}, **options)[1].text == "paid"
-    _, result = streamed(is_async, None, it, "thank you", resume=True, **options)
+    assert streamed(is_async, it, None, resume=True, approvals={"0.0": True}, **options)[1].text == "paid"
+    _, result = streamed(is_async, it, "thank you", resume=True, **options)
     assert (result.text, len(result.messages)) == ("welcome", 6)
     with pytest.raises(kernai.RunConflictError):
-        streamed(is_async, None, it, "again", **options)
+        streamed(is_async, it, "again", **options)
     with pytest.raises(TypeError, match="approvals, in_flight and agents are for a run that is resumed: pass resume=True"):
-        streamed(is_async, None, it, "again", approvals={"0.0": True}, **options)
+        streamed(is_async, it, "again", approvals={"0.0": True}, **options)
     with pytest.raises(TypeError, match=r"pass store=\.\.\. and run_id="):
-        streamed(is_async, None, it, "again", resume=True, store=options["store"])
+        streamed(is_async, it, "again", resume=True, store=options["store"])
     with pytest.raises(TypeError, match="unknown option 'resume'"):
         kernai.execute(it, "again", **{**options, "resume": True})
 
@@ -100,13 +93,11 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_stream_with_a_store_yields_the_recorded_events_and_live_chunks(is_async: bool) -> None:
     store = MemoryStore()
-    events, result = streamed(
-        is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
-    )
+    events, result = streamed(is_async, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
     assert result.ok
     assert [one.type for one in events if one.type not in LIVE] == [one["event"] for one in store.load("r")]
     assert any(one.type in LIVE for one in events)
-    events, resumed = streamed(is_async, None, agent(Performed()), None, store=store, run_id="r")
+    events, resumed = streamed(is_async, agent(Performed()), None, store=store, run_id="r")
     assert ([one.type for one in events], resumed) == (["result"], result)
 
 
@@ -246,22 +237,20 @@ async def test_a_call_is_not_made_if_the_run_is_cancelled_while_the_call_is_bein
 @pytest.mark.parametrize("at", ["llm_response", "final", "result"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_events_are_in_the_store_even_when_the_run_ends_in_their_observer(is_async: bool, at: str) -> None:
-    task: Any = None
-
     def interrupted(event: Event) -> None:
         if event.type == at:
             raise KeyboardInterrupt
 
     async def cancelled(event: Event) -> None:
         if event.type == at:
-            task.cancel()
+            tasks[0].cancel()
             await asyncio.sleep(PATIENCE)
 
     async def cancelled_run() -> None:
-        nonlocal task
-        task = asyncio.ensure_future(kernai.aexecute(polite, "Hi", on_event=cancelled, **options))
-        await task
+        tasks.append(asyncio.ensure_future(kernai.aexecute(polite, "Hi", on_event=cancelled, **options)))
+        await tasks[0]
 
+    tasks: list[Any] = []
     store, model, recorder = Appends(), MockProvider("<final>Hello!</final>"), Recorder()
     polite = Agent(instructions="", provider=model)
     options: dict[str, Any] = {"store": store, "run_id": "r", "recorder": recorder}
@@ -281,13 +270,14 @@ async def test_closing_a_stream_waits_for_its_last_append_even_if_others_leave_i
     assert await asyncio.to_thread(store.entered.wait, PATIENCE)
     if other == "closes":
         closing.append(asyncio.ensure_future(events.aclose()))
-    elif other == "takes":
+    elif other == "drops":
+        events.__del__()
+    else:
         taking = asyncio.ensure_future(anext(events))
         await turns()
         taking.cancel()
-        assert isinstance((await asyncio.gather(taking, return_exceptions=True))[0], asyncio.CancelledError)
-    else:
-        events.__del__()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
     await turns()
     assert not any(one.done() for one in closing)
     store.leave.set()
@@ -314,34 +304,31 @@ def test_a_stream_whose_event_loop_ends_before_it_has_begun_leaves_nothing() -> 
 def test_a_stream_without_an_input_needs_a_run_to_continue(is_async: bool) -> None:
     for options in ({}, {"store": MemoryStore()}, {"run_id": "r"}):
         with pytest.raises(TypeError, match="input"):
-            streamed(is_async, None, agent(Performed()), None, **options)
+            streamed(is_async, agent(Performed()), None, **options)
     with pytest.raises(kernai.KernaiError, match="the store has no run 'r'"):
-        streamed(is_async, None, agent(Performed()), None, store=MemoryStore(), run_id="r")
+        streamed(is_async, agent(Performed()), None, store=MemoryStore(), run_id="r")
 
 
 # ------------------------------------------------------------------------------------------------------------ Ctrl-C
 
 
 def test_ctrl_c_in_a_skill_is_recorded_and_the_run_can_be_resumed() -> None:
-    store, calls = MemoryStore(), list[str]()
+    calls: list[int] = []
 
-    def stop(ctx: SkillContext[Context]) -> str:
-        calls.append(ctx.call_id)
+    def stop() -> str:
+        calls.append(len(calls))
         if len(calls) == 1:
             raise KeyboardInterrupt
         return "continued"
 
-    it = Agent(instructions="x", skills=[Skill("stop", execute=stop)])
-    scripts = {"go": [command("stop") + command("/skills")]}
+    run = Stored(SYNC, Agent(instructions="x", skills=[Skill("stop", execute=stop)]), {"go": [command("stop") + command("/skills")]})
     with pytest.raises(KeyboardInterrupt):
-        kernai.execute(it, "go", provider=provider(scripts), store=store, run_id="r")
-    assert store.load("r")[-1]["data"]["stop_reason"] == "cancelled"
+        run.execute()
+    assert run.data("result")[-1]["stop_reason"] == "cancelled"
     with pytest.raises(kernai.InFlightError):
-        kernai.resume(it, "r", provider=provider(scripts), store=store)
-    result = kernai.resume(it, "r", provider=provider(scripts), store=store, in_flight="retry")
-    assert result.ok
-    assert "continued" in result.messages[2].text
-    assert calls == ["0.0", "0.0"]
+        run.resume()
+    result = run.resume(in_flight="retry")
+    assert (result.ok, "continued" in result.messages[2].text, calls) == (True, True, [0, 1])
 
 
 def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:
@@ -361,15 +348,12 @@ def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:
                 raise KeyboardInterrupt
             super().record(event)
 
-    store = MemoryStore()
-    one = Agent(instructions="x", skills=[Skill("look", execute=look)], provider=provider({"go": [command("look")]}))
+    run = Stored(SYNC, Agent(instructions="x", skills=[Skill("look", execute=look)]), {"go": [command("look")]})
     with pytest.raises(KeyboardInterrupt):
-        kernai.execute(one, "go", store=store, run_id="r", recorder=Interrupted())
-    types = [entry["event"] for entry in store.load("r")]
-    assert (types.count("skill_result"), types.count("progress")) == (1, 1)
-    assert kernai.replay(one, "r", store=store).result is None
-    assert kernai.resume(one, "r", store=store).ok
-    assert len(contexts) == 1
+        run.execute(recorder=Interrupted())
+    assert (len(run.data("skill_result")), len(run.data("progress"))) == (1, 1)
+    assert run.replay() is None
+    assert (run.resume().ok, len(contexts)) == (True, 1)
 
 
 @pytest.mark.parametrize("error", [Stop("guardrail", "no"), SystemExit(3)], ids=["Stop", "SystemExit"])
@@ -393,15 +377,12 @@ def test_what_is_raised_before_the_first_task_ends_the_run_as_what_it_is(
 
 
 def test_a_replay_is_not_content_with_a_run_that_says_it_was_interrupted() -> None:
-    store = MemoryStore()
-    one = Agent(instructions="x", provider=provider({"go": [command("nothing"), "<final>d</final>"]}))
-    kernai.execute(one, "go", store=store, run_id="r")
-    entries = store.load("r")
-    end = entries[-1]["data"]
+    run = Stored(SYNC, Agent(instructions="x"), {"go": [command("nothing"), "<final>d</final>"]})
+    run.execute()
+    *entries, end = run.load()
     for changes in ({"error": INTERRUPTED}, {"error": INTERRUPTED, "stop_reason": "cancelled", "text": None}):
-        forged = [*entries[:-1], {**entries[-1], "data": end | changes}]
         with pytest.raises(ReplayDivergenceError):
-            kernai.replay(one, recording=forged)
+            kernai.replay(run.agent, recording=[*entries, {**end, "data": end["data"] | changes}])
 
 
 # ----------------------------------------------------------------------------------------------------------- appends
@@ -423,28 +404,24 @@ APPENDS: dict[str, tuple[dict[str, list[str]], bool, int]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", APPENDS)
+@pytest.mark.parametrize("scripts, at_once, count", APPENDS.values(), ids=APPENDS)
 @pytest.mark.parametrize("asks", [False, True], ids=["", "approved"])
 @EACH_WAY
-def test_the_number_of_appends_is_minimal(case: str, asks: bool, way: Way) -> None:
-    scripts, at_once, count = APPENDS[case]
+def test_the_number_of_appends_is_minimal(scripts: Any, at_once: bool, count: int, asks: bool, way: Way) -> None:
     store = Appends()
     it = agent(Performed(), parallel_skills=at_once, approve=(lambda call: True) if asks else None)
-    assert way.execute(it, "go", provider=provider(scripts), store=store, run_id="r").ok
+    assert Stored(way, it, scripts, store).execute().ok
     assert len(store.batches) == count, store.batches
-    for batch in store.batches:
-        assert set(batch) - {"progress", "run_resumed", "model_restarted"}
+    assert all(set(batch) - {"progress", "run_resumed", "model_restarted"} for batch in store.batches)
 
 
 @EACH_WAY
 def test_a_resume_is_recorded_before_its_first_model_call(way: Way) -> None:
-    scripts = {"go": ["<final>x</final>"]}
-    store = Appends()
-    way.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")
-    crashed = Appends()
-    crashed.append("r", 0, store.load("r")[:2], [])
+    run, crashed = Stored(way, agent(Performed()), {"go": ["<final>x</final>"]}), Appends()
+    run.execute()
+    crashed.append("r", 0, run.load()[:2], [])
     crashed.batches.clear()
-    assert way.resume(agent(Performed()), "r", provider=provider(scripts), store=crashed).ok
+    assert run.resume(store=crashed).ok
     assert [batch[:2] for batch in crashed.batches] == [["run_resumed", "model_restarted"], ["llm_response", "blocks_parsed"]]
 
 
