@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import pytest
 
 import kernai
-from kernai import Agent, Context, Event, KernaiError, MemoryStore, Skill, SkillContext, Stop
+from kernai import Agent, Context, Event, KernaiError, Skill, SkillContext, Stop
 from kernai.durable import host_state
-from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Way, command, cut, provider, share_of
+from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Stored, Way, command, share_of
 
 PATIENCE = 20.0
 RING: list[object] = []
@@ -47,23 +47,22 @@ def shopper() -> Agent:
     return Agent(instructions="x", skills=[Skill("put", execute=put, idempotent=True), Skill("plain", execute=plain)])
 
 
+def with_more(*skills: Skill) -> Agent:
+    return shopper().replace(skills=[*shopper().skills, *skills])  # type: ignore[misc]
+
+
 SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), command("put", "c"), "<final>done</final>"]}
 
 
 @EACH_WAY
 def test_the_hosts_state_is_recorded_when_it_changes_and_restored_after_any_crash(way: Way) -> None:
-    store, context = Appends(), Cart()
-    options, seen = {"provider": provider(SHOPPING)}, list[str]()
-    way.execute(
-        shopper(), "go", store=store, run_id="r", context=context, on_event=lambda event: seen.append(event.type), **options
-    )
-    entries = store.load("r")
+    run, seen = Stored(way, shopper(), SHOPPING, Appends()), list[str]()
+    run.execute(context=Cart(), on_event=lambda event: seen.append(event.type))
     assert all(seen[at - 1] == "skill_result" for at, one in enumerate(seen) if one == "context_saved"), "right after it"
-    assert [one["data"]["items"] for one in entries if one["event"] == "context_saved"] == [["a"], ["a", "b"], ["a", "b", "c"]]
-    for length in store.lengths:  # after the last one, the run has finished
+    assert [one["items"] for one in run.data("context_saved")] == [["a"], ["a", "b"], ["a", "b", "c"]]
+    for length in run.store.lengths:  # after the last one, the run has finished
         again = Cart()
-        result = way.resume(shopper(), "r", store=cut(store, length), context=again, in_flight="retry", **options)
-        assert result.ok
+        assert run.cut(length).resume(context=again, in_flight="retry").ok
         assert again.items == ["a", "b", "c"]
 
 
@@ -89,11 +88,11 @@ NO_STATES: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("at", [0, 2], ids=["at the start", "after an outcome"])
-@pytest.mark.parametrize("name", NO_STATES)
+@pytest.mark.parametrize("given, kind, message", NO_STATES.values(), ids=NO_STATES)
 @EACH_WAY
-def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(way: Way, name: str, at: int) -> None:
-    given, kind, message = NO_STATES[name]
-
+def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(
+    way: Way, given: Any, kind: type[Exception], message: str, at: int
+) -> None:
     class Odd(Cart):
         def save(self) -> Any:
             if len(self.items) < at:
@@ -102,13 +101,12 @@ def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error
                 raise given
             return given
 
-    store = MemoryStore()
+    run, again = Stored(way, shopper(), SHOPPING), Cart()
     with pytest.raises(kind, match=message) as failure:
-        way.execute(shopper(), "go", store=store, run_id="r", context=Odd(), provider=provider(SHOPPING))
+        run.execute(context=Odd())
     assert kind is not KernaiError or failure.value.__cause__ is given
-    again = Cart()
-    if store.load("r"):
-        assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
+    if run.load():
+        assert run.resume(context=again).ok
     assert at == 0 or again.items == ["a", "b", "c"]
 
 
@@ -125,24 +123,21 @@ class InPlace(Cart):
 def test_changes_of_shared_state_by_a_sub_run_survive_a_crash_and_reach_the_next_turn(
     way: Way, nested: bool, kind: type[Cart]
 ) -> None:
-    clerk = shopper().as_skill("clerk", "Shops.")
-    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
+    it = with_more(shopper().as_skill("clerk", "Shops."))
     turns = [command("put", "x"), command("clerk", "buy"), command("put", "y"), "<final>done</final>"]
     plan = '<plan>{"goal": "g", "strategy": "sequential", "tasks": [{"id": "t", "input": "shop"}]}</plan>'
     scripts = {"go": [plan, "<final>done</final>"] if nested else turns, "shop": turns, "buy": SHOPPING["go"]}
-    store, options = Appends(), {"provider": provider(scripts)}
-    whole = way.execute(it, "go", store=store, run_id="r", context=kind(), **options)
+    run = Stored(way, it, scripts, Appends())
+    whole = run.execute(context=kind())
     assert whole.ok
-    ended = cut(store, len(store.load("r")))
-    for length in share_of(way, store.lengths[:-1]):
+    for length in share_of(way, run.store.lengths[:-1]):
         again = kind()
-        result = way.resume(it, "r", store=cut(store, length), context=again, in_flight="retry", **options)
-        assert result.text == whole.text
+        result = run.cut(length).resume(context=again, in_flight="retry")
         assert again.items == ["x", "a", "b", "c", "y"]
         assert [m.text for m in result.messages] == [m.text for m in whole.messages]
     later = kind()
     scripts["go"] = [*scripts["go"], command("put", "z"), "<final>done</final>"]
-    assert way.resume(it, "r", store=ended, input="more", context=later, **options).ok
+    assert run.resume(input="more", context=later).ok
     assert later.items == ["x", "a", "b", "c", "y", "z"]
 
 
@@ -157,23 +152,21 @@ def test_a_sub_runs_own_state_is_recorded_when_it_becomes_equal_to_its_parents(w
     def drop(ctx: SkillContext[Cart]) -> str:
         return ctx.run_context.items.pop()
 
-    it = shopper().replace(skills=[*shopper().skills, Skill("drop", execute=drop)])  # type: ignore[misc]
-    clerk = it.as_skill("clerk", "Shops.")
+    clerk = with_more(Skill("drop", execute=drop)).as_skill("clerk", "Shops.")
     scripts = {"go": [command("clerk", "buy"), "<final>done</final>"], "buy": [command("put", "a"), command("drop"), "<final>x</final>"]}
-    store = MemoryStore()
-    way.execute(it.replace(skills=[clerk]), "go", store=store, run_id="r", context=Own(), provider=provider(scripts))
-    saved = [(one["scope"], one["data"]["items"]) for one in store.load("r") if one["event"] == "context_saved"]
+    run = Stored(way, Agent(instructions="x", skills=[clerk]), scripts)
+    run.execute(context=Own())
+    saved = [(one["scope"], one["data"]["items"]) for one in run.load() if one["event"] == "context_saved"]
     assert saved == [("0.0", ["a"]), ("0.0", [])]
 
 
 @EACH_WAY
 def test_a_fork_has_the_state_that_the_step_before_it_left(way: Way) -> None:
-    store, options = MemoryStore(), {"provider": provider(SHOPPING)}
-    whole = way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), **options)
-    for step in range(whole.steps):
+    run = Stored(way, shopper(), SHOPPING)
+    for step in range(run.execute(context=Cart()).steps):
         again = Cart()
-        kernai.fork(store, "r", at_step=step, run_id=f"at-{step}")
-        assert way.resume(shopper(), f"at-{step}", store=store, context=again, **options).ok
+        kernai.fork(run.store, "r", at_step=step, run_id=f"at-{step}")
+        assert way.resume(run.agent, f"at-{step}", store=run.store, provider=run.model, context=again).ok
         assert again.items == ["a", "b", "c"]
 
 
@@ -213,23 +206,20 @@ def rushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_concurrent_changes_of_a_state_are_neither_lost_nor_doubled_by_a_crash(way: Way, how: str, kind: type[Cart]) -> None:
     """At each append the state is that of the outcomes on record."""
     scripts, changes = at_once(how, 8, 6)
-    it, options = shopper().replace(**changes), dict[str, Any](provider=provider(scripts))
-    store = Appends()
-    assert way.execute(it, "go", store=store, run_id="r", context=kind(), **options).ok
-    entries, every = store.load("r"), sorted(f"{task}.{number}" for task in range(8) for number in range(6))
+    run = Stored(way, shopper().replace(**changes), scripts, Appends())
+    assert run.execute(context=kind()).ok
+    every = sorted(f"{task}.{number}" for task in range(8) for number in range(6))
     # one state, that of the run, however many tasks change it
-    assert {one["scope"] for one in entries if one["event"] == "context_saved"} == {""}
-    for length in store.lengths:
-        done = {one["data"]["call_id"] for one in entries[:length] if one["event"] == "skill_result"}
-        put = [
-            one["data"]["params"]["what"] for one in entries[:length]
-            if one["event"] == "skill_execute" and one["data"]["call_id"] in done
-        ]
-        states = [one["data"]["items"] for one in entries[:length] if one["event"] == "context_saved"]
+    assert {one["scope"] for one in run.load() if one["event"] == "context_saved"} == {""}
+    for length in run.store.lengths:
+        part = run.cut(length)
+        done = {one["call_id"] for one in part.data("skill_result")}
+        put = [one["params"]["what"] for one in part.data("skill_execute") if one["call_id"] in done]
+        states = [one["items"] for one in part.data("context_saved")]
         assert sorted(put) == sorted(states[-1] if states else [])
-    for length in store.lengths[WAYS.index(way):-1:10]:
+    for length in run.store.lengths[WAYS.index(way):-1:20]:
         again = kind()
-        assert way.resume(it, "r", store=cut(store, length), context=again, in_flight="retry", **options).ok
+        assert run.cut(length).resume(context=again, in_flight="retry").ok
         assert sorted(again.items) == every
 
 
@@ -267,22 +257,20 @@ class Replacing(Counting):
 def test_after_a_crash_a_task_shares_the_same_attributes_as_before(way: Way, kind: type[Counting]) -> None:
     def put(what: str, ctx: SkillContext[Counting]) -> str:
         context = ctx.run_context
-        if context.connection is None:
-            context.connection = object()
+        context.connection = context.connection or object()
         context.items.append(what)
         context.count += 1
         return f"number {context.count}"
 
-    it = Agent(instructions="x", skills=[Skill("put", execute=put)])
     scripts, _ = at_once("tasks", 3, 3)
     scripts["go"].insert(1, command("put", "r"))
-    store, options = Appends(), dict[str, Any](provider=provider(scripts))
-    assert way.execute(it, "go", store=store, run_id="r", context=kind(), **options).ok
-    for length in store.lengths[:-1]:
-        again, part = kind(), cut(store, length)
-        assert way.resume(it, "r", store=part, context=again, in_flight="retry", **options).ok
+    run = Stored(way, Agent(instructions="x", skills=[Skill("put", execute=put)]), scripts, Appends())
+    assert run.execute(context=kind()).ok
+    for length in run.store.lengths[:-1]:
+        again, part = kind(), run.cut(length)
+        assert part.resume(context=again, in_flight="retry").ok
         assert sorted(set(again.items)) == sorted([*(f"{task}.{number}" for task in range(3) for number in range(3)), "r"])
-        counts = [one["data"]["result"] for one in part.load("r") if one["event"] == "skill_result"]
+        counts = [one["result"] for one in part.data("skill_result")]
         assert sorted(counts) == sorted([*["number 1", "number 2", "number 3"] * 3, "number 1"])
 
 
@@ -291,24 +279,22 @@ def test_a_text_instead_of_a_list_of_a_contexts_own_attributes_is_refused() -> N
         type("Odd", (Context,), {"own": "connection"})
 
 
-def saved_last(store: MemoryStore) -> Any:
-    return [one["data"] for one in store.load("r") if one["event"] == "context_saved" and one["scope"] == ""][-1]
+def saved_last(run: Stored) -> Any:
+    return [one["data"] for one in run.load() if one["event"] == "context_saved" and one["scope"] == ""][-1]
 
 
 def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
     begun, ended, taken = threading.Event(), threading.Event(), threading.Event()
 
-    def put(ctx: SkillContext[Cart]) -> str:
+    def put(ctx: SkillContext[Cart]) -> None:
         assert begun.wait(PATIENCE)
         ctx.run_context.items.append("it")
-        return "put"
 
-    def take(ctx: SkillContext[Cart]) -> str:
+    def take(ctx: SkillContext[Cart]) -> None:
         begun.set()
         assert ended.wait(PATIENCE)
-        it = ctx.run_context.items.pop()
+        ctx.run_context.items.pop()
         taken.set()
-        return it
 
     def listen(event: Event) -> None:
         if event.type == "result" and event.scope == "0.a":
@@ -317,39 +303,28 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
 
     it = Agent(instructions="x", skills=[Skill("put", execute=put, inputs={}), Skill("take", execute=take, inputs={})])
     scripts = {"go": [BOTH], "task-a": [command("put"), "<final>a</final>"], "task-b": [command("take"), "<final>b</final>"]}
-    store, context = MemoryStore(), Cart()
-    result = kernai.execute(
-        it, "go", store=store, run_id="r", context=context, provider=provider(scripts), on_event=listen)
-    assert result.ok
-    assert context.items == []
-    assert saved_last(store) == {"items": []}
+    run = Stored(WAYS[0], it, scripts)
+    assert run.execute(context=Cart(), on_event=listen).ok
+    assert saved_last(run) == {"items": []}
 
 
 def test_a_task_that_waited_for_a_decision_still_shares_the_state_when_it_continues() -> None:
-    waits = threading.Event()
-    scripts = {
+    waits, again = threading.Event(), Cart()
+    it = with_more(
+        Skill("pay", execute=lambda: "paid", inputs={}, approval=True),
+        Skill("wait", execute=lambda: waits.wait(PATIENCE), inputs={}),
+    )
+    run = Stored(WAYS[0], it, {
         "go": [BOTH, command("put", "r"), "<final>done</final>"],
         "task-a": [command("put", "a1"), command("pay"), command("put", "a2"), "<final>a</final>"],
         "task-b": [command("wait"), command("put", "b1"), "<final>b</final>"],
-    }
-
-    def wait() -> str:
-        assert waits.wait(PATIENCE)
-        return "waited"
-
-    def listen(event: Event) -> None:
-        if event.type == "approval_requested":
-            waits.set()
-
-    pay = Skill("pay", execute=lambda: "paid", inputs={}, approval=True)
-    it = shopper().replace(skills=[*shopper().skills, pay, Skill("wait", execute=wait)])  # type: ignore[misc]
-    store, options = MemoryStore(), dict[str, Any](provider=provider(scripts))
-    result = kernai.execute(it, "go", store=store, run_id="r", context=Cart(), on_event=listen, **options)
+    })
+    result = run.execute(
+        context=Cart(), on_event=lambda event: waits.set() if event.type == "approval_requested" else None)
     [pending] = result.pending
-    again = Cart()
-    assert kernai.resume(it, "r", store=store, context=again, approvals={pending.call_id: True}, **options).ok
+    assert run.resume(context=again, approvals={pending.call_id: True}).ok
     assert again.items == ["a1", "b1", "a2", "r"]
-    assert saved_last(store) == {"items": again.items}
+    assert saved_last(run) == {"items": again.items}
 
 
 def test_tasks_do_not_save_a_state_that_they_do_not_share() -> None:
@@ -367,9 +342,9 @@ def test_tasks_do_not_save_a_state_that_they_do_not_share() -> None:
             return super().save()
 
     scripts = {"go": [command("put", "x"), BOTH, "<final>done</final>"], "task-a": ["<final>a</final>"], "task-b": ["<final>b</final>"]}
-    store, context = MemoryStore(), Rows()
+    run, context = Stored(WAYS[0], shopper(), scripts), Rows()
     context.own_thread = threading.current_thread()
-    result = kernai.execute(shopper(), "go", store=store, run_id="r", context=context, provider=provider(scripts))
+    result = run.execute(context=context)
     assert result.ok
     assert '{"a": "a", "b": "b"}' in result.messages[-2].text
-    assert saved_last(store) == {"items": ["x"]}
+    assert saved_last(run) == {"items": ["x"]}

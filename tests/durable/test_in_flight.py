@@ -15,8 +15,10 @@ from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
 from tests.durable.durable_cases import (
     EACH_WAY,
+    WAYS,
     Appends,
     Performed,
+    Stored,
     Way,
     agent,
     command,
@@ -101,15 +103,13 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
 
 def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> None:
     store, calls = one_in_flight()
-
     dying = Appends(0, behind=True)
     dying._runs = store._runs
-    options: dict[str, Any] = {"provider": provider({"go": [command("pay")]})}
+    run = Stored(WAYS[0], it(calls), {"go": [command("pay")]}, dying)
     with pytest.raises(OSError, match="full"):
-        kernai.resume(it(calls), "r", store=dying, in_flight="skip", **options)
+        run.resume(in_flight="skip")
     for verdict in ("fail", "retry"):
-        copy = cut(store, len(store.load("r")))
-        assert kernai.resume(it(calls), "r", store=copy, in_flight=verdict, **options).ok
+        assert run.cut(len(store.load("r"))).resume(in_flight=verdict).ok
     assert not calls
 
 
@@ -167,43 +167,30 @@ def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> No
         store.left = 0 if len(paid) == 1 else inf
         return "paid"
 
-    def stop_at_once(event: kernai.Event) -> None:
-        if event.type == "skill_execute":
-            stop.set()
-
-    it = kernai.Agent(instructions="x", skills=[kernai.Skill("pay", execute=pay)])
     store, stop = Appends(), threading.Event()
-    options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay", '{"amount": 30}')]})}
-    assert kernai.execute(it, "go", run_id="r", cancel=stop, on_event=stop_at_once, **options).stop_reason == "cancelled"
-    assert not paid, "the run was stopped before the call began"
+    run = Stored(WAYS[0], Agent(instructions="x", skills=[Skill("pay", execute=pay)]), {"go": [command("pay", "30")]}, store)
+    stopped = run.execute(cancel=stop, on_event=lambda event: stop.set() if event.type == "skill_execute" else None)
+    assert (stopped.stop_reason, paid) == ("cancelled", []), "the run was stopped before the call began"
     with pytest.raises(OSError, match="full"):
-        kernai.resume(it, "r", **options)
+        run.resume()
     store.left = inf
-    with pytest.raises(kernai.InFlightError):
-        kernai.resume(it, "r", **options)
+    with pytest.raises(InFlightError):
+        run.resume()
     assert paid == [30]
 
 
 def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() -> None:
     tasks = '{"strategy": "parallel", "tasks": [{"id": "a", "input": "task a"}, {"id": "b", "input": "task b"}]}'
-    answers = {"go": f'<block type="plan">{tasks}</block>', "task a": command("pay", "1"), "task b": command("pay", "2")}
-    paid: list[int] = []
-
-    def model(messages: Sequence[kernai.Message], model: kernai.Model) -> str:
-        del model
-        return answers.get(messages[-1].text, "<final>done</final>")
-
-    def stop_once_approved(event: kernai.Event) -> None:
-        if event.type == "approval_given":
-            stop.set()
-
-    it = payer(paid)
-    store, stop = MemoryStore(), threading.Event()
-    options: dict[str, Any] = {"store": store, "provider": kernai.MockProvider().on_call(model)}
-    pending = kernai.execute(it, "go", run_id="r", **options).pending
-    approvals = {call.call_id: True for call in pending}
-    stopped = kernai.resume(it, "r", approvals=approvals, cancel=stop, on_event=stop_once_approved, **options)
+    paid, stop = list[int](), threading.Event()
+    run = Stored(WAYS[0], payer(paid), {
+        "go": [f'<block type="plan">{tasks}</block>', "<final>done</final>"], "task a": [command("pay", "1")], "task b": [command("pay", "2")],
+    })
+    pending = run.execute().pending
+    stopped = run.resume(
+        approvals={call.call_id: True for call in pending}, cancel=stop,
+        on_event=lambda event: stop.set() if event.type == "approval_given" else None,
+    )
     assert (stopped.stop_reason, paid, len(pending)) == ("cancelled", [], 2)
-    assert kernai.resume(it, "r", **options).text == "done"
+    assert run.resume().text == "done"
     assert sorted(paid) == [1, 2]
-    assert kernai.replay(it, "r", store=store).result is not None
+    assert run.replay() is not None

@@ -39,7 +39,6 @@ from kernai import (
     Task,
     Usage,
     outside,
-    skill,
 )
 from kernai.durable.history import History
 from kernai.durable.recorded_run import RecordedRun
@@ -54,6 +53,7 @@ from tests.durable.durable_cases import (
     Appends,
     CancelAt,
     Performed,
+    Stored,
     Way,
     agent,
     command,
@@ -131,23 +131,16 @@ def test_the_long_run_has_every_kind_of_event(whole: Whole) -> None:
 
 
 def test_media_reach_the_store_once_although_later_rows_name_them_too() -> None:
-    class NotesMedia(MemoryStore):
-        brought: list[str]
+    brought, image = list[str](), Media.from_bytes(b"png", mime_type="image/png")
 
+    class NotesMedia(MemoryStore):
         def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
-            self.brought += [one.id for one in media]
+            brought.extend(one.id for one in media)
             return super().append(run_id, first_seq, entries, media, **terms)
 
-    store, image = NotesMedia(), Media.from_bytes(b"png", mime_type="image/png")
-    store.brought = []
-    turns = ['<command name="look"></command>'] * 2 + ["<final>Seen.</final>"]
-
-    @skill(register=False)
-    def look() -> Media:
-        return image
-
-    kernai.execute(Agent(instructions="", skills=[look], provider=MockProvider(*turns)), "Look.", store=store, run_id="r")
-    assert store.brought == [image.id]
+    it = Agent(instructions="", skills=[Skill("look", execute=lambda: image, inputs={})])
+    Stored(WAYS[0], it, {"go": [command("look")] * 2}, NotesMedia()).execute()
+    assert brought == [image.id]
 
 
 def by_kind(whole: Whole) -> dict[str, list[int]]:
@@ -186,24 +179,21 @@ def test_a_run_cut_off_after_some_events_continues_to_the_same_end(whole: Whole)
 
 def test_resuming_a_finished_run_returns_its_result_and_calls_nothing(whole: Whole) -> None:
     store, performed = cut(whole.store, len(whole.entries)), Performed()
-    result = kernai.resume(agent(performed, instructions="You are another by now."), "r", store=store)
-    assert result == whole.result
+    assert kernai.resume(agent(performed, instructions="You are another by now."), "r", store=store) == whole.result
     assert not performed.calls
     assert store.load("r") == whole.entries
 
 
 def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside() -> None:
     """They may become the history of another run, where only the user's own words are trusted."""
-    it = Agent(
-        instructions="x", protocols=[Protocol("ticket", lambda *_: Message("user", "a ticket"))],
-        provider=MockProvider('<block type="ticket">one</block>', "<final>1</final>", "<final>2</final>"),
+    run = Stored(
+        WAYS[0], Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: Message("user", "a ticket"))]),
+        MockProvider('<block type="ticket">one</block>', "<final>1</final>", "<final>2</final>"),
     )
     earlier = [Message("user", ["see", "a mail"], by="user", outside=[1]), Message("assistant", "seen")]
-    store = MemoryStore()
-    kernai.execute(it, ["and", outside("a page")], history=earlier, store=store, run_id="r")
-    ended = kernai.resume(it, "r", store=store, input=[outside("a file"), "too"])
-    again = kernai.resume(it, "r", store=store)
-    assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
+    run.execute(["and", outside("a page")], history=earlier)
+    ended = run.resume(input=[outside("a file"), "too"])
+    assert [message.to_dict() for message in run.resume().messages] == [message.to_dict() for message in ended.messages]
 
 
 @pytest.mark.parametrize("on_prose", ["accept", "correct"])
@@ -231,15 +221,11 @@ def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messag
     def stop() -> str:
         raise Stop("final", "enough")
 
-    asked = '<block type="command" name="/help"></block><block type="ticket">one</block>'
-    it = Agent(
-        instructions="x", protocols=[Protocol("ticket", lambda *_: beside)],
-        skills=[Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})],
-        provider=MockProvider(asked + command("/skills") + command("look", "one") + command("stop")),
-    )
-    store = MemoryStore()
-    ended = kernai.execute(it, "go", store=store, run_id="r")
-    again = kernai.resume(it, "r", store=store)
+    skills = [Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})]
+    it = Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills)
+    asked = command("/help") + '<block type="ticket">one</block>' + command("/skills") + command("look", "one") + command("stop")
+    run = Stored(WAYS[0], it, {"go": [asked]})
+    ended, again = run.execute(), run.resume()
     assert (again.text, again.messages) == ("enough", ended.messages)
 
 
@@ -316,38 +302,34 @@ BILLS: dict[str, tuple[dict[str, Any], list[tuple[str, ...] | list[str]], tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bill", BILLS)
+@pytest.mark.parametrize("changes, segments, counts", BILLS.values(), ids=BILLS)
 @EACH_WAY
-def test_the_usage_of_failed_calls_is_still_counted_after_a_resume(bill: str, way: Way) -> None:
-    changes, segments, (failed, made) = BILLS[bill]
-    it, store, recorder = Agent(instructions="x", model=PRICED, **changes), MemoryStore(), Recorder()
-    options: dict[str, Any] = {"store": store, "recorder": recorder}
-    result, again = None, {}
+def test_the_usage_of_failed_calls_is_still_counted_after_a_resume(
+    changes: Any, segments: Any, counts: tuple[int, int], way: Way
+) -> None:
+    failed, made = counts
+    run, recorder = Stored(way, Agent(instructions="x", model=PRICED, **changes)), Recorder()
+    result, again = None, dict[str, Any]()
     for segment in segments:
         if isinstance(segment, list):
             again = {"input": segment[0]}
             continue
-        if result is None:
-            result = way.execute(it, "go", run_id="r", provider=Script(*segment), **options)
-        else:
-            result = way.resume(it, "r", provider=Script(*segment), **options, **again)
-            again = {}
-        assert replayed(it, "r", store=store).usage == result.usage
+        go = run.execute if result is None else run.resume
+        result, again = go(provider=Script(*segment), recorder=recorder, **again), {}
+        assert replayed(run.agent, "r", store=run.store).usage == result.usage
     assert result is not None
     assert result.ok
     used = result.usage
     assert (used.prompt_tokens, used.completion_tokens) == (100 * failed + 10 * made, 7 * failed + made)
-    assert used.model_calls == failed + made
+    assert used.model_calls == recorder.token_usage().model_calls == failed + made, "no event counts it twice"
     assert used.cost == pytest.approx((114 * failed + 12 * made) / 1e6)
-    assert recorder.token_usage().model_calls == failed + made, "no event counts it twice"
-    assert way.resume(it, "r", store=store).usage == used
-    for length in range(1, len(store.load("r"))):
-        part = cut(store, length)
-        kernai.replay(it, "r", store=part)
+    assert run.resume().usage == used
+    for length in range(1, len(run.load())):
+        run.cut(length).replay()
     if failed > 1 and not changes:
-        kernai.fork(store, "r", at_step=result.steps - 1, run_id="s")
-        forked = way.resume(it, "s", store=store, provider=Script("<final>else</final>"))
-        assert kernai.replay(it, "s", store=store).result == forked
+        kernai.fork(run.store, "r", at_step=result.steps - 1, run_id="s")
+        forked = way.resume(run.agent, "s", store=run.store, provider=Script("<final>else</final>"))
+        assert kernai.replay(run.agent, "s", store=run.store).result == forked
 
 
 def test_the_usage_of_failed_attempts_counts_against_the_limits() -> None:
@@ -362,15 +344,14 @@ def test_the_usage_of_failed_attempts_counts_against_the_limits() -> None:
 )
 @EACH_WAY
 def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits: Limits, way: Way) -> None:
-    it, store = Agent(instructions="x", model=PRICED), MemoryStore()
-    way.execute(it, "go", store=store, run_id="r", provider=Script(DOWN))
     fine = Script("<final>ok</final>")
+    run = Stored(way, Agent(instructions="x", model=PRICED), fine)
+    run.execute(provider=Script(DOWN))
     for _ in range(2):
-        stopped = way.resume(it, "r", store=store, provider=fine, limits=limits)
-        again = replayed(it, "r", store=store)
+        stopped, again = run.resume(limits=limits), replayed(run.agent, "r", store=run.store)
         assert (stopped.ok, again.stop_reason, again.usage) == (False, stopped.stop_reason, stopped.usage)
     assert fine.asked == 0
-    result = way.resume(it, "r", store=store, provider=fine, limits=Limits(max_calls=1))
+    result = run.resume(limits=Limits(max_calls=1))
     assert (result.ok, result.usage.model_calls) == (True, 2)
 
 
@@ -378,19 +359,22 @@ def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits
 @EACH_WAY
 def test_an_approved_call_is_not_made_by_a_run_that_must_stop_but_by_the_next_resume(way: Way, at_once: bool) -> None:
     paid: list[int] = []
-    stopped = threading.Event()
-    stopped.set()
-    it = payer(paid, parallel_skills=at_once)
-    options: dict[str, Any] = {"store": MemoryStore(), "provider": Script(command("pay", "1") + command("pay", "2"), "<final>x</final>")}
-    waiting = {call.call_id: True for call in way.execute(it, "go", run_id="r", **options).pending}
-    result = way.resume(it, "r", cancel=stopped, approvals=waiting, **options)
+    run = Stored(way, payer(paid, parallel_skills=at_once), Script(command("pay", "1") + command("pay", "2"), "<final>x</final>"))
+    waiting = {call.call_id: True for call in run.execute().pending}
+    result = run.resume(cancel=stopped_already(), approvals=waiting)
     assert (result.stop_reason, paid) == ("cancelled", [])
-    assert kernai.replay(it, "r", store=options["store"]).result is not None
-    result = way.resume(it, "r", **options)
+    assert run.replay() is not None
+    result = run.resume()
     if not at_once:
         assert paid == [1]
-        result = way.resume(it, "r", approvals={"0.1": True}, **options)
+        result = run.resume(approvals={"0.1": True})
     assert (result.ok, sorted(paid)) == (True, [1, 2])
+
+
+def stopped_already() -> threading.Event:
+    made = threading.Event()
+    made.set()
+    return made
 
 
 @EACH_WAY
@@ -415,10 +399,8 @@ def test_an_approved_model_call_is_not_made_by_a_run_that_must_stop(way: Way) ->
             raise Pause("dear")
         return (yield effect)
 
-    it, store, fine = Agent(instructions="x", middleware=[pausing]), MemoryStore(), Script("<final>ok</final>")
-    way.execute(it, "go", store=store, run_id="r", provider=fine)
-    stopped = threading.Event()
-    stopped.set()
-    result = way.resume(it, "r", store=store, provider=fine, approvals={"0": True}, cancel=stopped)
-    assert (result.stop_reason, fine.asked) == ("cancelled", 0)
-    assert way.resume(it, "r", store=store, provider=fine).ok
+    fine = Script("<final>ok</final>")
+    run = Stored(way, Agent(instructions="x", middleware=[pausing]), fine)
+    run.execute()
+    assert (run.resume(approvals={"0": True}, cancel=stopped_already()).stop_reason, fine.asked) == ("cancelled", 0)
+    assert run.resume().ok
