@@ -112,7 +112,8 @@ def tabs(browser: Browser) -> Iterator[list[Tab]]:
         tab.close()
 
 
-NewPage = Callable[..., "Page"]
+NewPage = Callable[..., Page]
+Show = Callable[..., Page]
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def new_page(browser: Browser, tabs: list[Tab]) -> Iterator[NewPage]:
 
 
 @pytest.fixture
-def show(new_page: NewPage, tmp_path: Path) -> Callable[..., Page]:
+def show(new_page: NewPage, tmp_path: Path) -> Show:
     """A function that opens the page of these entries; `at` is the end of the URL, such as ``#e5``."""
 
     def open_entries(

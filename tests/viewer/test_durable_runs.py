@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +10,7 @@ from playwright.sync_api import Page, expect
 import kernai
 from kernai import Agent, Decision, Limits, MemoryStore, MockProvider, skill
 from kernai.recording.recorder import expand
-from tests.viewer.conftest import rows, step_card
-
-Show = Callable[..., Page]
+from tests.viewer.conftest import Show, rows, step_card
 
 
 class Counted(kernai.Context):

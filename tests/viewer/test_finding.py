@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Page, expect
 
 from kernai.events import KINDS
-from tests.viewer.conftest import rows
+from tests.viewer.conftest import Show, rows
 from tests.viewer.recordings import Script, long, small
-
-Show = Callable[..., Page]
 
 
 def test_filters_by_type_scope_and_errors_hold_together_in_every_view(show: Show, bought: list[dict[str, Any]]) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from kernai.viewer import FollowServer
-from tests.viewer.conftest import step_card
+from tests.viewer.conftest import NewPage, step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, hostile, long, small
-
-NewPage = Callable[..., Page]
 
 
 def lines(entries: list[dict[str, Any]]) -> str:

@@ -6,17 +6,15 @@ errors, requests, and the flag that every hostile text tries to set.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from kernai.viewer import render_page
+from tests.viewer.conftest import Show
 from tests.viewer.recordings import HOSTILE, ODD, Script, hostile, small
-
-Show = Callable[..., Page]
 
 SCROLL = """async (id) => {
   const pane = document.getElementById(id);

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from tests.viewer.conftest import rows, step_card
+from tests.viewer.conftest import Show, rows, step_card
 from tests.viewer.recordings import Script, long, small
-
-Show = Callable[..., Page]
 
 
 def test_the_tree_shows_the_run_its_steps_calls_and_tasks_in_order(show: Show, bought: list[dict[str, Any]]) -> None:
