@@ -11,70 +11,40 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Block,
-    Context,
-    Event,
-    GenerationOptions,
-    JsonlSink,
-    Limits,
-    LlmResponse,
-    Media,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    PendingCall,
-    Plan,
-    Protocol,
-    ProtocolRegistry,
-    Result,
-    RunInfo,
-    Skill,
-    SkillContext,
-    SkillRegistry,
-    SkillResult,
-    SqliteStore,
-    StopReason,
-    Task,
-    Usage,
-    execute,
-)
 from kernai.durable.approvals import Decision
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Sleep
 from kernai_providers import resolve
 
-PICTURE = Media.from_bytes(b"p", mime_type="image/png", metadata={"page": 1})
+PICTURE = kernai.Media.from_bytes(b"p", mime_type="image/png", metadata={"page": 1})
 
 
-def handle(block: Block, ctx: Any) -> str:
+def handle(block: kernai.Block, ctx: Any) -> str:
     return "handled"
 
 
 #: each value, with one of its fields and another value for that field
 VALUES: list[tuple[Any, dict[str, Any]]] = [
-    (Block("command", "look", "{}"), {"content": "x"}),
-    (Event("skill_result", {"call_id": "0.0", "skill": "s", "result": "x", "duration_ms": 0}, 1, 0, None, "", "r"), {"step": 2}),
-    (GenerationOptions(temperature=1, extra={"a": [1]}), {"temperature": 0}),
-    (Limits(max_calls=3), {"timeout": 1.0}),
-    (LlmResponse("x", metadata={"a": [1]}), {"content": "y"}),
+    (kernai.Block("command", "look", "{}"), {"content": "x"}),
+    (kernai.Event("skill_result", {"call_id": "0.0", "skill": "s", "result": "x", "duration_ms": 0}, 1, 0, None, "", "r"), {"step": 2}),
+    (kernai.GenerationOptions(temperature=1, extra={"a": [1]}), {"temperature": 0}),
+    (kernai.Limits(max_calls=3), {"timeout": 1.0}),
+    (kernai.LlmResponse("x", metadata={"a": [1]}), {"content": "y"}),
     (PICTURE, {"metadata": {}}),
-    (Message("user", ["look: ", PICTURE]), {"role": "assistant"}),
-    (Model("m", cost=(1.0, 2.0)), {"id": "n"}),
-    (PendingCall("0.0", "pay", {"amount": 1}, "why", {}), {"reason": "because"}),
-    (Plan((Task("a", "x"),), "goal"), {"goal": "other"}),
-    (Protocol("ticket", handle), {"name": "letter"}),
-    (Result("x", StopReason.FINAL, 1, Usage(1, 2), (Message("user", "go"),), "r"), {"text": "y"}),
-    (RunInfo("r"), {"status": "final"}),
-    (SkillResult(["a", PICTURE, "b"], metadata={"a": [1]}), {"metadata": {"b": 2}}),
-    (SkillResult("a", PICTURE), {"text": "b"}),
-    (Task("a", "x", depends_on=("b",)), {"input": "y"}),
-    (Usage(1, 2, cost=0.5), {"cost": 1.0}),
+    (kernai.Message("user", ["look: ", PICTURE]), {"role": "assistant"}),
+    (kernai.Model("m", cost=(1.0, 2.0)), {"id": "n"}),
+    (kernai.PendingCall("0.0", "pay", {"amount": 1}, "why", {}), {"reason": "because"}),
+    (kernai.Plan((kernai.Task("a", "x"),), "goal"), {"goal": "other"}),
+    (kernai.Protocol("ticket", handle), {"name": "letter"}),
+    (kernai.Result("x", kernai.StopReason.FINAL, 1, kernai.Usage(1, 2), (kernai.Message("user", "go"),), "r"), {"text": "y"}),
+    (kernai.RunInfo("r"), {"status": "final"}),
+    (kernai.SkillResult(["a", PICTURE, "b"], metadata={"a": [1]}), {"metadata": {"b": 2}}),
+    (kernai.SkillResult("a", PICTURE), {"text": "b"}),
+    (kernai.Task("a", "x", depends_on=("b",)), {"input": "y"}),
+    (kernai.Usage(1, 2, cost=0.5), {"cost": 1.0}),
     (Decision(True, by="ann"), {"value": False}),
-    (CallModel("", 0, (), Model("m"), GenerationOptions()), {"timeout": 5}),
+    (CallModel("", 0, (), kernai.Model("m"), kernai.GenerationOptions()), {"timeout": 5}),
     (CallSkill("", "0.0", "pay", {"amount": 1}), {"skill": "refund"}),
-    (CallProtocol("", "0.0", "ticket", Block("ticket")), {"call_id": "0.1"}),
+    (CallProtocol("", "0.0", "ticket", kernai.Block("ticket")), {"call_id": "0.1"}),
     (Sleep(1), {"seconds": 2}),
 ]
 WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
@@ -91,8 +61,8 @@ def test_a_copied_value_is_equal(value: Any, copied: Callable[[Any], Any]) -> No
 
 @EACH_WAY
 def test_the_result_of_a_run_in_which_the_model_was_corrected_can_be_copied(copied: Callable[[Any], Any]) -> None:
-    look = Skill("look", execute=lambda: "seen", inputs={})
-    result = execute(Agent(instructions="x", skills=[look], provider=MockProvider("I will look.", "<final>4</final>")), "go")
+    look = kernai.Skill("look", execute=lambda: "seen", inputs={})
+    result = kernai.execute(kernai.Agent(instructions="x", skills=[look], provider=kernai.MockProvider("I will look.", "<final>4</final>")), "go")
     made = copied(result)
     assert (made, len(made.messages)) == (result, 4)
     correction: Any = result.messages[2].content[0]
@@ -118,7 +88,7 @@ def test_replacing_a_field_of_a_value_returns_a_changed_copy(value: Any, change:
 
 
 def test_copy_replace_of_an_agent_does_what_its_replace_method_does() -> None:
-    agent = Agent(instructions="x", max_steps=3)
+    agent = kernai.Agent(instructions="x", max_steps=3)
     assert replaced(agent, max_steps=4).max_steps == 4
     with pytest.raises(TypeError, match="no option 'max_stps'"):
         replaced(agent, max_stps=4)
@@ -126,14 +96,14 @@ def test_copy_replace_of_an_agent_does_what_its_replace_method_does() -> None:
 
 @EACH_WAY
 def test_an_object_that_holds_a_lock_connection_or_run_says_why_it_cannot_be_copied(copied: Callable[[Any], Any], tmp_path: Path) -> None:
-    store, sink = SqliteStore(tmp_path / "runs.db"), JsonlSink(tmp_path / "a.jsonl")
+    store, sink = kernai.SqliteStore(tmp_path / "runs.db"), kernai.JsonlSink(tmp_path / "a.jsonl")
     provider, _ = resolve("openai/gpt-4o", api_key="k")
-    skill = Skill("s", execute=lambda: "x", inputs={})
+    skill = kernai.Skill("s", execute=lambda: "x", inputs={})
     held = {
-        store: "it holds locks and connections", sink: "it holds a lock", MemoryStore(): "it holds locks and conn",
-        MockProvider("x"): "it holds a lock", provider: "it holds connections and a key",
-        SkillRegistry(): "it holds a lock", ProtocolRegistry(): "it holds a lock", SkillContext(skill): "it holds a lock",
-        kernai.stream(Agent(instructions="x"), "go", provider=MockProvider("x")): "it holds a run",
+        store: "it holds locks and connections", sink: "it holds a lock", kernai.MemoryStore(): "it holds locks and conn",
+        kernai.MockProvider("x"): "it holds a lock", provider: "it holds connections and a key",
+        kernai.SkillRegistry(): "it holds a lock", kernai.ProtocolRegistry(): "it holds a lock", kernai.SkillContext(skill): "it holds a lock",
+        kernai.stream(kernai.Agent(instructions="x"), "go", provider=kernai.MockProvider("x")): "it holds a run",
     }
     for one, why in held.items():
         with pytest.raises(TypeError, match=f"{type(one).__name__} can be neither copied nor pickled: {why}"):
@@ -143,10 +113,10 @@ def test_an_object_that_holds_a_lock_connection_or_run_says_why_it_cannot_be_cop
 
 
 def test_a_deep_copy_of_an_agent_or_a_recorder_names_what_cannot_be_copied(tmp_path: Path) -> None:
-    agent = Agent(instructions="x", provider=MockProvider("x"))
+    agent = kernai.Agent(instructions="x", provider=kernai.MockProvider("x"))
     with pytest.raises(TypeError, match="MockProvider can be neither copied"):
         copy.deepcopy(agent)
     assert copy.copy(agent).provider is agent.provider
-    context = Context()
+    context = kernai.Context()
     context.media_store.put(PICTURE)
     assert copy.deepcopy(context).media_store.fetch(PICTURE.id) == PICTURE

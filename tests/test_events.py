@@ -39,7 +39,7 @@ from kernai import (
     skill,
     stream,
 )
-from kernai.events import KINDS, CustomRow, LlmResponseRow, ProgressRow, Row
+from kernai.events import KINDS, CustomRow, ProgressRow, Row
 from kernai.jsonio.json_data import jsonable
 from kernai.recording.recorder import expand
 from tests.ways import WAYS, Way, by_aexecute, by_execute
@@ -321,44 +321,6 @@ def test_an_observer_that_changes_an_event_does_not_affect_the_others(way: Way, 
     assert noted == expand(store.load("r"), "r")
 
 
-@WAYS
-def test_each_response_keeps_its_own_metadata_when_a_provider_reuses_one_dict(way: Way) -> None:
-    shared: dict[str, Any] = {}
-
-    class Reusing(MockProvider):
-        def call(self, *arguments: Any) -> LlmResponse:
-            response = super().call(*arguments)
-            shared.setdefault("ids", []).append(len(shared.get("ids", [])))
-            return LlmResponse(response.content, latency_ms=1, metadata=shared)
-
-        async def acall(self, *arguments: Any) -> LlmResponse:
-            return self.call(*arguments)
-
-    recorder, seen = Recorder(), []
-    page = Skill("page", execute=lambda: "a page", inputs={})
-    provider = Reusing('<command name="page"></command>', '<command name="page"></command>', "<final>so</final>")
-    agent = Agent(instructions="", provider=provider, skills=[page])
-    way(agent, recorder=recorder, on_event=lambda event: seen.append(event) if event.type == "llm_response" else None)
-    expected = [{"ids": [0]}, {"ids": [0, 1]}, {"ids": [0, 1, 2]}]
-    assert [event.data["metadata"] for event in recorder.for_event(LlmResponseRow.type)] == expected
-    assert [event.data["metadata"] for event in seen] == expected
-
-
-def test_each_message_keeps_its_own_reasoning_when_a_provider_reuses_one_list() -> None:
-    shared: dict[str, Any] = {"reasoning_items": [{"type": "thought", "numbers": []}]}
-
-    class Reusing(MockProvider):
-        def call(self, *arguments: Any) -> LlmResponse:
-            shared["reasoning_items"][0]["numbers"].append(self.call_count)
-            return LlmResponse(super().call(*arguments).content, metadata=shared)
-
-    page, store = Skill("page", execute=lambda: "a page", inputs={}), MemoryStore()
-    agent = Agent(instructions="", provider=Reusing('<command name="page"></command>', "<final>so</final>"), skills=[page])
-    result = kernai.execute(agent, "go", store=store, run_id="r")
-    assert [one.reasoning[0]["numbers"] for one in result.messages if one.reasoning] == [[0], [0, 1]]
-    assert kernai.resume(agent, "r", store=store).messages == result.messages
-
-
 class Unbound(Skill):
     """A skill that passes the model's parameters on without copying them."""
 
@@ -369,11 +331,20 @@ class Unbound(Skill):
 @WAYS
 @pytest.mark.parametrize("listens", [False, True])
 def test_objects_that_the_host_changes_or_reuses_later_do_not_change_the_recording(way: Way, listens: bool) -> None:
-    """Covers a call's arguments, its result's metadata, its progress and the run's metadata."""
+    """Covers the metadata and reasoning of responses, a call's arguments, its result's metadata, its progress and the
+    run's metadata.
+    """
 
-    def recorded(*, changes: bool) -> list[tuple[str, Any]]:
+    def recorded(*, changes: bool) -> list[Any]:
         reused: dict[str, Any] = {"numbers": []}
         about = {"user": {"roles": ["clerk"]}}
+        vendor: dict[str, Any] = {"reasoning_items": [{"type": "thought", "numbers": []}]}
+
+        class Reusing(MockProvider):
+            def call(self, *arguments: Any) -> LlmResponse:
+                vendor["reasoning_items"][0]["numbers"].append(self.call_count)
+                metadata = vendor if changes else json.loads(json.dumps(vendor))
+                return LlmResponse(super().call(*arguments).content, latency_ms=1, metadata=metadata)
 
         def count_up(names: list[str], more: dict[str, list[str]], ctx: SkillContext) -> SkillResult:
             reused["numbers"].append(len(names))
@@ -387,14 +358,15 @@ def test_objects_that_the_host_changes_or_reuses_later_do_not_change_the_recordi
 
         call = '<command name="count_up">{"names": ["a"], "more": {"b": ["c"]}}</command>'
         agent = Agent(
-            instructions="", provider=MockProvider(call, call, "<final>so</final>"), skills=[Unbound("count_up", execute=count_up)])
+            instructions="", provider=Reusing(call, call, "<final>so</final>"), skills=[Unbound("count_up", execute=count_up)])
         store, recorder = MemoryStore(), Recorder()
         listener = {"on_event": vandalise_data} if listens and changes else {}
-        way(agent, store=store, recorder=recorder, run_id="r", metadata=about, **listener)
+        result = way(agent, store=store, recorder=recorder, run_id="r", metadata=about, **listener)
+        assert kernai.resume(agent, "r", store=store).messages == result.messages
         vandalise([*store.load("r"), *recorder.to_list()] if changes else [])
-        kinds = ("run_start", "skill_execute", "progress", "skill_result")
+        kinds = ("run_start", "llm_response", "skill_execute", "progress", "skill_result")
         entries = [one for one in [*store.load("r"), *recorder.to_list()] if one["event"] in kinds]
-        return [(one["event"], {**one["data"], "duration_ms": 0}) for one in entries]
+        return [*(one.reasoning for one in result.messages), *((one["event"], {**one["data"], "duration_ms": 0}) for one in entries)]
 
     assert recorded(changes=True) == recorded(changes=False)
 

@@ -90,12 +90,6 @@ def test_an_argument_of_fifty_megabytes_reaches_a_skill_whole() -> None:
     assert sizes == [len(LONG)]
 
 
-@pytest.mark.slow
-def test_a_large_response_is_recorded_whole(recording: Recorder) -> None:
-    text = 'x\u2028\ud800\x00"<é' * (MB // 10)
-    assert execute(answering(final(text)), "go", recorder=recording).text == text
-
-
 TEXTS = {
     "a million '<'": "<" * MB,
     "a million '<block '": "<block " * MB,
@@ -247,42 +241,39 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str | None]] = {
 }
 
 
-@pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
-@pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
-def test_whatever_a_skill_returns_the_run_continues(
-    way: Way, parallel: bool, make: Callable[[], Any], message: str | None, recording: Recorder
-) -> None:
-    odd = Skill("odd", execute=lambda: make(), inputs={})
-    fine = Skill("fine", execute=lambda: "fine", inputs={})
-    agent = answering(
-        command("odd") + command("fine"), final("done"), skills=[odd, fine], parallel_skills=parallel
-    )
-    result = way(agent, recorder=recording)
-    assert result.text == "done"
-    assert "fine" in results(recording)
-    found = errors(recording)
-    assert len(found) == (0 if message is None else 1)
-    assert all(message in one for one in found if message)
-    blocks = kernai.parse(result.messages[2].text).blocks
-    assert [(block.type, block.name) for block in blocks] == [("result" if message is None else "error", "odd")]
+def odd_agent(where: str, make: Callable[[], Any]) -> Agent:
+    """An agent whose skill or protocol comes with what `make` returns."""
 
-
-@pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
-def test_whatever_a_skill_reports_as_progress_the_run_continues(
-    way: Way, make: Callable[[], Any], message: str | None, recording: Recorder
-) -> None:
     def report(ctx: SkillContext[Any]) -> str:
         ctx.emit(make())
         return "reported"
 
-    result = way(answering(command("report"), final("done"), skills=[Skill("report", execute=report)]), recorder=recording)
+    odd = Skill("odd", execute=report) if where == "progress" else Skill("odd", execute=lambda: make(), inputs={})
+    fine = Skill("fine", execute=lambda: "fine", inputs={})
+    asked = str(Block("odd", None, "\x00\ud800")) if where == "a protocol" else command("odd")
+    return answering(
+        asked + command("fine"), final("done"), skills=[odd, fine], parallel_skills=where == "skills at once",
+        protocols=[kernai.Protocol("odd", lambda block, ctx: make())],
+    )
+
+
+@pytest.mark.slow
+@WAYS
+@pytest.mark.parametrize("where", ["a skill", "skills at once", "progress", "a protocol"])
+@pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
+def test_whatever_a_skill_returns_or_reports_and_a_protocol_returns_the_run_continues(
+    way: Way, where: str, make: Callable[[], Any], message: str | None, recording: Recorder
+) -> None:
+    result = way(odd_agent(where, make), recorder=recording)
     assert result.text == "done"
-    assert len(results(recording)) + len(errors(recording)) == 1
-    assert len(recording.for_event("progress")) == len(results(recording))
+    assert "fine" in results(recording)
+    (odd,) = kernai.parse(result.messages[2].text).blocks
+    assert odd.name == "odd" or where == "a protocol"
+    failed = odd.type == "error"
+    assert failed == (message is not None) or where == "progress"
+    assert where == "a protocol" or all(message in one for one in errors(recording) if message)
+    assert len(errors(recording) + recording.for_event("protocol_error")) == failed
+    assert len(recording.for_event("progress")) == (where == "progress" and not failed)
 
 
 class _BrokenError(Exception):
@@ -444,18 +435,3 @@ def test_a_history_of_two_thousand_messages_is_accepted_and_not_changed(way: Way
 
 
 # ------------------------------------------------------------------------------ what a protocol handler may return
-
-
-@pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
-def test_whatever_a_protocol_handler_returns_the_run_continues(
-    way: Way, make: Callable[[], Any], message: str | None, recording: Recorder
-) -> None:
-    odd = kernai.Protocol("odd", lambda block, ctx: make())
-    text = str(Block("odd", None, "\x00\ud800"))
-    result = way(answering(text, final("done"), protocols=[odd]), recorder=recording)
-    assert result.text == "done"
-    assert len(recording.for_event("protocol_result")) + len(recording.for_event("protocol_error")) == 1
-    blocks = kernai.parse(result.messages[2].text).blocks
-    assert [block.type for block in blocks] == ["result" if message is None else "error"]
