@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import pty
-import re
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -100,9 +97,6 @@ PATIENCE = 60.0  # seconds until an expected output counts as missing, even on a
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 
-#: the start of a sequence that is handled only once it is complete
-UNFINISHED = re.compile(r"(\r|\x1b[^A-Za-z]*|\x1b\[\?2004[hl]\r?)\Z")
-
 # The first terminal that a session leader opens becomes its controlling terminal; then it executes the program.
 _LAUNCH = """
 import os, sys
@@ -117,41 +111,44 @@ class Terminal:
     """`kernai` in its own terminal. `until` waits for a text, `type` presses keys, `talk` does both in turn."""
 
     def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
-        self._screen, slave = pty.openpty()
-        self._slave = slave
-        self._is_open = True
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
-        self.shown = ""
+        self._screen, self._slave = pty.openpty()
+        self._read = b""
         self._seen = 0
+        plain = write(cwd, ".inputrc", "set enable-bracketed-paste off\n")  # no control sequences around the prompt
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, os.ttyname(slave), *arguments],
-            cwd=cwd, env={**env, "TERM": "dumb"}, start_new_session=True,
+            [sys.executable, "-c", _LAUNCH, os.ttyname(self._slave), *arguments],
+            cwd=cwd, env={**env, "TERM": "dumb", "INPUTRC": str(plain)}, start_new_session=True,
         )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        self._close_slave()
+        os.close(self._slave)
         os.close(self._screen)
+
+    @property
+    def shown(self) -> str:
+        return self._read.decode("utf-8", "replace").replace("\r\n", "\n")
 
     def type(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
 
-    def until(self, text: str) -> str:
-        """Wait for a text, and return what was shown since the last call, up to and including the text."""
-        end = time.monotonic() + PATIENCE
+    def until(self, text: str) -> None:
+        """Wait for a text behind the last one that was waited for."""
+        assert self._comes(text, PATIENCE), f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}"
+
+    def _comes(self, text: str, seconds: float) -> bool:
+        end = time.monotonic() + seconds
         while (at := self.shown.find(text, self._seen)) < 0:
-            left = end - time.monotonic()
-            assert left > 0, f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}"
-            self._read(left)
-        shown = self.shown[self._seen : at + len(text)]
+            if not select.select([self._screen], [], [], max(end - time.monotonic(), 0))[0]:
+                return False
+            self._read += os.read(self._screen, 65536)
         self._seen = at + len(text)
-        return shown
+        return True
 
     def talk(self, *script: str) -> None:
         """Wait for the first text, type the second, and so on."""
@@ -162,43 +159,10 @@ class Terminal:
         """Type the keys again until a text is shown, because a late Ctrl-C may clear the typed line."""
         for wait in (0.5, 1, 2, 4, 8, 16, 32):
             self.type(keys)
-            end = time.monotonic() + wait
-            while time.monotonic() < end:
-                if text in self.shown[self._seen :]:
-                    self._seen = self.shown.rfind(text) + len(text)  # the prompt may contain the text too
-                    return
-                self._read(0.1)
+            if self._comes(text, wait):
+                return
         raise AssertionError(f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}")
 
     def end(self) -> int:
-        """Wait for the program to end and return its exit status; `shown` is then complete."""
-        status = self._process.wait(PATIENCE)
-        self._close_slave()  # with no other holder, the rest can be read and then the end of file
-        while self._read(PATIENCE):
-            pass
-        self._show(self._held)
-        return status
-
-    def _close_slave(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            os.close(self._slave)
-
-    def _read(self, timeout: float) -> bool:
-        """Read what is available; return whether there was anything."""
-        if not select.select([self._screen], [], [], timeout)[0]:
-            return False
-        try:
-            piece = os.read(self._screen, 65536)
-        except OSError:  # Linux raises this when the other end is closed
-            return False
-        text = self._held + self._decoder.decode(piece)
-        unfinished = UNFINISHED.search(text)
-        whole = len(text) if unfinished is None else unfinished.start()
-        self._held = text[whole:]
-        self._show(text[:whole])
-        return bool(piece)
-
-    def _show(self, text: str) -> None:
-        # pieces may end anywhere; readline sends 2004 to switch bracketed paste on and off
-        self.shown += re.sub(r"\x1b\[\?2004[hl]\r?", "", text.replace("\r\n", "\n"))
+        """Wait for the program to end and return its exit status."""
+        return self._process.wait(PATIENCE)

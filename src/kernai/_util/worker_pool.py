@@ -77,9 +77,6 @@ class WorkerPool:
                 self._place_free.wait_for(lambda: self._free > 0)
                 self._returning -= 1
                 self._free -= 1
-                # more places may have become free than there are jobs that return
-                new = self._fill_places()
-            self._start(new)
 
     def give_up_on(self, worker: int) -> None:
         """Counts the thread `worker` as lost, since its job does not end. Another thread gets its place."""
@@ -143,6 +140,7 @@ class WorkerPool:
         with self._lock:
             if me not in self._members:
                 return None  # it was given up on, and another thread has its place
+            # so that, while jobs are queued, no more places are free than there are jobs that return
             if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1
