@@ -15,7 +15,6 @@ from kernai import (
     MaxStepsReachedError,
     MockProvider,
     ProviderError,
-    SkillInputError,
     errors,
     execute,
     run,
@@ -62,16 +61,6 @@ def test_a_provider_error_says_only_what_is_known() -> None:
     full = ProviderError("slow", status=429, code="rate", retryable=True, retry_after=1.5, vendor="acme")
     assert (full.status, full.code, full.retryable, full.retry_after, full.vendor) == (429, "rate", True, 1.5, "acme")
     assert str(full) == "slow"
-
-
-def test_a_skill_input_error_lists_every_invalid_input_with_its_path() -> None:
-    @kernai.skill(register=False)
-    def book(seats: list[int], name: str) -> str:
-        return f"{seats} {name}"
-
-    with pytest.raises(SkillInputError) as caught:
-        book.call({"seats": [1, "two"]})
-    assert [path for path, _ in caught.value.faults] == ["seats[1]", "name"]
 
 
 DOWN = ProviderError("down")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,13 +27,13 @@ from kernai import (
     Provider,
     Recorder,
     Result,
-    aexecute,
     execute,
     resume,
     skill,
 )
 from kernai.otel import SpanSink
 from kernai.testing import check_sink
+from tests.ways import Way, by_aexecute, by_execute
 
 SECRET = "a-word-nobody-else-says"
 
@@ -81,22 +79,17 @@ def agent_saying(*answers: Any, **options: Any) -> Agent:
     return Agent(**{"name": "clerk", "instructions": "x", "provider": mock, "skills": [search], **options})
 
 
-def run_sync(agent: Agent, sink: SpanSink, **options: Any) -> Result:
-    return execute(agent, "Look.", recorder=Recorder(sink), run_id="run-1", **options)
+def run_to(sink: SpanSink, agent: Agent, way: Way = by_execute, **options: Any) -> Result:
+    return way(agent, "Look.", recorder=Recorder(sink), run_id="run-1", **options)
 
 
-def run_async(agent: Agent, sink: SpanSink, **options: Any) -> Result:
-    return asyncio.run(aexecute(agent, "Look.", recorder=Recorder(sink), run_id="run-1", **options))
-
-
-WAYS = pytest.mark.parametrize("run", [run_sync, run_async], ids=["sync", "async"])
-Runner = Callable[..., Result]
+WAYS = pytest.mark.parametrize("way", [by_execute, by_aexecute])
 
 
 @WAYS
-def test_spans_of_model_calls_and_tools_are_nested_in_the_span_of_the_run(run: Runner) -> None:
+def test_spans_of_model_calls_and_tools_are_nested_in_the_span_of_the_run(way: Way) -> None:
     traced = Traced(provider_name="openai")
-    run(agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), traced.sink)
+    run_to(traced.sink, agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), way)
     assert traced.parents() == {
         ("invoke_agent clerk", None), ("chat text-only", "invoke_agent clerk"), ("execute_tool search", "invoke_agent clerk"),
     }
@@ -119,7 +112,7 @@ def test_spans_of_model_calls_and_tools_are_nested_in_the_span_of_the_run(run: R
 
 def test_with_content_spans_hold_the_messages_as_the_conventions_say() -> None:
     traced = Traced(content=True)
-    run_sync(agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), traced.sink)
+    run_to(traced.sink, agent_saying('<command name="search">tea</command>', "<final>Found.</final>"))
     tool = traced.named("execute_tool search").attributes or {}
     assert json.loads(str(tool["gen_ai.tool.call.arguments"])) == {"query": "tea"}
     assert json.loads(str(tool["gen_ai.tool.call.result"])) == f"{SECRET} tea"
@@ -133,38 +126,34 @@ def test_with_content_spans_hold_the_messages_as_the_conventions_say() -> None:
 
 
 @WAYS
-def test_a_failed_call_is_an_error_span_with_its_type(run: Runner) -> None:
+def test_a_failed_call_is_an_error_span_with_its_type(way: Way) -> None:
     traced = Traced()
     calls = '<command name="search">fail</command><command name="gone">x</command>'
-    run(agent_saying(calls, RuntimeError("overloaded")), traced.sink)
+    run_to(traced.sink, agent_saying(calls, RuntimeError("overloaded")), way)
     failed = {one.name: (one.attributes or {}).get("error.type") for one in traced.spans if not one.status.is_ok}
     assert failed == {
         "execute_tool search": "ValueError", "execute_tool gone": "refused", "chat text-only": "RuntimeError",
         "invoke_agent clerk": "error",
     }
     assert all(one.status.description is None for one in traced.spans)
-
-
-def test_a_run_that_hits_a_limit_has_that_as_its_error() -> None:
-    traced = Traced()
-    run_sync(agent_saying('<command name="search">tea</command>'), traced.sink, limits=Limits(max_calls=1))
-    whole = traced.named("invoke_agent clerk")
-    assert whole.status.status_code is StatusCode.ERROR
-    assert (whole.attributes or {})["error.type"] == "max_calls"
+    limited = Traced()
+    run_to(limited.sink, agent_saying('<command name="search">tea</command>'), way, limits=Limits(max_calls=1))
+    whole = limited.named("invoke_agent clerk")
+    assert (whole.status.status_code, (whole.attributes or {})["error.type"]) == (StatusCode.ERROR, "max_calls")
 
 
 PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "y"}]}</block>'
 
 
 @WAYS
-def test_spans_of_tasks_are_below_their_workflow_and_those_of_sub_agents_below_their_call(run: Runner) -> None:
+def test_spans_of_tasks_are_below_their_workflow_and_those_of_sub_agents_below_their_call(way: Way) -> None:
     traced = Traced()
     helper = agent_saying("<final>helped</final>", name="helper", skills=None).as_skill("ask", "Asks.")
     agent = agent_saying(
         '<command name="ask">it</command>', PLAN, "<final>a</final>", "<final>b</final>", "<final>done</final>",
         skills=[helper],
     )
-    run(agent, traced.sink)
+    run_to(traced.sink, agent, way)
     assert {
         ("execute_tool ask", "invoke_agent clerk"), ("invoke_agent helper", "execute_tool ask"),
         ("invoke_workflow", "invoke_agent clerk"), ("invoke_agent clerk", "invoke_workflow"), ("invoke_agent clerk", None),
@@ -174,19 +163,10 @@ def test_spans_of_tasks_are_below_their_workflow_and_those_of_sub_agents_below_t
     assert tasks == {None, "a", "b"}
 
 
-def test_a_stopped_workflow_is_an_error_span() -> None:
-    traced = Traced()
-    with traced.sink as sink:
-        sink.record(Event("workflow_start", {"goal": "", "strategy": "mixed", "tasks": []}, 0, run_id="r"))
-        sink.record(Event("workflow_error", {"error": "the run was cancelled", "duration_ms": 4}, 0, run_id="r"))
-    span = traced.named("invoke_workflow")
-    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "workflow_error")
-
-
 def test_the_span_of_a_run_is_below_the_callers_span() -> None:
     traced = Traced()
     with traced.provider.get_tracer("host").start_as_current_span("request"):
-        run_sync(agent_saying("<final>x</final>"), traced.sink)
+        run_to(traced.sink, agent_saying("<final>x</final>"))
     assert ("invoke_agent clerk", "request") in traced.parents()
 
 
@@ -205,9 +185,15 @@ def test_spans_of_a_recording_exported_later_keep_the_recorded_times() -> None:
 def test_a_recording_without_its_start_or_its_end_still_results_in_spans() -> None:
     traced = Traced()
     with traced.sink as sink:
-        for type, data in [("run_resumed", {}), ("messages_sent", []), ("skill_result", {"call_id": "0.0", "skill": "x"})]:
+        for type, data in [
+            ("run_resumed", {}), ("messages_sent", []), ("skill_result", {"call_id": "0.0", "skill": "x"}),
+            ("workflow_start", {"goal": "", "strategy": "mixed", "tasks": []}), ("workflow_error", {"error": "no", "duration_ms": 4}),
+        ]:
             sink.record(Event(type, data, 0, run_id="r"))
-    assert traced.parents() == {("invoke_agent", None), ("chat", "invoke_agent"), ("execute_tool x", "invoke_agent")}
+    assert traced.parents() == {
+        ("invoke_agent", None), *((name, "invoke_agent") for name in ("chat", "execute_tool x", "invoke_workflow"))}
+    failed = traced.named("invoke_workflow")
+    assert (failed.status.status_code, (failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "workflow_error")
     assert [event.name for event in traced.named("invoke_agent").events] == ["kernai.run_resumed"]
 
 
@@ -236,14 +222,6 @@ def test_spans_that_were_cut_off_end_once_with_their_run_the_next_of_its_id_or_t
     assert not caplog.records  # OpenTelemetry warns of a span that ends twice
 
 
-def test_no_span_stays_open_after_many_runs() -> None:
-    traced = Traced()
-    for _ in range(50):
-        run_sync(agent_saying('<command name="search">fail</command>', RuntimeError("x")), traced.sink)
-    traced.sink.close()
-    assert len(traced.spans) == 50 * 4
-
-
 class Raising(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         raise RuntimeError(span.name)
@@ -253,7 +231,7 @@ def test_a_processor_that_raises_leaves_no_span_open() -> None:
     traced = Traced()
     traced.provider.add_span_processor(Raising())
     agent = agent_saying('<command name="search">tea</command>', PLAN, "<final>a</final>", "<final>b</final>", "<final>x</final>")
-    assert run_sync(agent, traced.sink).text == "x"
+    assert run_to(traced.sink, agent).text == "x"
     spans = len(traced.spans)
     traced.sink.close()
     assert (len(traced.spans), vars(traced.sink)["_open"]) == (spans, {})

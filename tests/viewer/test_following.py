@@ -160,16 +160,9 @@ def test_nothing_is_left_of_a_run_that_is_replaced_by_another(followed: Followed
     for pane in ("tree", "events"):
         expect(page.locator(f"#{pane}")).to_contain_text("other")
         expect(page.locator(f"#{pane}")).not_to_contain_text("first")
-
-
-def test_a_file_that_was_emptied_is_shown_empty(followed: Followed, new_page: NewPage) -> None:
-    followed.write(small().add("result", {"stop_reason": "final"}).entries)
-    page = new_page(followed.server.url)
-    expect(page.locator("#connection")).to_have_text("Following: the run is over")
     followed.path.write_text("")
     expect(page.locator("#nothing")).to_have_text("There is no event yet.")
     expect(page.locator("#tree .row")).to_have_count(0)
-    expect(page.locator("#connection")).to_have_text("Following")
 
 
 def test_a_picture_appears_when_its_file_is_written(followed: Followed, new_page: NewPage) -> None:
