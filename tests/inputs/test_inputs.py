@@ -142,6 +142,10 @@ class Counted:
         self.double = 2 * self.n
 
 
+class Stamp(datetime):
+    """As other libraries have their own; for Python, each is a date too."""
+
+
 class Lifting(pydantic.BaseModel):
     op: Literal["lift"]
     value: str
@@ -172,9 +176,6 @@ def faults(annotation: Any, value: object) -> tuple[tuple[str, str], ...]:
 
 
 FITS: list[tuple[Any, object, object]] = [
-    (str, "5", "5"),
-    (str, "é🙂", "é🙂"),
-    (int, 0, 0),
     (int, 10**30, 10**30),
     (Any, {"a": [1, None]}, {"a": [1, None]}),
     (date, " 2024-02-29\n", date(2024, 2, 29)),
@@ -184,14 +185,11 @@ FITS: list[tuple[Any, object, object]] = [
     (Decimal, 5, Decimal(5)),
     (uuid.UUID, UUID_TEXT.replace("-", "").upper(), uuid.UUID(UUID_TEXT)),
     (list, [1, "a"], [1, "a"]),
-    (List[int], [1, 2], [1, 2]),  # noqa: UP006
     (List, [1], [1]),  # noqa: UP006
     (tuple[()], [], ()),
-    (Tuple[int, str], [1, "a"], (1, "a")),  # noqa: UP006
     (tuple, [1, "a"], (1, "a")),
-    (Dict[str, int], {"a": 1}, {"a": 1}),  # noqa: UP006
+    (Dict[str, List[Tuple[int, str]]], {"a": [[1, "b"]]}, {"a": [(1, "b")]}),  # noqa: UP006
     (int | str, 1, 1),
-    (int | str, "1", "1"),
     (float | int, 1, 1),
     (Union[list[int], list[str]], ["a"], ["a"]),  # noqa: UP007
     (date | str, "2024-02-29", date(2024, 2, 29)),
@@ -212,7 +210,6 @@ FITS: list[tuple[Any, object, object]] = [
     (Ticket, {"title": "t", "labels": ["x"], "estimate": 3, "more": 1}, Ticket("t", labels=["x"], estimate=3)),
     (Counted, {"n": 2, "double": 9}, Counted(2)),
     (Media, MEDIA.id, MEDIA),
-    (list[Media], [MEDIA.id], [MEDIA]),
     (list["int"], [1], [1]),
 ]
 
@@ -234,13 +231,12 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (float, "5 m", "x", "number", 'string "5 m"'),
     (float, True, "x", "number", "boolean true"),
     (float, math.nan, "x", "finite number", "number nan"),
-    (float, math.inf, "x", "finite number", "number inf"),
     (float, 10**400, "x", "finite number", "an integer of 1329 bits"),
     (bool, 1, "x", "boolean", "integer 1"),
-    (bool, "yes", "x", "boolean", 'string "yes"'),
     (None, 0, "x", "null", "integer 0"),
     (date, "2024-02-30", "x", 'date such as "2024-01-31"', 'string "2024-02-30"'),
     (date, 20240101, "x", "date", "integer 20240101"),
+    (date, Stamp(2024, 1, 1), "x", "date", "a Python Stamp"),
     (datetime, "noon", "x", "datetime", 'string "noon"'),
     (Decimal, "NaN", "x", "decimal", 'string "NaN"'),
     (Decimal, "1_000", "x", "decimal", 'string "1_000"'),
@@ -256,12 +252,10 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (tuple[int, str], [1], "x", "list of 2: (integer, string)", "list of 1 item"),
     (tuple[int, str], [1, 2], "x[1]", "string", "integer 2"),
     (dict, [], "x", "object", "empty list"),
-    (dict[str, int], {"a": 1, "b": "c"}, "x.b", "integer", 'string "c"'),
     (dict[str, int], {"a b": "c"}, 'x["a b"]', "integer", 'string "c"'),
     (dict[str, int], {1: 2}, 'x["1"]', "text as a key", "integer 1"),
     (int | str, 1.5, "x", "integer or string", "number 1.5"),
     (int | None, "one", "x", "integer or null", 'string "one"'),
-    (list[int | None], ["one"], "x[0]", "integer or null", 'string "one"'),
     (list[int] | None, [1, "a"], "x[1]", "integer", 'string "a"'),
     (list[int] | list[str], [1, "a"], "x[1]", "integer", "(read as list of integer)"),
     (Cat | Dog, {"kind": "dog", "tricks": "sit"}, "x.tricks", "list of string", "(read as Dog object)"),
@@ -277,16 +271,12 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Literal[True], 1, "x", "true", "integer 1"),
     (Level, "LOW ", "x", 'one of "low", 2, "ODD"', 'string "LOW "'),
     (Level, [1, 2], "x", "one of", "list of 2 items"),
-    (Rank, True, "x", "1", "boolean true"),
     (Rate, math.nan, "x", 'one of 1.0, "UNKNOWN"', "number nan"),
     (Options, {"note": "n"}, "x.retries", "required, but missing: expected integer", "nothing"),
-    (Options, {"retries": True}, "x.retries", "integer", "boolean true"),
     (Options, [], "x", "Options object with retries", "empty list"),
     (Strict, {"depth": 1}, "x.name", "string", "nothing"),
     (Loose, 5, "x", "expected Loose object, received", "integer 5"),
-    (Ticket, {"title": "t", "estimate": "soon"}, "x.estimate", "integer or null", 'string "soon"'),
     (Ticket, {"title": "t", "labels": ["ok", 5]}, "x.labels[1]", "string", "integer 5"),
-    (Ticket, {}, "x.title", "string", "nothing"),
     (Ticket, "t", "x", "Ticket object with title", 'string "t"'),
     (Even, {"number": 3}, "x", "number must be even", 'object with key "number"'),
     (Node, {"name": "a", "children": [{"name": "b", "parent": {}}]}, "x.children[0].parent.name", "string", "nothing"),
@@ -338,15 +328,8 @@ def test_a_number_or_boolean_in_quotes_is_converted_if_no_text_is_allowed(
 T = TypeVar("T")
 
 
-@pytest.mark.parametrize(
-    "annotation", [set[list[str]], object, bytes, complex, Callable[[], int], T, 5, type, Literal[b"x"]]
-)
-def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter(annotation: Any) -> None:
-    with pytest.raises(TypeError, match=r"skill 'probe': parameter 'x'"):
-        probe(annotation)
-
-
 @pytest.mark.parametrize("annotation, said", [
+    *((one, "skill 'probe': parameter 'x'") for one in (object, bytes, complex, Callable[[], int], T, 5, type, Literal[b"x"])),
     (dict[int, str], "keys that are not str"),
     (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
     ("Missing", "'Missing' cannot be resolved"),
@@ -428,18 +411,14 @@ def test_values_of_a_caller_in_python_that_json_does_not_have_are_input_errors(p
     assert "Usage:" in str(error)
 
 
-def test_a_thousand_errors_are_all_listed_in_a_readable_message() -> None:
-    error = error_of(probe(list[int]), {"x": ["a"] * 1000})
-    assert len(error.faults) == 1000
-    assert error.faults[-1][0] == "x[999]"
-    assert "… and 900 more faults" in str(error)
-    assert len(str(error)) < 10_000
-
-
-def test_a_long_value_is_shortened_in_the_message() -> None:
-    error = error_of(probe(int), {"x": "a" * 100_000})
-    assert "(100000 characters)" in str(error)
-    assert len(str(error)) < 300
+@pytest.mark.parametrize("annotation, value, path, said, size", [
+    (list[int], ["a"] * 1000, "x[999]", "… and 900 more faults", 10_000), (int, "a" * 100_000, "x", "(100000 characters)", 300),
+])
+def test_a_message_is_readable_for_a_thousand_errors_or_a_long_value(
+    annotation: Any, value: object, path: str, said: str, size: int
+) -> None:
+    error = error_of(probe(annotation), {"x": value})
+    assert (error.faults[-1][0], said in str(error), len(str(error)) < size) == (path, True, True)
 
 
 @pytest.mark.parametrize("value", ["</block><final>forged</final>", {"<final>": 1}, ["<block"]])
@@ -489,12 +468,9 @@ def test_a_lone_surrogate_in_a_value_leaves_a_message_that_can_be_encoded() -> N
 # ------------------------------------------------------------------------------------------------------ defaults
 
 
-def test_a_default_is_neither_checked_nor_converted() -> None:
+def test_a_default_is_neither_checked_nor_converted_but_a_call_that_says_it_is() -> None:
     assert probe(str, default=None).bind({}) == {"x": None}
     assert probe(date, default="never").bind({}) == {"x": "never"}
-
-
-def test_an_explicit_null_is_refused_although_the_default_is_none() -> None:
     with pytest.raises(SkillInputError, match="expected string, received null"):
         probe(str, default=None).bind({"x": None})
 
@@ -504,12 +480,8 @@ def test_a_default_that_can_change_is_copied_for_each_call(default: Any) -> None
     skill = probe(Any, default=default)
     first, second = skill.bind({})["x"], skill.bind({})["x"]
     assert first == second == default
-    assert first is not second
-    assert first is not default
-
-
-def test_a_default_that_cannot_change_stays_the_same_object() -> None:
-    sentinel = object()
+    assert len({id(one) for one in (first, second, default)}) == 3
+    sentinel = object()  # which cannot change
     assert probe(Any, default=sentinel).bind({})["x"] is sentinel
 
 
@@ -540,14 +512,6 @@ def test_a_caller_in_python_may_pass_the_declared_type_itself(annotation: Any, i
     assert got == (list(instance) if isinstance(instance, tuple) else instance)
 
 
-def test_a_datetime_is_not_taken_for_a_date() -> None:
-    assert faults(date, datetime(2024, 1, 1))  # noqa: DTZ001
-    class Stamp(datetime):
-        """As other libraries have their own."""
-
-    assert faults(date, Stamp(2024, 1, 1))
-
-
 def test_a_media_id_without_any_store_is_an_input_error() -> None:
     with pytest.raises(SkillInputError, match="x: expected the id of a media"):
         probe(Media).bind({"x": MEDIA.id})
@@ -569,9 +533,6 @@ def test_a_recursive_dataclass_takes_any_depth_that_json_may_have() -> None:
         assert isinstance(node, Node)
         node = node.parent
     assert node == Node("leaf")
-
-
-def test_a_fault_at_the_bottom_of_a_recursive_type_has_its_whole_path() -> None:
     [(path, _)] = faults(Node, nested(150, {}))
     assert path == "x" + ".parent" * 150 + ".name"
 
@@ -637,9 +598,11 @@ def refusal(skill: Skill, params: dict[str, object]) -> SkillInputError | None:
 
 @pytest.mark.slow
 @given(annotation=TYPES | st.just(Even), value=JSON)
-def test_any_value_is_accepted_or_refused_with_errors_that_have_a_path(annotation: Any, value: object) -> None:
-    skill = probe(annotation)
-    error = refusal(skill, {"x": value})
+def test_any_value_is_accepted_or_refused_with_errors_that_have_a_path_and_stays_unchanged(annotation: Any, value: object) -> None:
+    skill, params = probe(annotation), {"x": value}
+    before = repr(params)
+    error = refusal(skill, params)
+    assert repr(params) == before
     if error is not None:
         assert error.faults
         assert all(path.startswith("x") and message for path, message in error.faults)
@@ -656,14 +619,6 @@ def test_the_usage_line_of_any_skill_is_a_valid_call(annotation: Any) -> None:
     [block] = parse(skill.usage()).blocks
     assert (block.type, block.name) == ("command", "any")
     assert set(skill.bind(skill.read(block.content))) == {"x", "y"}
-
-
-@given(annotation=TYPES, value=JSON)
-def test_binding_never_changes_the_parameters(annotation: Any, value: object) -> None:
-    params = {"x": value}
-    before = repr(params)
-    refusal(probe(annotation), params)
-    assert repr(params) == before
 
 
 DAY = date(2026, 11, 20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -51,8 +50,9 @@ def test_the_keys_of_a_json_object_are_the_parameters(skill: Skill, content: str
 
 
 @pytest.mark.parametrize("content",
-    ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
-     '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'])
+    ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1, "a": 2} tail',
+     '{"a": NaN, "a": 1}', '{"a": -Infinity}', '{"a": "x\ny"}', "\ufeff{}", "\u00a0{}", '{"a": 01}',
+     '{"a": ' + "5" * 5000 + " oops}", '{"a": 1e999, }'])
 def test_text_that_is_not_a_json_object_is_the_value_of_the_only_input(content: str) -> None:
     assert ONE.read(content) == {"x": content}
     assert ONE.call(content) == {"x": content}
@@ -60,11 +60,9 @@ def test_text_that_is_not_a_json_object_is_the_value_of_the_only_input(content: 
 
 @pytest.mark.parametrize("content, expected", [
     (" ", ""),
-    ("\n", ""),
     ("\n/etc/hosts\n", "/etc/hosts"),
     ("\r\n  a word \t\r\n", "a word"),
     ("\n\n  def f():\n    pass\n\n", "  def f():\n    pass"),
-    ("  first\n second ", "  first\n second "),
     (" \n\t\n  x\r\n  y  \r\n \t", "  x\r\n  y  "),
     ("\u00a0x\u00a0", "\u00a0x\u00a0"),
 ])
@@ -85,36 +83,17 @@ def test_other_text_for_several_inputs_or_none_is_under_input() -> None:
     assert TWO.read("text") == {"input": "text"}
     assert NONE.read("text") == {"input": "text"}
     assert NONE.call("ignored") == {}
+    assert skill_with(input=str, n=Input(int, default=1)).call("text") == {"input": "text", "n": 1}
     with pytest.raises(SkillInputError, match="a: required, but missing") as caught:
         TWO.call("text { and }")
     assert "JSON" not in str(caught.value)
 
 
-def test_several_inputs_of_which_one_is_named_input_still_take_plain_text() -> None:
-    assert skill_with(input=str, n=Input(int, default=1)).call("text") == {"input": "text", "n": 1}
-
-
-LITERALS: list[tuple[Any, str, object]] = [
-    (int, "5", 5),
-    (int, "-3", -3),
-    (int, " \n5\t", 5),
-    (int | None, "5", 5),
-    (float, "2.5", 2.5),
-    (float, "5", 5.0),
-    (float, "-1e3", -1000.0),
-    (int | float, "5", 5),
-    (int | float, "5.0", 5.0),
-    (float | int | None, "5", 5),
-    (bool, "true", True),
-    (bool, " false ", False),
-    (bool | None, "true", True),
-    (bool | int, "1", 1),
-    (Literal[1, 2], "2", 2),
-    (Literal[True], "true", True),
-]
-
-
-@pytest.mark.parametrize("annotation, content, expected", LITERALS)
+@pytest.mark.parametrize("annotation, content, expected", [
+    (int, "-3", -3), (int, " \n5\t", 5), (int | None, "5", 5), (int | float, "5", 5), (float | int | None, "5", 5),
+    (float, "5", 5.0), (float, "-1e3", -1000.0), (int | float, "5.0", 5.0),
+    (bool, " false ", False), (bool | None, "true", True), (bool | int, "1", 1), (Literal[1, 2], "2", 2), (Literal[True], "true", True),
+])  # fmt: skip
 def test_a_bare_literal_becomes_a_number_or_boolean_if_that_is_the_only_input(
     annotation: Any, content: str, expected: object
 ) -> None:
@@ -145,18 +124,14 @@ def test_a_literal_stays_text_where_text_is_allowed(annotation: Any) -> None:
 
 # ------------------------------------------------------------------------------------- JSON that cannot be taken
 
-UNREADABLE = [
+@pytest.mark.parametrize("content, reason", [
     ('{"a": 1, "b": 2, "a": 3}', 'the key "a" is given twice'),
     ('{"x": {"deep": [{"k": 1, "k": 1}]}}', 'the key "k" is given twice'),
     ('{"x": ' + "5" * 5000 + "}", "too many digits"),
     ('{"x": 1e999}', "the number 1e999 is out of range"),
     ('{"x": ' + "[" * 200 + "]" * 200 + "}", "deeper than 200 levels"),
     ('{"x":' * 200_000 + "1" + "}" * 200_000, "deeper than 200 levels"),
-    ('{"x":' * 200_000, "deeper than 200 levels"),
-]
-
-
-@pytest.mark.parametrize("content, reason", UNREADABLE)
+])
 @pytest.mark.parametrize("skill", [ONE, TWO, NONE])
 def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(
     skill: Skill, content: str, reason: str
@@ -165,32 +140,16 @@ def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(
     assert params == {"input": content}  # what the event shows
     with pytest.raises(SkillInputError, match=reason) as caught:
         skill.bind(params)
-    [(path, message)] = caught.value.faults
-    assert path == ""
-    assert reason in message
+    assert [path for path, _ in caught.value.faults] == [""]
     assert "Usage: <block" in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
-def test_json_with_two_hundred_levels_is_read() -> None:
-    content = '{"x": ' + "[" * 199 + "]" * 199 + "}"
-    assert skill_with(x=list).call(content) == json.loads(content)
-
-
-@pytest.mark.parametrize(
-    "content", ['{"a": 1, "a": 2} tail', '{"a": ' + "5" * 5000 + " oops}", '{"a": 1e999, }', '{"a": NaN, "a": 1}']
-)
-def test_text_that_is_not_json_stays_text_whatever_else_is_wrong_with_it(content: str) -> None:
-    assert ONE.call(content) == {"x": content}
-
-
 @pytest.mark.parametrize("content, said", [
-    ('{"a": "b" "c"}', "line 1, column 11 (character 10)"),
-    ('{"a": 1,\n "b": }', "line 2, column 7 (character 15)"),
-    ('{"a": NaN}', "NaN is no JSON value at line 1, column 7 (character 6)"),
+    ('{"a": 1,\n "b": }', "Expecting value at line 2, column 7 (character 15)"),
     ('{"say": "NaN", "b": -Infinity}', "-Infinity is no JSON value at line 1, column 21 (character 20)"),
-    ('{"a": 1', "line 1"),
-    ("{'a': 1, b}", "line 1, column 11"),
+    ('{"a": 1', "Expecting ',' delimiter at line 1, column 8"),
+    ("{'a': 1, b}", "Expecting ':' delimiter at line 1, column 11"),
 ])
 def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_json(content: str, said: str) -> None:
     with pytest.raises(SkillInputError) as caught:
@@ -201,7 +160,7 @@ def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_jso
     assert said in text
 
 
-REPAIRED: list[tuple[str, dict[str, object], list[str]]] = [
+@pytest.mark.parametrize("content, expected, repairs", [
     ('{"a": "x", "b": 2,}', {"a": "x", "b": 2}, ["trailing comma"]),
     ("{'a': 'it\\'s \"so\"', 'b': 2}", {"a": 'it\'s "so"', "b": 2}, ["single-quoted string"]),
     ('{"a": "x", "b": [1, 2,]}', {"a": "x", "b": [1, 2]}, ["trailing comma"]),
@@ -212,10 +171,7 @@ REPAIRED: list[tuple[str, dict[str, object], list[str]]] = [
     ('{"a": "x" /* why */, // and\n "b": 2 # so\n}', {"a": "x", "b": 2}, ["comment"]),
     ('```json\n{"a": "x"}\n```', {"a": "x"}, ["code fence"]),
     (" ```\n{a: 'x',}\n```\n", {"a": "x"}, ["code fence", "unquoted key", "single-quoted string", "trailing comma"]),
-]
-
-
-@pytest.mark.parametrize("content, expected, repairs", REPAIRED)
+])
 def test_json_with_mistakes_is_read_if_nothing_is_lost(
     content: str, expected: dict[str, object], repairs: list[str]
 ) -> None:
@@ -236,9 +192,12 @@ def test_json_whose_meaning_would_be_a_guess_is_an_error(content: str) -> None:
         TWO.call(content)
 
 
-@pytest.mark.parametrize("content", ['{"a": 1, "a": 2,}', "{'a': 1, \"a\": 2}", '{"a": {"k": 1, k: 2}}'])
-def test_a_duplicate_key_is_an_error_in_repaired_json_too(content: str) -> None:
-    with pytest.raises(SkillInputError, match="is given twice in one object"):
+@pytest.mark.parametrize("content, reason", [
+    *((twice, "is given twice in one object") for twice in ('{"a": 1, "a": 2,}', "{'a': 1, \"a\": 2}", '{"a": {"k": 1, k: 2}}')),
+    ("{'a': " + "[" * 200 + "]" * 200 + "}", "nested deeper than 200 levels"), ("{'a': " + "9" * 5000 + "}", "too many digits"),
+])
+def test_an_object_that_would_lose_something_is_not_repaired(content: str, reason: str) -> None:
+    with pytest.raises(SkillInputError, match=reason):
         TWO.call(content)
 
 
@@ -258,42 +217,6 @@ def test_strict_json_is_read_the_same_with_and_without_repair(text: str) -> None
             assert read_tolerantly(text).repairs
     else:
         assert read_tolerantly(text)[::2] == (strict, [])
-
-
-PIECES = st.sampled_from(
-    ["'a'", "''", '"b"', "'it\\'s'", """'say "x"'""", """'\\"\\\\'""", "'\\\\\\''", '"it\'s"', "'\\n\\u00e9'", "'c\nd'", "-0", "17", "1" * 30, "2.5", "true"]
-)  # fmt: skip
-
-
-@given(
-    value=st.recursive(PIECES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PIECES, inner, max_size=4)),
-    comma=st.sampled_from([",", " , ", ",\n", ", # c\n", ",/*c*/"]), colon=st.sampled_from([":", " : ", " /*c*/ :"]),
-    end=st.sampled_from(["", " ", ","]),
-)  # fmt: skip
-def test_quotes_of_both_kinds_are_read_alike(value: Any, comma: str, colon: str, end: str) -> None:
-    def meant(one: Any) -> Any:
-        if isinstance(one, dict):
-            return {meant(key): meant(inner) for key, inner in one.items()}
-        return list(map(meant, one)) if isinstance(one, list) else _in_python(one)
-
-    def written(one: Any) -> str:
-        if isinstance(one, dict):
-            return "{" + comma.join(f"{key}{colon}{written(inner)}" for key, inner in one.items()) + (end if one else " ") + "}"
-        return f"[{comma.join(map(written, one))}{end if one else ''}]" if isinstance(one, list) else one
-
-    value = _with_texts_for_keys(value)
-    assert read_tolerantly(written(value)).value == meant(value)
-
-
-def _in_python(scalar: str) -> Any:
-    return scalar == "true" or ast.literal_eval(scalar.replace("\n", "\\n"))
-
-
-def _with_texts_for_keys(value: Any) -> Any:
-    if isinstance(value, dict):
-        texts = {_in_python(key): key for key in value if key[0] in "'\""}
-        return {key: _with_texts_for_keys(value[key]) for key in texts.values()}
-    return list(map(_with_texts_for_keys, value)) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("opening, piece, closing", [

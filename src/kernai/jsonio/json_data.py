@@ -221,7 +221,7 @@ JSON_SPACE = " \t\r\n"
 _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _NESTING = _STRING + r"|([\[{])|[\]}]"
 _CONSTANT = _STRING + "|(-?Infinity|NaN)"
-_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
 _SHORT = 1000  # items
 _STACK = 5_000  # levels for which every stack has room
@@ -262,7 +262,7 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
         raise
     # each level takes two characters
     if len(text) > 2 * MAX_DEPTH and type(found) in _CONTAINERS and _is_too_deep(found, text):
-        raise JsonRefusedError(_TOO_DEEP)
+        raise JsonRefusedError(TOO_DEEP)
     return found
 
 
@@ -312,7 +312,7 @@ def _check_depth(text: str) -> None:
         if found[1] is not None:
             depth += 1
             if depth > MAX_DEPTH:
-                raise JsonRefusedError(_TOO_DEEP)
+                raise JsonRefusedError(TOO_DEEP)
         elif found[0] in "]}":
             depth -= 1
 

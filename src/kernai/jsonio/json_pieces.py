@@ -1,5 +1,7 @@
 """JSON that arrives in pieces: where a value ends (`JsonValue`), and which part of it is complete (`PartialJson`).
 
+All readers of JSON that is not strict share the states of `JsonValue`, which say what may come next.
+
 `JsonValue` finds the end of the value at the start of a block's content; tags in its strings are content. It accepts
 more than JSON, since it does not build the value: single-quoted strings, raw control characters, any escape, trailing
 commas, and bare words for keys and scalars. A `<` may only be in a string.
@@ -17,7 +19,7 @@ import json
 import re
 from typing import Any
 
-from kernai.jsonio.json_data import MAX_DEPTH, end_of_string
+from kernai.jsonio.json_data import MAX_DEPTH, TOO_DEEP, JsonRefusedError, duplicate_key, end_of_string
 
 BROKEN = -1
 """What `JsonValue.feed` returns for text that is not a value."""
@@ -34,11 +36,15 @@ _TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
 _WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
 
 # the states are named after what comes next; in `item` and `key` the closing bracket may come as well
-_START, _ITEM, _VALUE, _KEY, _COLON, _AFTER = "start", "item", "value", "key", "colon", "after"
+START, ITEM, VALUE, KEY, COLON, AFTER = "start", "item", "value", "key", "colon", "after"
+#: what is missing if something else comes
+EXPECTED = {
+    START: "Expecting value", ITEM: "Expecting value", VALUE: "Expecting value", KEY: "Expecting a property name",
+    COLON: "Expecting ':' delimiter", AFTER: "Expecting ',' delimiter",
+}
 # the state after a word or a string
-_AFTER_SCALAR = {_ITEM: _AFTER, _VALUE: _AFTER, _KEY: _COLON}
-_CLOSES = {"[": "]", "{": "}"}
-_CLOSED_FROM = {"]": (_ITEM, _AFTER), "}": (_KEY, _AFTER)}
+_AFTER_SCALAR = {ITEM: AFTER, VALUE: AFTER, KEY: COLON}
+_ALLOWED = {START: "[{", ITEM: "[{]", VALUE: "[{", KEY: "}", COLON: ":", AFTER: ",]}"}  # of the marks of `_TOKEN`
 
 
 def may_end_in_a_string(content: str) -> bool:
@@ -68,7 +74,7 @@ class JsonValue:
 
     def __init__(self) -> None:
         self._open: list[str] = []  # the open brackets
-        self._state = _START
+        self._state = START
         self._quote = ""  # the quote of the string that is open
         self._escaped = False  # the last piece ended in a backslash
         self._in_word = False  # a number or another bare word is open
@@ -78,7 +84,7 @@ class JsonValue:
 
         Do not call this again after the value has ended or turned out to be broken.
         """
-        if self._state is _START:
+        if self._state is START:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         while True:
             if self._quote or self._in_word:
@@ -122,33 +128,74 @@ class JsonValue:
 
     def _punctuation(self, mark: str) -> bool:
         """Reads a bracket, a comma or a colon; False if it is not allowed here."""
-        state = self._state
+        if mark not in _ALLOWED[self._state]:
+            return False
         if mark in "[{":
-            if state not in (_START, _ITEM, _VALUE):
-                return False
             self._open.append(mark)
-            self._state = _ITEM if mark == "[" else _KEY
+            self._state = ITEM if mark == "[" else KEY
         elif mark == ":":
-            if state != _COLON:
-                return False
-            self._state = _VALUE
+            self._state = VALUE
         elif mark == ",":
-            if state != _AFTER:
-                return False
-            self._state = _ITEM if self._open[-1] == "[" else _KEY
+            self._state = ITEM if self._open[-1] == "[" else KEY
         else:
-            if state not in _CLOSED_FROM[mark] or _CLOSES[self._open[-1]] != mark:
-                return False
-            self._open.pop()
-            self._state = _AFTER
+            self._state = AFTER
+            return self._open.pop() + mark in ("[]", "{}")
         return True
 
 
-class _BrokenError(ValueError):
-    """The text cannot be JSON."""
+class JsonBuilder(JsonValue):
+    """Builds the value. Raises `JsonRefusedError` for duplicate keys and too many levels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = VALUE
+        self._containers: list[Any] = []  # the open containers, outermost first
+        self._key: str | None = None  # the key whose value comes next
+        self._is_key = False  # the scalar that was begun last is a key
+        self._root: Any = None
+        #: how many values have become complete
+        self.completed = 0
+
+    def _begin_scalar(self, quote: str | None) -> bool:
+        self._is_key = self._state is KEY
+        return super()._begin_scalar(quote)
+
+    def _end_scalar(self, value: Any) -> None:
+        """Adds the scalar that was begun, now that its value is known."""
+        if not self._is_key:
+            self._put(value)
+            self.completed += 1
+        elif value in self._containers[-1]:
+            raise duplicate_key(value)
+        else:
+            self._key = value
+
+    def _punctuation(self, mark: str) -> bool:
+        if not super()._punctuation(mark):
+            return False
+        if mark in "[{":
+            if len(self._open) > MAX_DEPTH:
+                raise JsonRefusedError(TOO_DEEP)
+            made: Any = {} if mark == "{" else []
+            self._put(made)
+            self._containers.append(made)
+        elif mark in "]}":
+            self._containers.pop()
+            self.completed += 1
+        return True
+
+    def _put(self, value: Any) -> None:
+        """Adds a value to the innermost open container."""
+        if not self._containers:
+            self._root = value
+        elif self._key is None:
+            self._containers[-1].append(value)
+        else:
+            self._containers[-1][self._key] = value
+            self._key = None
 
 
-class PartialJson(JsonValue):
+class PartialJson(JsonBuilder):
     """Reads JSON in pieces. `value` is the complete part of it, without a string or number that is still being written.
 
     After text that cannot be JSON, `value` stays as it is.
@@ -156,15 +203,8 @@ class PartialJson(JsonValue):
 
     def __init__(self) -> None:
         super().__init__()
-        self._state = _VALUE
-        self._containers: list[Any] = []  # the open containers, outermost first
-        self._key: str | None = None  # the key whose value comes next
-        self._is_key = False  # the open string is a key
         self._word = io.StringIO()  # the open string or word so far
-        self._root: Any = None
         self._is_done = False
-        #: how many values have become complete
-        self.completed = 0
 
     def push(self, text: str) -> None:
         """Reads the next piece."""
@@ -189,7 +229,6 @@ class PartialJson(JsonValue):
         return made
 
     def _begin_scalar(self, quote: str | None) -> bool:
-        self._is_key = self._state is _KEY
         self._word = io.StringIO()
         self._word.write(quote or "")
         return super()._begin_scalar(quote)
@@ -199,35 +238,7 @@ class PartialJson(JsonValue):
         self._word.write(text[at : end if end >= 0 else None])
         if end >= 0:
             value = json.loads(self._word.getvalue())
-            if not self._is_key:
-                self._put(value)
-                self.completed += 1
-            elif isinstance(value, str):
-                self._key = value
-            else:
-                raise _BrokenError
+            if self._is_key and not isinstance(value, str):
+                raise JsonRefusedError("a key must be text")
+            self._end_scalar(value)
         return end
-
-    def _punctuation(self, mark: str) -> bool:
-        if not super()._punctuation(mark):
-            return False
-        if mark in "[{":
-            made: Any = {} if mark == "{" else []
-            self._put(made)
-            self._containers.append(made)
-        elif mark in "]}":
-            self._containers.pop()
-            self.completed += 1
-        return len(self._containers) <= MAX_DEPTH
-
-    def _put(self, value: Any) -> None:
-        """Adds a value to the innermost open container."""
-        if not self._containers:
-            self._root = value
-        elif self._key is None:
-            self._containers[-1].append(value)
-        elif self._key in self._containers[-1]:
-            raise _BrokenError  # a complete answer with a duplicate key is refused too
-        else:
-            self._containers[-1][self._key] = value
-            self._key = None

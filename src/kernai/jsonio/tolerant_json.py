@@ -11,9 +11,10 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the standard decoder's own reader of strings
 from typing import Any, NamedTuple
 
-from kernai.jsonio.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, duplicate_key, end_of_string, loads
+from kernai.jsonio.json_data import JsonSyntaxError, end_of_string, loads
+from kernai.jsonio.json_pieces import EXPECTED, ITEM, KEY, VALUE, JsonBuilder
 
-FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
+FENCE, COMMA, SINGLE, LITERAL, BARE_KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
     "comment",
 )
@@ -25,17 +26,12 @@ _SPACE = re.compile(r"[ \t\r\n]*+")
 _COMMENT = re.compile(r"//[^\n]{0,1000}(?=\n|\Z)|#[^\n]{0,1000}(?=\n|\Z)|/\*(?:[^*]|\*(?!/)){0,1000}\*/")
 _WORD = re.compile(r"[^\W\d][\w$-]*+|\$[\w$-]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?(?![\w.+-])")
-_LITERALS = {"true": True, "false": False, "null": None}
-_PYTHON = {"True": True, "False": False, "None": None}
+_STRICT = {"true": True, "false": False, "null": None}
+_WORDS = _STRICT | {"True": True, "False": False, "None": None}
 _CONSTANT = re.compile(r"-?Infinity|NaN")
 _RUN = re.compile(r"[\w.+$/*#-]*+(?:(?<=/\*).*)?", re.DOTALL)
+_MARKS = frozenset("[]{},:")
 _CONTROL = re.compile(r"[\x00-\x1f]")
-# Most strings contain no escapes and most numbers are short integers. One pattern reads such a value together with the
-# comma after it, in a fraction of the time, unless a comment or a bracket follows the comma.
-_PLAIN = r"""'([^'\\\x00-\x1f]*+)'|"([^"\\\x00-\x1f]*+)\""""
-_SCALAR = rf"(?:{_PLAIN}|(-?(?:0|[1-9][0-9]{{0,17}}))(?![\w.+-]))[ \t\r\n]*+"
-_ITEM = re.compile(rf"{_SCALAR}(?:,[ \t\r\n]*+(?![\]/#])|(?=\]))")
-_MEMBER = re.compile(rf"(?:{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}(?:,[ \t\r\n]*+(?![}}/#])|(?=\}}))")
 
 
 class Reading(NamedTuple):
@@ -66,21 +62,36 @@ def read_value_at(text: str, at: int) -> Reading:
     return Reading(value, end, reader.repairs)
 
 
-class _Reader:
+class _Reader(JsonBuilder):
     def __init__(self, text: str) -> None:
+        super().__init__()
         self._text = text
         self.repairs: list[str] = []
 
     def read(self, at: int) -> tuple[Any, int]:
-        try:
-            return self._value(at, 0)
-        except RecursionError as error:  # the caller's own stack was nearly used up
-            raise JsonRefusedError("nested too deeply") from error
+        """The value that begins at `at`, and its end."""
+        while True:
+            at = self.space(at)
+            mark, expected = self._text[at : at + 1], EXPECTED[self._state]
+            if mark in _MARKS:
+                follows_comma = mark in "]}" and self._state in (ITEM, KEY) and bool(self._containers[-1])
+                if not self._punctuation(mark):
+                    raise self.fault(expected, at)
+                if follows_comma:
+                    self._repaired(COMMA)
+                at += 1
+            elif self._begin_scalar(None):
+                value, at = self._scalar(at, mark)
+                self._end_scalar(value)
+            else:
+                raise self.fault(expected, at)
+            if not self._open:
+                return self._root, at
 
     def space(self, at: int) -> int:
         """Skips white space and comments; returns the place after them."""
         at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
-        while (comment := _COMMENT.match(self._text, at)) is not None:
+        while self._text[at : at + 1] in ("/", "#") and (comment := _COMMENT.match(self._text, at)) is not None:
             self._repaired(COMMENT)
             at = _SPACE.match(self._text, comment.end()).end()  # type: ignore[union-attr]  # as above
         return at
@@ -94,91 +105,27 @@ class _Reader:
         if what not in self.repairs:
             self.repairs.append(what)
 
-    def _value(self, at: int, depth: int) -> tuple[Any, int]:
-        at = self.space(at)
-        mark = self._text[at : at + 1]
-        if mark in ("{", "["):
-            if depth >= MAX_DEPTH:
-                raise JsonRefusedError(f"nested deeper than {MAX_DEPTH} levels")
-            return self._object(at + 1, depth + 1) if mark == "{" else self._list(at + 1, depth + 1)
+    def _scalar(self, at: int, mark: str) -> tuple[Any, int]:
+        """The string, number or word that begins at `at`, and its end."""
         if mark in ('"', "'"):
             return self._string(at)
+        word = _WORD.match(self._text, at)
+        name = "" if word is None else word[0]
+        end = at + len(name)
+        if self._is_key:
+            if not name or name in _WORDS:
+                raise self.fault(EXPECTED[KEY], at)
+            self._repaired(BARE_KEY)
+            return name, end
+        if name in _WORDS:
+            if name not in _STRICT:
+                self._repaired(LITERAL)
+            return _WORDS[name], end
         number = _NUMBER.match(self._text, at)
         if number is not None:
             return loads(number[0]), number.end()
-        word = _WORD.match(self._text, at)
-        if word is not None and word[0] in _LITERALS:
-            return _LITERALS[word[0]], word.end()
-        if word is not None and word[0] in _PYTHON:
-            self._repaired(LITERAL)
-            return _PYTHON[word[0]], word.end()
         constant = _CONSTANT.match(self._text, at)
-        raise self.fault(f"{constant[0]} is no JSON value" if constant else "Expecting value", at)
-
-    def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
-        made: list[Any] = []
-        at = self.space(at)
-        while self._text[at : at + 1] != "]":
-            plain = _ITEM.match(self._text, at)
-            if plain is not None:
-                made.append(self._plain(*plain.groups()))
-                at = plain.end()
-                continue
-            value, at = self._value(at, depth)
-            made.append(value)
-            at = self._next(at, "]")
-        return made, at + 1
-
-    def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
-        made: dict[str, Any] = {}
-        at = self.space(at)
-        while self._text[at : at + 1] != "}":
-            plain = _MEMBER.match(self._text, at)
-            if plain is None:
-                key, at = self._key(at)
-            else:
-                key = self._plain(plain[1], plain[2], None)
-            if key in made:
-                raise duplicate_key(key)
-            if plain is not None:
-                made[key], at = self._plain(plain[3], plain[4], plain[5]), plain.end()
-                continue
-            at = self.space(at)
-            if self._text[at : at + 1] != ":":
-                raise self.fault("Expecting ':' delimiter", at)
-            made[key], at = self._value(at + 1, depth)
-            at = self._next(at, "}")
-        return made, at + 1
-
-    def _plain(self, single: str | None, double: str | None, number: str | None) -> Any:
-        """The value that `_ITEM` or `_MEMBER` found."""
-        if single is not None:
-            if SINGLE not in self.repairs:
-                self.repairs.append(SINGLE)
-            return single
-        return int(number) if double is None else double  # type: ignore[arg-type]  # it is one of the three
-
-    def _next(self, at: int, closing: str) -> int:
-        """The place of the next item, or of the closing bracket."""
-        at = self.space(at)
-        mark = self._text[at : at + 1]
-        if mark == closing:
-            return at
-        if mark != ",":
-            raise self.fault("Expecting ',' delimiter", at)
-        at = self.space(at + 1)
-        if self._text[at : at + 1] == closing:
-            self._repaired(COMMA)
-        return at
-
-    def _key(self, at: int) -> tuple[str, int]:
-        if self._text[at : at + 1] in ('"', "'"):
-            return self._string(at)
-        word = _WORD.match(self._text, at)
-        if word is None or word[0] in _LITERALS or word[0] in _PYTHON:
-            raise self.fault("Expecting a property name", at)
-        self._repaired(KEY)
-        return word[0], word.end()
+        raise self.fault(f"{constant[0]} is no JSON value" if constant else EXPECTED[VALUE], at)
 
     def _string(self, at: int) -> tuple[str, int]:
         if self._text[at] == '"':
