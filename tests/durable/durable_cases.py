@@ -212,7 +212,8 @@ class Stored:
 
     def __init__(self, way: Way, agent: Agent[Any], model: Any = None, store: Any = None) -> None:
         """`model` is a provider, or the scripts of `provider`; by default the agent has its own."""
-        self.way, self.agent, self.store = way, agent, MemoryStore() if store is None else store
+        self.way, self.agent = way, agent
+        self.store: Any = MemoryStore() if store is None else store
         self.model = provider(model) if isinstance(model, Mapping) else model
 
     def execute(self, input: Any = "go", **options: Any) -> Result[Any]:

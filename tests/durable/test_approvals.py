@@ -537,6 +537,9 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
         result = run.resume(approvals={"0.0": {"params": params}})
         assert (paid.pop(), run.replay()) == (expected, result)
     for params, read in ({"amount": 6}, "paid"), ({"amuont": 6}, "'amuont' is no input of pay; did you mean 'amount'?"):
-        again = it.replace(approve=lambda call, params=params: Decision({"params": params}))
+        def decide(call: kernai.PendingCall, params: dict[str, Any] = params) -> Decision:
+            return Decision({"params": params})
+
+        again = it.replace(approve=decide)
         assert read in kernai.execute(again, "go", provider=provider(model)).messages[2].text
     assert paid == [(42, date(2026, 1, 2), 6, ["a"])]
