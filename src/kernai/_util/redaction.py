@@ -136,21 +136,20 @@ def _in_base64(octets: bytes) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ text for a terminal
 
 # Formatting characters that reverse or hide the text around them, line and paragraph separators, and lone surrogates,
-# which no terminal's encoding can represent.
-_HARMFUL = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_ASCII_TEXT = re.compile(r"[\n\t -~]*")
+# which no terminal's encoding can represent. Compiled when a text has such characters, since most programs show none.
+_HARMFUL = "[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def printable(text: str) -> str:
     """Removes control characters, except newline and tab, and replaces characters that could reorder or hide text with
     U+FFFD.
     """
-    if _ASCII_TEXT.fullmatch(text):
+    if re.fullmatch(r"[\n\t -~]*", text):
         return text
     import unicodedata  # most text is ASCII
 
     kept = "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
-    return _HARMFUL.sub("\ufffd", kept)
+    return re.sub(_HARMFUL, "\ufffd", kept)
 
 
 def one_line(value: object, width: int) -> str:
