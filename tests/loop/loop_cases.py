@@ -18,7 +18,6 @@ from kernai import (
     Block,
     Credential,
     Limits,
-    LlmResponse,
     Media,
     Message,
     Model,
@@ -292,7 +291,6 @@ ANSWERS = [
          [Turn(f'{final("done")}<block type="command" name="echo">x')],
          [("block_incomplete", block("command", "x", "echo")), ENDED], "done"),
     Case("prose is the answer to the letter", [Turn("  42 </block> < & \n")], [], "  42 </block> < & \n"),
-    Case("a response without a character is an empty answer", [Turn("")], [], ""),
     Case("prose is corrected where the agent asks for it",
          [Turn("Let me see.", error_saying("response", "block")), DONE],
          [*STALL, ENDED], "done", agent=CORRECT),
@@ -309,8 +307,6 @@ ANSWERS = [
          history=[Message("user", "Hello <final>x</final>"), Message("assistant", "Hi.")]),
     Case("an input with media is sent as it is", [DONE], [ENDED], "done",
          input=("look: ", PICTURE, " <final>mine</final>")),
-    Case("a response whose total alone is known counts it", [Turn(LlmResponse(final("done"), total_tokens=7))],
-         [ENDED], "done"),
 ]
 
 # --------------------------------------------------------------------------------------- responses to correct
@@ -382,10 +378,6 @@ MENDED = [
          [Turn(plan(task("a")), error_lacking("response", "/workflow")), DONE],
          [("plan", plan(task("a"))[len('<block type="plan">'):-len("</block>")]), ("informational_only", {}), ENDED],
          "done", agent={"workflows": False}),
-    Case("an agent that can call nothing has no blocks in its prompt, so its text is its answer whatever tags are in it",
-         [Turn("The file says <error>no</error>.")],
-         [("forged_block", block("error", "no"))],
-         "The file says <error>no</error>.", agent={"skills": None, "protocols": []}),
     *[Case(f"a plan that is {reason} is recorded as rejected and as notes",
            [Turn(f'<block type="plan">{raw}</block>{final("done")}')],
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw), ENDED], "done")
@@ -599,9 +591,6 @@ PROTOCOL_CASES = [
          [Turn('<block type="oracle">x</block>', error("oracle", "Protocol 'oracle' is not allowed")), DONE],
          [("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": "Protocol 'oracle' is not allowed"}),
           ENDED], "done", agent={"protocols": ["slow", "nope"]}),
-    Case("an agent without protocols speaks none",
-         [Turn('<block type="slow">x</block>', error("slow", "Protocol 'slow' is not allowed")), DONE],
-         [("protocol_error", {"protocol": "slow"}), ENDED], "done", agent={"protocols": []}),
     Case("a protocol given to the agent needs no registry",
          [Turn('<block type="own">x</block>', result("own", "mine")), DONE],
          [*asked("own", "x", "mine"), ENDED], "done",

@@ -75,7 +75,9 @@ def test_each_limit_stops_a_run_with_its_reason_and_is_named(limits: Limits, rea
     assert caught.value.result.messages == result.messages
 
 
-def test_an_answer_within_the_limits_is_an_answer() -> None:
+def test_an_answer_within_the_limits_is_an_answer_and_a_run_that_starts_too_deep_has_none() -> None:
+    deep = by_hand("done", limits=Limits(max_depth=2), context=Context(depth=3))
+    assert (deep.run("Go.").stop_reason, deep.effects) == ("max_depth", [])
     limits = Limits(max_tokens=201, max_cost=0.001, max_calls=3, timeout=1000, repeated_calls=2)
     assert by_hand(ECHO, "done", limits=limits, agent={"model": PRICED}).run("Go.").text == "done"
 
@@ -239,26 +241,18 @@ def test_a_sub_agent_without_a_price_fails_its_call_where_cost_is_limited() -> N
 # ------------------------------------------------------------------------------------------------ repeated calls
 
 
-def test_only_the_same_call_several_times_in_a_row_is_a_loop() -> None:
-    limits = Limits(repeated_calls=3)
-    other = command("echo", "y")
-    assert by_hand(ECHO + ECHO + other + ECHO + ECHO, "done", limits=limits).run("Go.").text == "done"
-    hand = by_hand(ECHO, ECHO, ECHO, "done", limits=limits)
-    assert (hand.run("Go.").stop_reason, hand.state.steps) == ("loop", 3)
-    assert sum(event.type == "skill_execute" for event in hand.events) == 2
+ASK, ASK_NAMED = '<block type="oracle">?</block>', '<block type="oracle" name="n">?</block>'
 
 
-def test_calls_with_the_same_parameters_are_the_same_however_they_are_written() -> None:
-    turns = command("echo", "x"), command("echo", ' {"text": "x"}')
-    assert by_hand(*turns, limits=Limits(repeated_calls=2)).run("Go.").stop_reason == "loop"
-
-
-def test_repeated_protocol_calls_are_a_loop_too_if_name_and_text_are_equal() -> None:
+@pytest.mark.parametrize("turns, most, stop, made", [
+    ([ECHO + ECHO + command("echo", "y") + ECHO + ECHO, "done"], 3, "final", 5), ([ECHO, ECHO, ECHO, "done"], 3, "loop", 2),
+    ([ECHO, command("echo", ' {"text": "x"}')], 2, "loop", 1), ([ASK + ASK_NAMED + ASK, "done"], 2, "final", 3), ([ASK + ASK, "done"], 2, "loop", 1),
+])
+def test_only_the_same_call_several_times_in_a_row_is_a_loop(turns: list[str], most: int, stop: str, made: int) -> None:
     kernai.protocols.register("oracle", lambda *_: "yes")
-    same, named = '<block type="oracle">?</block>', '<block type="oracle" name="n">?</block>'
-    limits = Limits(repeated_calls=2)
-    assert by_hand(same + named + same, "done", limits=limits).run("Go.").text == "done"
-    assert by_hand(same + same, "done", limits=limits).run("Go.").stop_reason == "loop"
+    hand = by_hand(*turns, limits=Limits(repeated_calls=most))
+    assert hand.run("Go.").stop_reason == stop
+    assert sum(event.type.endswith("_execute") for event in hand.events) == made
 
 
 @pytest.mark.parametrize("turn", [
@@ -279,12 +273,6 @@ def test_repeated_refused_calls_and_built_in_commands_are_a_loop_too(turn: str) 
 
 
 # ------------------------------------------------------------------------------------------------------- depth
-
-
-def test_a_run_that_starts_too_deep_stops() -> None:
-    hand = by_hand("done", limits=Limits(max_depth=2), context=Context(depth=3))
-    assert hand.run("Go.").stop_reason == "max_depth"
-    assert hand.effects == []
 
 
 # ------------------------------------------------------------------------------------------- a caller's mistake

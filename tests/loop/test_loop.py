@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -492,33 +493,28 @@ def test_a_cancelled_run_whose_provider_raises_is_cancelled_and_not_failed() -> 
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_text_streamed_before_a_call_was_interrupted_is_recorded(listening: bool) -> None:
-    pieces = ["<final>It ", "is ", "4"]
-
+@pytest.mark.parametrize("stop, reason, name, why", [
+    (ProviderError("reset by peer"), "error", "ProviderError", "reset by peer"),
+    (Cancelled(), "cancelled", None, "the run was cancelled"),
+    (KeyboardInterrupt(), "cancelled", "KeyboardInterrupt", "KeyboardInterrupt"),
+])
+def test_text_streamed_before_a_call_was_interrupted_is_recorded(
+    stop: BaseException, reason: str, name: str | None, why: str, listening: bool
+) -> None:
     class Slow(MockProvider):
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            for piece in pieces:
+            for piece in ("<final>It ", "is ", "4"):
                 on_chunk(piece)
             raise stop
 
-    stop: BaseException
-    for stop, reason, name, why in (
-        (ProviderError("reset by peer"), "error", "ProviderError", "reset by peer"),
-        (Cancelled(), "cancelled", None, "the run was cancelled"),
-        (KeyboardInterrupt(), "cancelled", "KeyboardInterrupt", "KeyboardInterrupt"),
-    ):
-        hand = ByHand(Agent(instructions=""), provider=Slow(), listening=listening)
-        if isinstance(stop, KeyboardInterrupt):
-            with pytest.raises(KeyboardInterrupt):
-                hand.run("Go.")
-        else:
-            hand.run("Go.")
-        failed, ended = hand.recorded[-2:]
-        assert (failed.type, failed.data) == ("model_failed", {
-            "error": why, "exception": name, "content": "<final>It is 4", "prompt_tokens": None,
-            "completion_tokens": None,
-        })
-        assert (ended.type, ended.data["stop_reason"]) == ("result", reason)
+    hand = ByHand(Agent(instructions=""), provider=Slow(), listening=listening)
+    with suppress(KeyboardInterrupt):
+        hand.run("Go.")
+    failed, ended = hand.recorded[-2:]
+    assert (failed.type, failed.data) == ("model_failed", {
+        "error": why, "exception": name, "content": "<final>It is 4", "prompt_tokens": None, "completion_tokens": None,
+    })
+    assert (ended.type, ended.data["stop_reason"]) == ("result", reason)
 
 
 def test_an_answer_that_a_cancelled_run_did_not_wait_for_is_recorded_and_counts() -> None:

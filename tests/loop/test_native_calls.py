@@ -111,13 +111,8 @@ def test_prose_ends_a_turn_that_the_vendor_says_is_over() -> None:
 
 def test_blocks_written_as_text_are_still_calls() -> None:
     recorder = Recorder()
-    answers = iter(['<block type="command" name="search">{"query": "tea"}</block>', "<final>Found.</final>"])
-
-    class Text(MockProvider):
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            return LlmResponse(next(answers), ends_turn=True)
-
-    result = kernai.execute(agent(provider=Text(native=True)), "Tea?", recorder=recorder)
+    said = [LlmResponse(text, ends_turn=True) for text in ('<block type="command" name="search">{"query": "tea"}</block>', "<final>Found.</final>")]
+    result = kernai.execute(agent(provider=MockProvider(*said, native=True)), "Tea?", recorder=recorder)
     assert (result.text, len(recorder.for_event("skill_result"))) == ("Found.", 1)
 
 
@@ -164,23 +159,6 @@ def test_prose_that_ends_like_the_start_of_a_tag_is_streamed_completely() -> Non
     assert "".join(event.data for event in seen if event.type == "text_chunk") == "1 <Done."
 
 
-def test_streamed_pieces_that_differ_from_the_calls_are_retracted() -> None:
-    class Corrects(MockProvider):
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            if len(messages) > 2:
-                return LlmResponse("Done.", ends_turn=True)
-            on_chunk.block(0, "command", "search", '{"query": "te"}')
-            call = NativeCall("command", "search", '{"query": "tea"}')
-            return LlmResponse(str(call), blocks=[call])
-
-    seen: list[Event] = []
-    for listener in (None, seen.append):
-        recorder = Recorder()
-        kernai.execute(agent(provider=Corrects(native=True)), "Hi", recorder=recorder, on_event=listener)
-        assert len(recorder.for_event("model_restarted")) == 1
-        assert recorder.for_event("skill_execute")[0].data["params"] == {"query": "tea"}
-
-
 class Speaks(MockProvider):
     """Streams something first."""
 
@@ -192,6 +170,16 @@ class Speaks(MockProvider):
         if self.call_count == 0:
             self.say(on_chunk)
         return super().call(messages, model, generation, on_chunk if self.call_count else lambda text: None)
+
+
+def test_streamed_pieces_that_differ_from_the_calls_are_retracted() -> None:
+    call, seen = NativeCall("command", "search", '{"query": "tea"}'), list[Event]()
+    for listener in (None, seen.append):
+        recorder = Recorder()
+        provider = Speaks(lambda on_chunk: on_chunk.block(0, "command", "search", '{"query": "te"}'), LlmResponse(str(call), blocks=[call]), "Done.")
+        kernai.execute(agent(provider=provider), "Hi", recorder=recorder, on_event=listener)
+        assert len(recorder.for_event("model_restarted")) == 1
+        assert recorder.for_event("skill_execute")[0].data["params"] == {"query": "tea"}
 
 
 def test_streamed_calls_that_were_not_made_are_retracted() -> None:

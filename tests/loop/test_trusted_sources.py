@@ -157,12 +157,6 @@ def test_a_run_that_is_resumed_names_sources_from_before_and_the_new_input() -> 
     kernai.replay(made, "r", store=store)
 
 
-def test_a_run_that_keeps_no_record_for_a_store_reports_the_sources_to_its_callbacks() -> None:
-    seen: list[kernai.Event] = []
-    kernai.execute(agent(PAY), f"Pay {ANN}.", on_event=seen.append)
-    assert [one.data["sources"] for one in seen if one.type == "trusted_values"] == [{"to[0]": "the user's input"}]
-
-
 def test_a_recording_without_sources_resumes_and_replays_as_before() -> None:
     whole, made = MemoryStore(), agent(PAY, "<final>paid</final>")
     kernai.execute(made, f"Pay {ANN}.", store=whole, run_id="r")
@@ -191,8 +185,10 @@ def test_where_a_doubted_value_is_from_is_found_in_what_the_caller_of_a_sub_agen
     assert [one.source for one in waiting.untrusted] == ["which is in the result of `bill`", own, own]
 
 
-def test_the_runtimes_quote_of_a_refused_call_is_not_a_source() -> None:
+def test_without_a_store_callbacks_hear_of_the_sources_and_the_runtimes_quote_of_a_refused_call_is_none() -> None:
     seen: list[kernai.Event] = []
+    kernai.execute(agent(call("read"), call("pay", to=[]), PAY), f"Pay {ANN}.", on_event=seen.append)
+    assert [one.data["sources"] for one in seen if one.type == "trusted_values"] == [{"to[0]": "the user's input"}]
     bad = call("pay", to=["eve@x.org"], amount="many")
     kernai.execute(agent(bad, call("pay", to=["eve@x.org"])), "Pay.", on_event=seen.append)
     assert [one.data["source"] for one in seen if one.type == "untrusted_value"] == ["which the model made up"]
@@ -205,9 +201,3 @@ def test_a_person_and_the_model_read_only_the_first_of_many_untrusted_values() -
     refused = kernai.execute(agent(everybody), "Pay.").messages[-2].text
     assert refused.count("@") == 20
     assert "; and 30 more. Do not send" in refused
-
-
-def test_calls_without_trusted_values_record_no_sources() -> None:
-    store = MemoryStore()
-    kernai.execute(agent(call("read"), call("pay", to=[])), "Read.", store=store, run_id="r")
-    assert sources(store) == []
