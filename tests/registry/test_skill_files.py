@@ -156,18 +156,23 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(registry: SkillReg
 # ------------------------------------------------------------------------------------------------------- reloading
 
 
-def test_a_reload_follows_changed_new_and_deleted_skills_and_files(registry: SkillRegistry, tmp_path: Path) -> None:
-    write(tmp_path / "a.py", kept=1, changed=1, gone=1)
+def test_a_reload_follows_changed_new_moved_and_deleted_skills_and_files(registry: SkillRegistry, tmp_path: Path) -> None:
+    write(tmp_path / "a.py", kept=1, changed=1, gone=1, moving=1, replaced=1)
     write(tmp_path / "b.py", with_file=1)
     registry.load_from(tmp_path / "*.py")
-    by_hand = registry.register(Skill("by_hand", execute=lambda: None))
+    by_hand, replaced = (registry.register(Skill(name, execute=lambda: "mine")) for name in ("by_hand", "replaced"))
     write(tmp_path / "a.py", kept=1, changed=2, new=2)
     (tmp_path / "b.py").unlink()
-    write(tmp_path / "c.py", new_file=3)
+    write(tmp_path / "c.py", new_file=3, moving=2)
     registry.reload()
-    assert names(registry) == ["kept", "changed", "by_hand", "new", "new_file"]
-    assert answer(registry, "changed") == 2
-    assert registry.find("by_hand") is by_hand
+    assert names(registry) == ["kept", "changed", "moving", "replaced", "by_hand", "new", "new_file"]
+    assert (answer(registry, "changed"), answer(registry, "moving")) == (2, 2)
+    assert (registry.find("by_hand"), registry.find("replaced")) == (by_hand, replaced)
+    for file in tmp_path.glob("*.py"):
+        file.unlink()
+    with pytest.raises(KernaiError, match="no skill files match"):
+        registry.reload()
+    assert len(registry.all()) == 7
 
 
 def test_a_reload_notices_two_edits_within_one_second(registry: SkillRegistry, tmp_path: Path) -> None:
@@ -195,34 +200,6 @@ def test_a_reload_that_fails_leaves_every_old_skill_in_place(
     write(tmp_path / "b.py", two=2)
     registry.reload()
     assert [answer(registry, name) for name in ("one", "two", "extra")] == [2, 2, 2]
-
-
-def test_a_reload_keeps_the_old_skills_if_all_files_are_gone(registry: SkillRegistry, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.py", one=1)
-    registry.load_from(tmp_path / "*.py")
-    file.unlink()
-    with pytest.raises(KernaiError, match="no skill files match"):
-        registry.reload()
-    assert names(registry) == ["one"]
-
-
-def test_a_skill_replaced_in_code_stays_when_it_is_removed_from_the_file(registry: SkillRegistry, tmp_path: Path) -> None:
-    write(tmp_path / "a.py", one=1, two=1)
-    registry.load_from(tmp_path / "a.py")
-    mine = registry.register(Skill("one", execute=lambda: "mine"))
-    write(tmp_path / "a.py", two=2)
-    registry.reload()
-    assert registry.find("one") is mine
-
-
-def test_a_skill_that_moves_to_another_file_stays(registry: SkillRegistry, tmp_path: Path) -> None:
-    write(tmp_path / "a.py", moving=1, a=1)
-    write(tmp_path / "b.py", b=1)
-    registry.load_from(tmp_path / "*.py")
-    write(tmp_path / "a.py", a=2)
-    write(tmp_path / "b.py", b=2, moving=2)
-    registry.reload()
-    assert answer(registry, "moving") == 2
 
 
 def test_a_pattern_loaded_twice_is_reloaded_once(registry: SkillRegistry, tmp_path: Path) -> None:
