@@ -136,6 +136,8 @@ def test_an_agent_is_written_with_keywords_and_copies_its_lists() -> None:
 
 
 def test_replace_gives_a_changed_copy() -> None:
+    shown = repr(Agent(instructions="secret plan", name="clerk", model=Model("m")))
+    assert shown == "Agent(name='clerk', model='m', max_steps=10)"
     agent = Agent(
         instructions="Be brief.", provider=MockProvider(), model=Models.LLAVA, max_steps=3, skills=[echo], protocols=[ORACLE],
         generation={"top_p": 0.1}, on_prose="correct", parallel_skills=True, list_skills=True, output=int, name="n",
@@ -258,19 +260,6 @@ def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
 
 
 # ----------------------------------------------------------------------------------------------- agents as skills
-
-
-@pytest.mark.parametrize("name,error", [("", ValueError), ("/ask", ValueError), (3, TypeError)])
-def test_an_agent_as_a_skill_needs_a_skills_name(name: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="name"):
-        Agent(instructions="").as_skill(name, "Ask.")
-
-
-def test_an_agent_shows_what_it_is() -> None:
-    shown = repr(Agent(instructions="secret plan", name="clerk", model=Model("m")))
-    assert "clerk" in shown
-    assert "'m'" in shown
-    assert "secret" not in shown
 
 
 # --------------------------------------------------------------------------------- what is worked out once
@@ -536,6 +525,9 @@ def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: 
 
 
 def test_outside_of_a_run_it_is_a_plain_skill() -> None:
+    for name, error in (("", ValueError), ("/ask", ValueError), (3, TypeError)):
+        with pytest.raises(error, match="name"):
+            Agent(instructions="").as_skill(name, "Ask.")  # type: ignore[arg-type]  # the point
     helper = agent_of("helper", lambda _, messages: final(f"helped: {messages[-1].text}")).as_skill("helper", "helps")
     assert helper.call({"input": "me"}) == "helped: me"
     assert helper.call("me too") == "helped: me too"

@@ -156,26 +156,14 @@ def test_the_system_message_shows_the_shape_once_with_an_example() -> None:
     assert "- lines[].price (number, at least 0, required)" in prompt
     assert '<block type="final">{"number": "..."}</block>' in prompt
     assert "## Your answer" not in agent_of(str, "").system_prompt()
-
-
-def test_the_system_message_shows_no_placeholder_for_a_text_that_a_small_model_would_answer_with() -> None:
     prompt = agent_of(Annotated[str, annotated_types.MaxLen(80)], "").system_prompt()
     assert "## Your answer\n\nYour final block holds the answer and nothing else: string, of at most 80 characters." in prompt
-    assert "Example:" not in prompt.partition("## Your answer")[2]
+    assert "Example:" not in prompt.partition("## Your answer")[2], "a small model would answer with a placeholder"
 
 
 def test_a_type_that_no_input_can_have_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="output: the type complex is not supported"):
         agent_of(complex)
-
-
-def test_an_agent_as_a_skill_gives_the_json_of_its_value() -> None:
-    inner = agent_of(Invoice, final('{"number": "A1"}'))
-    skill = inner.as_skill("ask", "asks")
-    outer = Agent(instructions="", skills=[skill], provider=MockProvider('<command name="ask">q</command>', final("ok")))
-    result = kernai.execute(outer, "?")
-    assert '>{"number": "A1", "lines": []}</block>' in result.messages[2].text
-    assert kernai.execute(inner, "q").output == Invoice("A1")
 
 
 def test_the_tasks_of_a_workflow_answer_with_text_and_the_whole_with_the_type() -> None:
@@ -202,29 +190,19 @@ def test_a_replay_and_a_resume_give_the_same_value() -> None:
     assert first.output == VALUE == again.output == kernai.resume(agent, "r", store=store).output
     with pytest.raises(ReplayDivergenceError, match=r"Agent\(output=\.\.\.\)"):
         kernai.resume(agent.replace(output=int), "r", store=store)
+    wrong = agent_of(int, final("no"), final("5"), output_retries=0)
+    assert kernai.execute(wrong, "?", store=store, run_id="w").stop_reason == "output"
+    assert kernai.resume(wrong.replace(output_retries=1), "w", store=store).output == 5, "with more retries it continues"
 
 
-def test_a_run_that_stopped_with_output_continues_with_more_retries() -> None:
-    store = MemoryStore()
-    agent = agent_of(int, final("no"), final("5"), output_retries=0)
-    assert kernai.execute(agent, "?", store=store, run_id="r").stop_reason == "output"
-    assert kernai.resume(agent.replace(output_retries=1), "r", store=store).output == 5
-
-
-def test_the_grammar_holds_the_final_to_the_type() -> None:
-    grammar = agent_of(Invoice, "").grammar()
-    assert "number" in grammar
-    assert "text" not in [line.split()[0] for line in grammar.splitlines()]
-
-
-@pytest.mark.parametrize("output", [str | None, Any, LONG | None, Invoice | LONG, Annotated[LONG | None, "described"]])
-def test_the_grammar_of_an_answer_that_may_be_any_text_is_that_of_a_text(output: Any) -> None:
-    assert agent_of(output, "").grammar() == agent_of(None, "").grammar()
-
-
-@pytest.mark.parametrize("output", [date | None, Literal["…"] | None, list[str], int, kernai.Media])
-def test_the_grammar_of_an_answer_that_is_some_text_or_none_is_that_of_its_json(output: Any) -> None:
-    assert agent_of(output, "").grammar() != agent_of(None, "").grammar()
+@pytest.mark.parametrize("output, is_any_text", [
+    *((output, True) for output in (str | None, Any, LONG | None, Invoice | LONG, Annotated[LONG | None, "described"])),
+    *((output, False) for output in (date | None, Literal["…"] | None, list[str], int, Media, Invoice)),
+])
+def test_the_grammar_of_an_answer_is_that_of_its_json_unless_it_may_be_any_text(output: Any, is_any_text: bool) -> None:
+    grammar = agent_of(output, "").grammar()
+    assert (grammar == agent_of(None, "").grammar()) is is_any_text
+    assert output is not Invoice or ("number" in grammar and "text" not in [line.split()[0] for line in grammar.splitlines()])
 
 
 def test_type_checkers_know_the_answers_type() -> None:
@@ -271,13 +249,10 @@ def test_the_model_reads_why_an_answer_is_refused_and_corrects_it(output: type, 
     correction = '<block type="error" name="final">Your answer cannot be used. it may be 5 at most, and is 9</block>'
     assert result.messages[2].text == correction
     assert [event.data["attempt"] for event in recorder.for_event("answer_rejected")] == [1, 2]
-
-
-def test_refused_answers_count_as_retries() -> None:
-    result = kernai.execute(checked("9", output_retries=1), "?", context=Deps(most=5))
-    assert (result.stop_reason, result.output) == ("output", None)
-    assert "the model answered 2 times" in str(result.error)
-    assert "it may be 5 at most, and is 9" in str(result.error)
+    stopped: Any = way(checked("9", output=output, output_retries=1), "?", context=deps)
+    assert (stopped.stop_reason, stopped.output) == ("output", None)
+    assert "the model answered 2 times" in str(stopped.error)
+    assert "it may be 5 at most, and is 9" in str(stopped.error)
 
 
 def test_what_a_replay_and_a_resume_find_on_record_is_not_checked_again() -> None:
@@ -303,8 +278,11 @@ def test_what_a_replay_and_a_resume_find_on_record_is_not_checked_again() -> Non
     assert kernai.resume(it, "r", store=store, input="And?", context=Deps(most=5)).output == 2
 
 
-def test_an_agent_that_is_called_checks_its_answers_and_a_plans_task_has_none() -> None:
+def test_an_agent_that_is_called_gives_json_and_checks_its_answers_and_a_plans_task_has_none() -> None:
     deps = Deps(most=5)
+    inner = agent_of(Invoice, final('{"number": "A1"}'))
+    outer = Agent(instructions="", skills=[inner.as_skill("ask", "")], provider=MockProvider(command("ask", "q"), final("ok")))
+    assert '>{"number": "A1", "lines": []}</block>' in kernai.execute(outer, "?").messages[2].text
     leaf = checked("9", "<final>3</final>", name="leaf")
     caller = Agent(
         instructions="x", skills=[leaf.as_skill("leaf", "A leaf.")], protocols=[],

@@ -83,6 +83,10 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
         def record(self, event: Event) -> None:
             pass
 
+    memory = MemorySink()
+    recorder = Recorder(CompositeSink(CompositeSink(), CompositeSink(memory), MemorySink()))
+    recorder.record(Event("final"))
+    assert recorder.entries == memory.entries, "the first one that keeps them"
     recorder = Recorder(CompositeSink(Forgetful()))
     recorder.record(Event("final"))
     recorder.clear()
@@ -102,44 +106,19 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
         Recorder(Late())  # type: ignore[arg-type]  # likewise
 
 
-def test_events_are_read_from_the_first_sink_that_keeps_them() -> None:
-    memory = MemorySink()
-    recorder = Recorder(CompositeSink(CompositeSink(), CompositeSink(memory), MemorySink()))
-    recorder.record(Event("final"))
-    assert recorder.entries == memory.entries
-
-
 # ---------------------------------------------------------------------------------------------------- tokens
 
 
-def test_tokens_are_summed_by_run_by_step_and_by_task() -> None:
-    recorder = recorded(plan(task("a"), task("b")), "A!", ECHO, "B!", "done")
-    assert recorder.token_usage() == Usage(50, 5, 55, None, 5)
-    assert recorder.token_usage_per_task() == {
-        "root": Usage(20, 2, 22, None, 2),
-        "a": Usage(10, 1, 11, None, 1),
-        "b": Usage(20, 2, 22, None, 2),
-    }
-    assert recorder.token_usage_per_step() == {0: Usage(30, 3, 33, None, 3), 1: Usage(20, 2, 22, None, 2)}
-
-
-def test_a_recording_has_the_cost_of_the_calls() -> None:
-    recorder = Recorder()
-    agent = Agent(instructions="", skills=[echo], model=Model("m", cost=(1.0, 10.0)))
-    provider = MockProvider(ECHO, "<final>done</final>").with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
-    result = kernai.execute(agent, "Go.", provider=provider, recorder=recorder)
-    assert recorder.token_usage() == result.usage
-    assert result.usage.cost == pytest.approx(2 * (10 * 1e-6 + 10e-6))
-
-
-def test_tokens_that_no_call_reported_are_unknown() -> None:
-    recorder = Recorder()
-    agent = Agent(instructions="", provider=MockProvider("done"))
-    kernai.run(agent, "Go.", recorder=recorder)
-    assert recorder.token_usage() == Usage(model_calls=1)
-    assert Recorder().token_usage() == Usage()
-    assert Recorder().token_usage_per_task() == {}
-    assert Recorder().token_usage_per_step() == {}
+def test_tokens_and_cost_are_summed_by_run_by_step_and_by_task() -> None:
+    recorder = recorded(plan(task("a"), task("b")), "A!", ECHO, "B!", "done", model=Model("m", cost=(1e6, 1e7)))
+    one = Usage(10, 1, 11, 20.0, 1)
+    assert recorder.token_usage() == Usage(50, 5, 55, 100.0, 5)
+    assert recorder.token_usage_per_task() == {"root": one + one, "a": one, "b": one + one}
+    assert recorder.token_usage_per_step() == {0: one + one + one, 1: one + one}
+    unknown = Recorder()
+    kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.", recorder=unknown)
+    assert unknown.token_usage() == Usage(model_calls=1), "no call reported any"
+    assert (Recorder().token_usage(), Recorder().token_usage_per_task(), Recorder().token_usage_per_step()) == (Usage(), {}, {})
 
 
 # ---------------------------------------------------------------------------------- the messages in a recording
@@ -225,6 +204,9 @@ ODD: dict[str, object] = {
 }  # fmt: skip
 
 
+ANY_TEXT = '\x00\ud800 \u2028\n"\\ é 𝄞 </script>'
+
+
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("debug", [False, True])
 def test_any_object_passed_by_the_host_is_recorded_as_valid_json(
@@ -241,23 +223,15 @@ def test_any_object_passed_by_the_host_is_recorded_as_valid_json(
     act = Skill("act", execute=lambda: SkillResult("x", metadata={"odd": odd}))
     recorder = Recorder(CompositeSink(MemorySink(), JsonlSink(tmp_path / "run.jsonl")))
     agent = Agent(instructions="", skills=[act], provider=Odd(command("act"), "done"))
-    assert kernai.run(agent, "Go.", recorder=recorder, metadata={"odd": odd}) == "done"
+    assert kernai.run(agent, ANY_TEXT, recorder=recorder, metadata={"odd": odd}) == "done"
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     text = recorder.to_json()
     assert text.isascii()
     entries = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert [entry["event"] for entry in entries] == [event.type for event in recorder.entries]
     assert JsonlSink.read(tmp_path / "run.jsonl") == entries
+    assert entries[0]["data"]["input"] == ANY_TEXT
     assert entries[-1]["event"] == "result"
-
-
-def test_any_model_text_is_recorded_unchanged(tmp_path: Any) -> None:
-    text = '\x00\ud800 \u2028\n"\\ é 𝄞 </script>'
-    recorder = Recorder(CompositeSink(MemorySink(), JsonlSink(tmp_path / "run.jsonl")))
-    kernai.run(Agent(instructions=""), text, provider=MockProvider(text), recorder=recorder)
-    for entries in (json.loads(recorder.to_json()), JsonlSink.read(tmp_path / "run.jsonl")):
-        assert entries[0]["data"]["input"] == text
-        assert entries[-1]["data"]["text"] == text
 
 
 # ---------------------------------------------------------------------------------------------- which recorder
@@ -310,13 +284,9 @@ def test_a_file_that_a_crash_or_an_editor_has_left_is_read_too(tmp_path: Path, r
     assert read_recording(path) == run.to_list()[:1], "the run has just begun"
     path.write_bytes('\ufeff{"event": "run_start"}\r\n \n{"event": "final", "data": "café"}\r\n'.encode())
     assert [entry.get("data") for entry in read_recording(path)] == [None, "café"]
-
-
-def test_an_entry_that_lacks_the_fields_of_its_type_is_read_unchanged(tmp_path: Path) -> None:
-    entries = [{"event": "messages_sent"}, {"event": "messages_sent", "data": 7, "scope": ["x"]}, {"event": "new"}]
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(entries))
-    assert read_recording(path) == entries
+    lacking = [{"event": "messages_sent"}, {"event": "messages_sent", "data": 7, "scope": ["x"]}, {"event": "new"}]
+    path.write_text(json.dumps(lacking))
+    assert read_recording(path) == lacking, "entries that lack the fields of their type"
 
 
 @pytest.mark.parametrize("content, fault", [
