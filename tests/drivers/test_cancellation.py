@@ -561,8 +561,8 @@ async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) ->
     assert recorder.entries[-1].type == "result"
 
 
-@pytest.mark.parametrize("count", [1, 3])
-async def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result(count: int) -> None:
+@pytest.mark.parametrize("count, loop_ends", [(1, False), (3, False), (1, True)])
+def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result(count: int, loop_ends: bool) -> None:
     recorder, inside, leave, left = Recorder(), threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
     heard: list[str] = []
 
@@ -576,47 +576,29 @@ async def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the
             left.release()
         return "late"
 
-    provider = MockProvider(command("late") * count, chunk_size=64)
-    agent = Agent(instructions="x", skills=[late], provider=provider, parallel_skills=True)
-    running = asyncio.ensure_future(
-        arun(agent, "go", recorder=recorder, on_event=lambda event: heard.append(event.type))
-    )
-    for _ in range(count):
-        await asyncio.to_thread(inside.acquire)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    leave.set()
-    for _ in range(count):
-        assert await asyncio.to_thread(left.acquire, timeout=PATIENCE)
-    await asyncio.sleep(0)
-    assert results(recorder) == {"": "cancelled"}
-    assert heard[-1] == "result"
-
-
-def test_a_skill_that_outlives_its_event_loop_ends_quietly() -> None:
-    inside, leave, left = threading.Event(), threading.Event(), list[str]()
-
-    @skill(register=False)
-    def late(ctx: SkillContext[Any]) -> str:
-        inside.set()
-        leave.wait(PATIENCE)
-        ctx.emit("nobody hears it")
-        left.append("left")
-        return "late"
+    def let_go() -> None:
+        leave.set()
+        for _ in range(count):
+            assert left.acquire(timeout=PATIENCE)
 
     async def main() -> None:
-        agent = Agent(instructions="x", skills=[late], provider=MockProvider(command("late"), chunk_size=64))
-        running = asyncio.ensure_future(arun(agent, "go"))
-        await asyncio.to_thread(inside.wait, PATIENCE)
+        provider = MockProvider(command("late") * count, chunk_size=64)
+        agent = Agent(instructions="x", skills=[late], provider=provider, parallel_skills=True)
+        running = asyncio.ensure_future(arun(agent, "go", recorder=recorder, on_event=lambda event: heard.append(event.type)))
+        for _ in range(count):
+            await asyncio.to_thread(inside.acquire)
         running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        if not loop_ends:
+            await asyncio.to_thread(let_go)
+            await asyncio.sleep(0)
 
     asyncio.run(main())
-    leave.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("kernai"):
-            thread.join(PATIENCE)
-    assert left == ["left"]
+    if loop_ends:
+        let_go()
+    assert results(recorder) == {"": "cancelled"}
+    assert heard[-1] == "result"
 
 
 @pytest.mark.parametrize("of", ["skill", "timeout"])

@@ -225,25 +225,17 @@ async def test_a_failure_of_the_hosts_own_code_shows_its_result_and_is_then_rais
 # ------------------------------------------------------------------------------------------- who waits for whom
 
 
-@pytest.mark.parametrize("kind, of", [(stream, Pieces), (astream, Pieces), (astream, AsyncPieces)])
-async def test_a_slow_consumer_slows_the_run_down(kind: Any, of: type[Pieces]) -> None:
-    provider, taken = of(500), 0
-    it = Either(kind, agent_of(provider))
+@pytest.mark.parametrize("kind, provider, at_once, pieces", [
+    (stream, Pieces(500), 1, 500), (astream, Pieces(500), 1, 500), (astream, AsyncPieces(500), 1, 500),
+    (stream, Tasks(pieces=100, endless=False), 8, 800), (astream, AsyncTasks(pieces=100, endless=False), 8, 800),
+])
+async def test_a_slow_consumer_slows_the_run_and_all_its_tasks_down(kind: Any, provider: Pieces, at_once: int, pieces: int) -> None:
+    taken, it = 0, Either(kind, agent_of(provider))
     while (event := await it.next()) is not None:
         taken += event.type == "text_chunk"
-        assert provider.handed <= taken + it.waits
-    assert taken == 500
-
-
-@pytest.mark.parametrize("kind, of", [(stream, Tasks), (astream, AsyncTasks)])
-async def test_a_slow_consumer_slows_all_tasks_down(kind: Any, of: type[Tasks]) -> None:
-    provider, taken = of(pieces=100, endless=False), 0
-    it = Either(kind, agent_of(provider))
-    while (event := await it.next()) is not None:
-        taken += event.type == "text_chunk"
-        assert provider.handed <= taken + it.waits * 8
-    assert taken == 800
-    assert it.events.result.text == "done"
+        assert provider.handed <= taken + it.waits * at_once
+    assert taken == pieces
+    assert it.events.result.ok
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["async", "parallel"])

@@ -129,12 +129,3 @@ def test_the_cause_of_a_providers_error_is_kept() -> None:
     result, _ = outcome_of(Chaining())
     assert isinstance(result.error, ProviderError)
     assert isinstance(result.error.__cause__, ConnectionResetError)
-
-
-async def test_the_inherited_acall_runs_call_in_a_worker_thread() -> None:
-    provider = Scripted("done", end=LlmResponse("done"))
-    pieces: list[str] = []
-    given = [Message("user", "x")], Models.TEXT_ONLY, GenerationOptions(temperature=0.5)
-    response = await provider.acall(*given, pieces.append)
-    assert (response.content, pieces, provider.seen) == ("done", ["done"], [given])
-    assert threading.current_thread().name not in provider.threads
