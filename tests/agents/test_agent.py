@@ -17,14 +17,12 @@ from kernai import (
     Agent,
     Context,
     Limits,
-    LlmResponse,
     Media,
     Message,
     MockProvider,
     Model,
     Models,
     Protocol,
-    Provider,
     ProviderError,
     Recorder,
     Skill,
@@ -444,33 +442,15 @@ def test_a_sub_run_shares_context_media_and_limits(way: Way) -> None:
 
 @WAYS
 def test_a_sub_run_takes_its_own_provider_and_model_and_else_the_callers(way: Way) -> None:
-    seen: list[tuple[str, str, float | None, int | None]] = []
-
-    class Named(Provider):
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            seen.append((self.name, model.id, generation.temperature, generation.max_tokens))
-            if speaker(messages) == "boss" and len(messages) == 2:
-                return LlmResponse(command("own", "x") + command("heir", "x"))
-            return LlmResponse(final("done"))
-
-    own = Agent(
-        instructions="own", provider=Named("own's"), model=Model("own-model"), generation={"max_tokens": 5}
-    ).as_skill("own", "o")
-    heir = Agent(instructions="heir").as_skill("heir", "h")
+    theirs, provider = MockProvider(final("done")), MockProvider(command("own", "x") + command("heir", "x"), final("done"))
+    own = Agent(instructions="own", provider=theirs, model=Model("own-model"), generation={"max_tokens": 5})
     boss = Agent(
-        instructions="boss", provider=Named("boss's"), model=Model("boss-model"), generation={"temperature": 0.5},
-        skills=[own, heir],
+        instructions="boss", provider=provider, model=Model("boss-model"), generation={"temperature": 0.5},
+        skills=[own.as_skill("own", "o"), Agent(instructions="heir").as_skill("heir", "h")],
     )
     assert way(boss).text == "done"
-    assert seen == [
-        ("boss's", "boss-model", 0.5, None),
-        ("own's", "own-model", 0.5, 5),
-        ("boss's", "text-only", 0.5, None),
-        ("boss's", "boss-model", 0.5, None),
-    ]
+    called = [[(one.model.id, one.generation.temperature, one.generation.max_tokens) for one in each.calls] for each in (theirs, provider)]
+    assert called == [[("own-model", 0.5, 5)], [("boss-model", 0.5, None), ("text-only", 0.5, None), ("boss-model", 0.5, None)]]
 
 
 def _friend(max_steps: int = 10, *, ends: bool = True) -> Agent:

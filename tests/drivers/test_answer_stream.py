@@ -16,6 +16,7 @@ from kernai.jsonio.json_pieces import PartialJson
 from kernai.middleware import retry
 from kernai.testing import ByHand
 from tests.properties import json_data
+from tests.scripted import OnChunk, Scripted
 
 PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
 
@@ -78,18 +79,14 @@ def test_an_answer_of_the_wrong_type_is_retracted() -> None:
 
 
 def test_a_repeated_model_call_retracts_its_earlier_text() -> None:
-    class Breaking(MockProvider):
-        asked = 0
+    def script(_: object, on_chunk: OnChunk) -> str:
+        if provider.calls == 1:
+            on_chunk("<final>half")
+            raise kernai.ProviderError("down", retryable=True)
+        return "<final>whole</final>"
 
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> Any:
-            self.asked += 1
-            if self.asked == 1:
-                on_chunk("<final>half")
-                raise kernai.ProviderError("down", retryable=True)
-            return super().call(messages, model, generation, on_chunk)
-
-    agent = agent_of(middleware=[retry(attempts=2)]).replace(provider=Breaking("<final>whole</final>"))
-    with kernai.stream(agent, "?") as events:
+    provider = Scripted(script)
+    with kernai.stream(agent_of(middleware=[retry(attempts=2)]).replace(provider=provider), "?") as events:
         pieces = list(events.text())
     assert counted(pieces) == "whole"
     assert TAKEN_BACK in pieces

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,24 +15,9 @@ import kernai
 from kernai import Agent, Event, LlmResponse, Message, MockProvider, Model, Recorder, Skill, SkillContext, arun, skill
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.testing.contracts import at_once
+from tests.scripted import AsyncScripted, OnChunk
 from tests.ways import PATIENCE
 from tests.written import command, final, plan
-
-OnChunk = Callable[[str], Any]
-
-
-class Native(kernai.Provider):
-    """Answers on the event loop as an async function says."""
-
-    def __init__(self, answer: Callable[[Sequence[Message], OnChunk], Any]) -> None:
-        self.answer = answer
-
-    def call(self, *_: Any) -> LlmResponse:
-        raise AssertionError("acall is there")
-
-    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        return LlmResponse(await self.answer(messages, on_chunk))
-
 
 # ------------------------------------------------------------------------------------------- where things run
 
@@ -78,7 +63,7 @@ async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on
         return "done"
 
     assert await arun(Agent(instructions="x", provider=MockProvider().on_call(answer)), "go") == "done"
-    assert await arun(Agent(instructions="x", provider=Native(answer_natively)), "go") == "done"
+    assert await arun(Agent(instructions="x", provider=AsyncScripted(answer_natively)), "go") == "done"
     assert seen[0] != threading.get_ident()
     assert seen[1] == threading.get_ident()
 
@@ -179,7 +164,7 @@ async def test_streamed_pieces_arrive_while_the_model_still_speaks() -> None:
         if event.type == "text_chunk":
             heard.set()
 
-    assert await arun(Agent(instructions="x", provider=Native(answer)), "go", on_event=listen)
+    assert await arun(Agent(instructions="x", provider=AsyncScripted(answer)), "go", on_event=listen)
 
 
 # ------------------------------------------------------------------------------------------- many, and nothing left

@@ -39,34 +39,11 @@ from kernai import (
     skill,
 )
 from tests import ways
+from tests.scripted import AsyncScripted, OnChunk, Script, Scripted
 from tests.ways import PATIENCE, SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final, plan
 
-OnChunk = Callable[[str], Any]
-Script = Callable[[Sequence[Message], OnChunk], str]
-
-
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
-class Scripted(Provider):
-    """Answers as `script(messages, on_chunk)` says, in a thread when the driver is asynchronous."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.calls = 0
-
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        self.calls += 1
-        return LlmResponse(self.script(messages, on_chunk))
-
-
-class NativeScripted(Scripted):
-    """The same on the event loop."""
-
-    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        await asyncio.sleep(0)
-        return self.call(messages, model, generation, on_chunk)
 
 
 Way = Callable[..., tuple[Result, Scripted]]
@@ -83,7 +60,7 @@ def scripted(way: ways.Way, kind: type[Scripted]) -> Way:
 
 
 IN_THREADS = [scripted(way, Scripted) for way in (by_execute, by_stream, by_aexecute)]
-NATIVE = scripted(by_aexecute, NativeScripted)
+NATIVE = scripted(by_aexecute, AsyncScripted)
 WAYS = pytest.mark.parametrize("way", [*IN_THREADS, NATIVE], ids=["execute", "stream", "aexecute", "native"])
 
 
@@ -526,7 +503,7 @@ async def test_a_run_that_is_cancelled_three_times_cancels_tasks_that_end_late_a
 async def test_a_finished_run_keeps_no_reference_to_its_cancel_event() -> None:
     cancel = threading.Event()
     forgotten = weakref.ref(cancel)
-    provider = NativeScripted(lambda *_: final("done"))
+    provider = AsyncScripted(lambda *_: final("done"))
     assert await arun(Agent(instructions="x", provider=provider), "go", cancel=cancel) == "done"
     del cancel
     gc.collect()

@@ -32,6 +32,7 @@ from kernai import (
 )
 from kernai.errors import STOP_REASONS, Control
 from tests.loop.loop_cases import command, plan, task
+from tests.scripted import Scripted
 from tests.ways import WAYS, Way, as_async
 
 ECHO = '<block type="echo">x</block>'
@@ -200,14 +201,13 @@ async def fail_in_a_ring() -> None:
 
 @WAYS
 def test_an_error_whose_causes_form_a_cycle_is_an_ordinary_failure(way: Way) -> None:
-    class Down(MockProvider):
-        def call(self, *given: Any) -> LlmResponse:
-            if self.call_count:
-                raise ring()
-            return super().call(*given)
+    def script(messages: Sequence[Message], _: object) -> str:
+        if len(messages) > 2:
+            raise ring()
+        return command("fails")
 
     fails = Skill("fails", execute=fail_in_a_ring)
-    result = way(Agent(instructions="", provider=Down(command("fails")), skills=[fails]))
+    result = way(Agent(instructions="", provider=Scripted(script), skills=[fails]))
     assert (result.messages[2].text, str(result.error)) == ('<block type="error" name="fails">down</block>', "down")
 
 
@@ -250,16 +250,15 @@ def test_a_task_group_that_fails_in_a_model_call_is_the_providers_failure(way: W
 # ---------------------------------------------------------------------------------- what comes after the end of a call
 
 
-class Chatty(Provider):
-    """Speaks through the channel of its first call while its second is made."""
+class Chatty:
+    """A script that speaks through the channel of its first call while its second is made."""
 
     def __init__(self) -> None:
         self.channels: list[Any] = []
         self.refused: list[BaseException] = []
 
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        if self.channels:
-            late = self.channels[0]
+    def __call__(self, messages: Sequence[Message], on_chunk: Any) -> str:
+        for late in self.channels:
             for say in (partial(late, "LATE"), partial(late.block, 0, "command", "look", "LATE")):
                 with pytest.raises(RunCancelledError, match="this model call has ended") as caught:
                     say()
@@ -267,13 +266,13 @@ class Chatty(Provider):
         self.channels.append(on_chunk)
         text = command("look") if len(self.channels) == 1 else "<final>done</final>"
         on_chunk(text)
-        return LlmResponse(text)
+        return text
 
 
 @WAYS
 def test_text_streamed_after_a_call_has_returned_is_refused(way: Way) -> None:
     model, shown = Chatty(), []
-    it = Agent(instructions="", provider=model, skills=[Skill("look", execute=lambda: "seen")])
+    it = Agent(instructions="", provider=Scripted(model), skills=[Skill("look", execute=lambda: "seen")])
     result = way(it, on_event=lambda event: shown.append(event.data) if event.type == "text_chunk" else None)
     assert (result.text, len(model.refused), shown) == ("done", 2, [])
     assert model.channels[0].cancelled()

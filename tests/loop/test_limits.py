@@ -15,7 +15,6 @@ from kernai import (
     Context,
     LimitReachedError,
     Limits,
-    LlmResponse,
     MaxStepsReachedError,
     MemoryStore,
     MockProvider,
@@ -30,6 +29,7 @@ from kernai import (
 from kernai.testing import ByHand
 from kernai.values.result import Usage
 from tests.loop.loop_cases import add, command, echo, plan, task
+from tests.scripted import OnChunk, Scripted
 
 PRICED = Model("priced", cost=(2.0, 10.0))
 ECHO = command("echo", "x")
@@ -142,22 +142,19 @@ def test_the_time_runs_out_in_the_middle_of_a_response(listening: bool, swallows
     shown: list[str] = []
     elapsed = [0.0]
 
-    class Slow(MockProvider):
-        """Some vendors' clients catch whatever a callback raises."""
+    def script(_: object, on_chunk: OnChunk) -> str:
+        for piece in "abc":
+            elapsed[0] += 1
+            try:
+                on_chunk(piece)
+            except Exception as error:
+                if not swallows:  # some vendors' clients catch whatever a callback raises
+                    raise RuntimeError("wrapped") from error
+            else:
+                shown.append(piece)
+        return "abc"
 
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Callable[[str], object]) -> LlmResponse:
-            for piece in "abc":
-                elapsed[0] += 1
-                try:
-                    on_chunk(piece)
-                except Exception as error:
-                    if not swallows:
-                        raise RuntimeError("wrapped") from error
-                else:
-                    shown.append(piece)
-            return LlmResponse("abc")
-
-    hand = by_hand(provider=Slow(), limits=Limits(timeout=3), monotonic=lambda: elapsed[0], listening=listening)
+    hand = by_hand(provider=Scripted(script), limits=Limits(timeout=3), monotonic=lambda: elapsed[0], listening=listening)
     result = hand.run("Go.")
     assert (result.stop_reason, shown) == ("timeout", ["a", "b"])
     assert isinstance(result.error, LimitReachedError)

@@ -55,6 +55,7 @@ from tests.loop.loop_cases import (
     result,
     task,
 )
+from tests.scripted import OnChunk, Scripted
 from tests.ways import ALL, LIVE_ONLY, WAYS, Way
 
 COMMON = frozenset({"run_start", "messages_sent", "llm_response", "blocks_parsed", "result"})
@@ -501,13 +502,12 @@ def test_a_cancelled_run_whose_provider_raises_is_cancelled_and_not_failed() -> 
 def test_text_streamed_before_a_call_was_interrupted_is_recorded(
     stop: BaseException, reason: str, name: str | None, why: str, listening: bool
 ) -> None:
-    class Slow(MockProvider):
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            for piece in ("<final>It ", "is ", "4"):
-                on_chunk(piece)
-            raise stop
+    def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
+        for piece in ("<final>It ", "is ", "4"):
+            on_chunk(piece)
+        raise stop
 
-    hand = ByHand(Agent(instructions=""), provider=Slow(), listening=listening)
+    hand = ByHand(Agent(instructions=""), provider=Scripted(script), listening=listening)
     with suppress(KeyboardInterrupt):
         hand.run("Go.")
     failed, ended = hand.recorded[-2:]

@@ -15,7 +15,6 @@ from kernai import (
     Block,
     Context,
     Limits,
-    LlmResponse,
     Message,
     MockProvider,
     Model,
@@ -27,6 +26,7 @@ from kernai import (
     skill,
 )
 from tests.loop.loop_cases import Unprintable
+from tests.scripted import AsyncScripted
 from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
 from tests.written import command, final
 
@@ -51,18 +51,9 @@ def model_of(answer: Answer) -> MockProvider:
     return MockProvider(chunk_size=1000).on_call(lambda messages, _: answer(messages[-1].text, messages)).with_token_counter(lambda *_: used)
 
 
-class NativeModel(Provider):
-    """A model on the event loop; `answer` gives an awaitable or a text."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        return LlmResponse(self.answer(messages[-1].text, messages))
-
-    async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        content: Any = self.answer(messages[-1].text, messages)
-        return LlmResponse(content if isinstance(content, str) else await content)
+def native_model(answer: Answer) -> AsyncScripted:
+    """A model on the event loop; `answer` returns an awaitable or a text."""
+    return AsyncScripted(lambda messages, _: answer(messages[-1].text, messages))
 
 
 def agent_of(answer: Answer, kind: Callable[[Answer], Provider] = model_of, **options: Any) -> Agent:
@@ -117,7 +108,7 @@ def test_eight_tasks_run_at_once_on_one_event_loop(way: Way) -> None:
             return planned([task(one) for one in "abcdefgh"])
         return meet() if asked.startswith("do") else final("all done")
 
-    assert injected_results(way(agent_of(answer, NativeModel))) == dict.fromkeys("abcdefgh", "met")
+    assert injected_results(way(agent_of(answer, native_model))) == dict.fromkeys("abcdefgh", "met")
 
 
 @WAYS
@@ -178,7 +169,7 @@ def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
         return final(asked.rsplit(" ", 1)[1]) if "do " in asked else final("done")
 
     recorder = Recorder()
-    result = way(agent_of(answer, NativeModel), recorder=recorder, limits=Limits(max_calls=None))
+    result = way(agent_of(answer, native_model), recorder=recorder, limits=Limits(max_calls=None))
     assert injected_results(result) == {str(at): str(at) for at in range(1000)}
     assert [event.data["task_id"] for event in recorder.for_event("task_start")] == [str(at) for at in range(1000)]
     assert result.usage.model_calls == 1002
