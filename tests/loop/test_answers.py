@@ -106,21 +106,14 @@ def test_an_answer_without_its_closing_tag_replaces_the_one_that_was_cut() -> No
     assert events.result.text == whole
 
 
-def test_each_input_may_be_corrected_once() -> None:
-    store, agent = MemoryStore(), Agent(instructions="", skills=[echo])
-    said = MockProvider(HM, "It is 7.", HM, "<final>8</final>")
+def test_each_input_may_be_corrected_once_and_its_last_step_is_that_of_the_limit_when_it_was_recorded() -> None:
+    store, agent = MemoryStore(), Agent(instructions="", skills=[echo], max_steps=2)
+    said = MockProvider(HM, "It is 7.", ECHO, HM, HM, "<final>8</final>")
     assert kernai.execute(agent, "How many?", provider=said, store=store, run_id="r").text == "It is 7."
-    assert kernai.resume(agent, "r", input="And now?", provider=said, store=store).text == "8"
-    assert kernai.replay(agent, "r", store=store).result is not None
-
-
-def test_the_last_step_is_determined_by_the_limit_when_it_was_recorded() -> None:
-    store = MemoryStore()
-    agent = Agent(instructions="", skills=[echo], max_steps=2)
-    first = kernai.execute(agent, "Go.", provider=MockProvider(ECHO, HM), store=store, run_id="r")
-    assert first.text == HM
+    assert kernai.resume(agent, "r", input="And now?", provider=said, store=store).text == HM
     longer = agent.replace(max_steps=9)
-    assert kernai.resume(longer, "r", input="More.", provider=MockProvider(HM, "<final>8</final>"), store=store).text == "8"
+    assert kernai.resume(longer, "r", input="And now?", provider=said, store=store).text == "8"
+    assert kernai.replay(longer, "r", store=store).result is not None
 
 
 # ------------------------------------------------------------------------------------- answers that the vendor cut off
@@ -179,12 +172,8 @@ def test_an_empty_answer_that_was_cut_off_is_a_failed_call(reason: str, content:
     (failed,) = recorder.for_event("model_failed")
     assert (failed.data["prompt_tokens"], failed.data["completion_tokens"]) == (10, 5)
     assert recorder.token_usage() == result.usage
-
-
-def test_the_words_of_a_refusal_are_in_the_error() -> None:
-    refusing = said(("", "refusal"), metadata={"refusal": "I cannot help with that."})
-    result = kernai.execute(Agent(instructions="Go.", provider=refusing), "Hi.")
-    assert "I cannot help with that." in str(result.error)
+    refusing = said((content, reason), metadata={"refusal": "I cannot help with that."})
+    assert "I cannot help with that." in str(kernai.execute(Agent(instructions="Go.", provider=refusing), "Hi.").error)
 
 
 @pytest.mark.parametrize("answers,text", [
@@ -268,11 +257,8 @@ def test_a_truncated_value_without_a_final_block_is_not_taken_for_complete(outpu
     assert (result.ok, result.truncated, script.call_count) == (True, False, 2)
     result, _ = run((f"<final>{said}</final>", "length"), output=output, on_truncated="fail")
     assert (result.ok, result.truncated) == (True, False)
-
-
-def test_a_truncated_number_is_read_together_with_its_continuation() -> None:
     result, _ = run(("12", "length"), ("50", "stop"), output=int, on_truncated="continue")
-    assert result.output == 1250
+    assert result.output == 1250, "it is read together with its continuation"
 
 
 @pytest.mark.parametrize("on_prose", ["accept", "correct_once", "correct"])

@@ -303,20 +303,16 @@ def test_each_effect_has_its_scope_and_call_id() -> None:
     }  # fmt: skip
 
 
-def test_effects_are_compared_by_their_fields_which_their_repr_shows() -> None:
+def test_effects_are_compared_by_their_fields_which_their_repr_shows_and_a_copy_may_change() -> None:
     one = CallSkill("", "0.0", "search", {"query": "x"})
     assert one == CallSkill("", "0.0", "search", {"query": "x"})
-    assert one != CallSkill("", "0.1", "search", {"query": "x"})
-    assert one != "search"
+    assert one not in (CallSkill("", "0.1", "search", {"query": "x"}), "search")
     assert repr(one) == "CallSkill(approval=None, arguments={'query': 'x'}, call_id='0.0', scope='', skill='search')"
     with pytest.raises(TypeError):
         hash(one)
-
-
-def test_a_copy_may_differ_in_some_fields() -> None:
-    one = CallModel("2.a", 1, [kernai.Message("user", "x")], Models.TEXT_ONLY, kernai.GenerationOptions())
-    other = one.replace(model=Models.LLAVA)
-    assert (one.model, other.model, other.call_id, other.messages) == (Models.TEXT_ONLY, Models.LLAVA, "2.a/1", one.messages)
+    asks = CallModel("2.a", 1, [kernai.Message("user", "x")], Models.TEXT_ONLY, kernai.GenerationOptions())
+    other = asks.replace(model=Models.LLAVA)
+    assert (asks.model, other.model, other.call_id, other.messages) == (Models.TEXT_ONLY, Models.LLAVA, "2.a/1", asks.messages)
     wrong: dict[str, Any] = {"voice": "loud"}
     with pytest.raises(TypeError, match="voice"):
-        one.replace(**wrong)
+        asks.replace(**wrong)

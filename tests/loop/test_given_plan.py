@@ -242,11 +242,6 @@ def test_results_that_were_recorded_as_texts_stay_so() -> None:
     assert json.loads(older.load("r")[-1]["data"]["text"]) == as_text
 
 
-def test_the_callers_own_plan_may_make_more_calls_than_an_input() -> None:
-    result = execute_plan(agent(), [Task(str(at), "x") for at in range(501)])
-    assert (result.usage.model_calls, result.stop_reason) == (501, "final")
-
-
 def test_a_model_reads_which_tasks_failed() -> None:
     store = MemoryStore()
     tasks = [Task(name, "fail" if name in "ac" else "x") for name in "abc"]

@@ -488,11 +488,6 @@ def test_a_cancelled_run_ends_before_its_next_effect(effects: int, types: list[s
     assert cancelled.error.result is cancelled
 
 
-def test_a_cancelled_run_whose_provider_raises_is_cancelled_and_not_failed() -> None:
-    hand = ByHand(Agent(instructions=""), provider=MockProvider().fail_on_step(0), cancelled=lambda: bool(hand.effects))
-    assert hand.run("Go.").stop_reason == "cancelled"
-
-
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("stop, reason, name, why", [
     (ProviderError("reset by peer"), "error", "ProviderError", "reset by peer"),

@@ -110,18 +110,21 @@ def test_a_sub_agent_names_the_sources_of_its_caller_and_hands_its_own_back() ->
     ]
 
 
-def test_a_task_of_the_host_is_a_source_and_so_is_what_the_tasks_before_it_brought_in() -> None:
+@pytest.mark.parametrize("needed", [["a"], []])
+def test_a_task_of_the_host_is_a_source_and_so_is_what_the_tasks_that_it_depends_on_brought_in(needed: list[str]) -> None:
     def answer(messages: Any, model: Any) -> str:
         last = messages[-1].text
         if last.startswith("Look"):
             return call("saved")
         return call("pay", to=["bob@x.org", ANN]) if last.endswith("Pay bob@x.org.") else "<final>ok</final>"
 
-    plan = {"tasks": [{"id": "a", "input": "Look."}, {"id": "b", "input": "Pay bob@x.org.", "depends_on": ["a"]}]}
+    plan = {"tasks": [{"id": "a", "input": "Look."}, {"id": "b", "input": "Pay bob@x.org.", "depends_on": needed}]}
     store = MemoryStore()
     made = agent().replace(provider=MockProvider().on_call(answer))
-    kernai.execute_plan(made, plan, store=store, run_id="r")
-    assert sources(store) == [{"to[0]": "the input of the task b", "to[1]": "the result of `saved`, a directory"}]
+    result = kernai.execute_plan(made, plan, store=store, run_id="r")
+    known = {"to[0]": "the input of the task b"}
+    assert sources(store) == [known | {"to[1]": "the result of `saved`, a directory"} if needed else known]
+    assert [one.value for pending in result.pending for one in pending.untrusted] == ([] if needed else [ANN])
 
 
 @pytest.mark.parametrize("again", [kernai.resume, by_aresume])

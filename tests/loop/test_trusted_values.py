@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -151,16 +151,20 @@ def look_up(ctx: SkillContext[Desk]) -> str:
 
 
 def test_what_the_host_trusts_counts_from_the_next_response_on_and_after_a_resume() -> None:
-    made = agent(
-        call("look_up") + call("pay", recipient="acc-77"), call("pay", recipient="acc-77"), skills=[*SKILLS, look_up],
-    )
+    again = call("pay", recipient="acc-77")
+    made = agent(call("look_up") + again, again, "<final>And?</final>", call("pay", recipient="acc-5"), call("pay", recipient="acc-5", note="2"),
+                 skills=[*SKILLS, look_up])
     store = MemoryStore()
     first = execute(made, "Pay my account.", store=store, run_id="r", context=Desk())
     assert asked(first) == [("recipient", "acc-77", MADE_UP)]
     second = resume(made, "r", store=store, approvals={first.pending[0].call_id: False}, context=Desk())
-    assert (second.text, PAID) == ("done", ["acc-77"])
+    assert (second.text, PAID) == ("And?", ["acc-77"])
+    desk = Desk()
+    desk.trust("acc-5")
+    assert resume(made, "r", input="And the other one.", store=store, context=desk).text == "done"
+    assert PAID == ["acc-77", "acc-5", "acc-5"], "it is on record from then on"
     with pytest.raises(TypeError, match="takes texts"):
-        Desk().trust(["acc-77"])
+        desk.trust(["acc-77"])
 
 
 SPEAKERS: list[tuple[Any, bool]] = [
@@ -207,22 +211,6 @@ def test_in_a_sub_agent_the_words_of_the_roots_user_count_and_its_task_does_not(
         PAID.clear()
         boss = agent(call("clerk", input="pay bob@x.org"), skills=[below(call("pay", recipient="bob@x.org"))])
         assert execute(boss, given).text == "done"
-        assert len(PAID) == paid
-
-
-def test_a_task_may_trust_what_the_tasks_that_it_depends_on_brought_in() -> None:
-    def answer(messages: Any, model: Any) -> str:
-        last = messages[-1].text
-        if "fetch" in last and "contacts" not in "".join(one.text for one in messages[2:]):
-            return call("contacts")
-        if "give" in last:
-            return call("pay", recipient="ann@x.org")
-        return "<final>ok</final>"
-
-    for needed, paid in ((["a"], 1), ([], 0)):
-        PAID.clear()
-        plan = {"tasks": [{"id": "a", "input": "fetch"}, {"id": "b", "input": "give", "depends_on": needed}]}
-        run_plan(Agent(instructions="Serve.", provider=MockProvider().on_call(answer), skills=SKILLS), plan)
         assert len(PAID) == paid
 
 
@@ -396,17 +384,6 @@ def test_results_count_item_by_item_in_the_declared_shape_alone(value: Any, flag
 # ---------------------------------------------------------------------------------------------- the host's own words
 
 
-def test_what_the_context_trusts_when_a_run_is_resumed_is_on_record_from_then_on() -> None:
-    store = MemoryStore()
-    made = agent("<final>Whom?</final>", call("pay", recipient="acc-77"), "<final>And?</final>", call("pay", recipient="acc-77", note="2"))
-    execute(made, "Pay.", store=store, run_id="r")
-    context = Context()
-    context.trust("acc-77")
-    assert resume(made, "r", input="My account.", store=store, context=context).text == "And?"
-    assert resume(made, "r", input="Again.", store=store).text == "done"
-    assert PAID == ["acc-77", "acc-77"]
-
-
 @pytest.mark.parametrize("value, sent", [(1e16, "10000000000000000"), (Decimal("1E+3"), "1000"), (1e-7, "0.0000001")])
 def test_a_number_that_the_host_trusts_counts_in_each_of_its_forms(value: Any, sent: str) -> None:
     @skill(register=False)
@@ -569,16 +546,11 @@ def test_descriptions_and_tools_say_that_a_value_must_be_the_users() -> None:
     assert "whose value is in the user's own words" in made.system_prompt()
     provider = MockProvider("<final>done</final>", native=True)
     execute(made.replace(calls="native", provider=provider), "Pay.")
-    (tool,) = [one for one in tools(provider) if one.name == "pay"]
-    recipient = tool.schema["properties"]["recipient"]
-    assert "x-trusted" not in json.dumps(tool.schema)
-    assert "the user's own words" in recipient["description"]
-
-
-def tools(provider: MockProvider) -> Iterator[Any]:
     given = provider.calls[-1].tools
     assert given is not None
-    yield from given.tools
+    (tool,) = [one for one in given.tools if one.name == "pay"]
+    assert "x-trusted" not in json.dumps(tool.schema)
+    assert "the user's own words" in tool.schema["properties"]["recipient"]["description"]
 
 
 # ------------------------------------------- random runs, of which `python3 dev.py trusted` makes as many as one likes
