@@ -37,17 +37,11 @@ def test_a_run_inside_a_running_loop_works_as_in_a_notebook() -> None:
 
 
 def test_an_agent_can_use_the_process_wide_servers_only_if_it_names_their_protocol() -> None:
-    asks = '<block type="mcp">{"method": "servers/list"}</block>'
-    kernai.protocols.register("clock", lambda block, context: "noon")
     with setup(raw()):
-        for protocols, wanted in ((None, "not allowed"), ([], "not allowed"), (["mcp"], '"name": "raw"')):
-            provider = MockProvider(asks, "<final>Done.</final>")
+        for protocols, wanted in ((None, "not allowed"), (["mcp"], '"name": "raw"')):
+            provider = MockProvider('<block type="mcp">{"method": "servers/list"}</block>', "<final>Done.</final>")
             result = execute(Agent(instructions="", provider=provider, protocols=protocols), "go")
             assert wanted in injected(result)[0], protocols
-        provider = MockProvider('<block type="command" name="/protocols"></block>', "<final>Done.</final>")
-        listing = injected(execute(Agent(instructions="", provider=provider), "go"))[0]
-        assert "clock" in listing
-        assert "mcp" not in listing
 
 
 # ------------------------------------------------------------------------------------------------------- real servers

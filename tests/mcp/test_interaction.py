@@ -288,14 +288,6 @@ def test_prompts_and_resources_may_need_input_too(request_: str, elicitation: An
         assert "Ada" in decided(adapter, store, {"answer": {"name": "Ada"}}).messages[-2].text
 
 
-def test_a_callback_answers_without_a_pause() -> None:
-    def elicitation(context: Any, params: Any) -> ElicitResult:
-        return ElicitResult(action="accept", content={"name": "Ada", "size": "S"})
-
-    with desk(elicitation=elicitation) as adapter:
-        assert call(adapter, "register").text == '["Ada", "S", {}]'
-
-
 async def cancelling(context: Any, params: Any) -> Any:
     raise asyncio.CancelledError
 

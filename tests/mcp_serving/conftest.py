@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -27,22 +26,15 @@ SRC = HERE.parents[1] / "src"
 PATIENCE = 60  # seconds; everything takes milliseconds, so only a hang fails
 
 
-def load() -> ModuleType:
-    """Load the module of skills again."""
+@contextmanager
+def loaded() -> Iterator[ModuleType]:
+    """Load the module of skills again; after the test, none of its skills may still run in a thread."""
+    before = set(threading.enumerate())
     spec = importlib.util.spec_from_file_location("kernai_served", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def loaded() -> Iterator[ModuleType]:
-    """Load the module of skills; after the test, none of its skills may still run in a thread."""
-    before = set(threading.enumerate())
-    module = load()
     yield module
     module.OVER.set()
     for thread in set(threading.enumerate()) - before:
@@ -86,45 +78,24 @@ def python(environment: dict[str, str]) -> Iterator[WarmPython]:
 
 
 
-class Clients:
-    """One client per transport and revision, created on first use and kept, because stdio starts a process."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["stdio-auto", "http-legacy"])
+async def client(request: pytest.FixtureRequest, environment: dict[str, str]) -> AsyncIterator[Client]:
+    """A client of a server process (stdio), or of a server in this process (HTTP), in a revision of MCP.
 
-    def __init__(self, http: str, stdio: StdioServerParameters) -> None:
-        self._servers: dict[str, Any] = {"http": http, "stdio": stdio}
-        self._clients: dict[str, Client] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._over = asyncio.Event()
-
-    async def by(self, way: str) -> Client:
-        if way not in self._clients:
-            there = asyncio.Event()
-            self._tasks.append(asyncio.create_task(self._keep(way, there)))
-            await asyncio.wait_for(there.wait(), PATIENCE)
-        return self._clients[way]
-
-    async def close(self) -> None:
-        self._over.set()
-        await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENCE)
-
-    async def _keep(self, way: str, there: asyncio.Event) -> None:
-        """Keep a client open in its own task: the SDK must be exited by the task that entered it."""
-        transport, mode = way.split("-")
-        async with Client(self._servers[transport], mode=mode, read_timeout_seconds=PATIENCE) as client:
-            self._clients[way] = client
-            there.set()
-            await self._over.wait()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def clients(environment: dict[str, str]) -> AsyncIterator[Clients]:
-    """Clients of a server process (stdio) and of a server in this process (HTTP)."""
+    One task enters and exits it, as the SDK requires.
+    """
+    transport, mode = request.param.split("-")
+    opened, over = asyncio.get_running_loop().create_future(), asyncio.Event()
     program = StdioServerParameters(command=sys.executable, args=[str(PROGRAM)], env=environment)
-    with loaded() as served, Server(served.SKILLS, port=0, **served.OPTIONS) as server:
-        clients = Clients(server.url, program)
-        yield clients
-        await clients.close()
 
+    async def keep() -> None:
+        with loaded() as served, Server(served.SKILLS, port=0, **served.OPTIONS) as server:
+            source = program if transport == "stdio" else server.url
+            async with Client(source, mode=mode, read_timeout_seconds=PATIENCE) as client:
+                opened.set_result(client)
+                await over.wait()
 
-@pytest_asyncio.fixture(loop_scope="module", params=["stdio-auto", "http-legacy"])
-async def client(request: pytest.FixtureRequest, clients: Clients, credentials: None) -> Client:
-    return await clients.by(request.param)
+    kept = asyncio.create_task(keep())
+    yield await asyncio.wait_for(opened, PATIENCE)
+    over.set()
+    await asyncio.wait_for(kept, PATIENCE)

@@ -1,4 +1,4 @@
-"""The skills that the tests serve, and a program that serves them; its one argument is the transport."""
+"""The skills that the tests serve, and a program that serves them over stdio."""
 
 from __future__ import annotations
 
@@ -259,6 +259,4 @@ if __name__ == "__main__":
         for module in (serving, serving_transports):
             vars(module)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 
-    transport: Any = sys.argv[1] if len(sys.argv) > 1 else "stdio"
-    http: dict[str, Any] = {"port": 0, "token": os.environ.get("TOKEN")} if transport == "http" else {}
-    serve(SKILLS, transport=transport, **OPTIONS, **http)
+    serve(SKILLS, **OPTIONS)

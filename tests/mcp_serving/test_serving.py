@@ -12,7 +12,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from mcp import Client, MCPError, types
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # the clients stay connected
+# the clients stay connected
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("credentials")]
 
 #: every transport and revision, for tests where the SDK's code differs between them
 each_way = pytest.mark.parametrize("client", ["stdio-legacy", "stdio-auto", "http-legacy", "http-auto"], indirect=True)

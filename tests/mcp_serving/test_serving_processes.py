@@ -12,11 +12,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from http.client import HTTPConnection
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -117,29 +115,6 @@ def test_a_stdio_server_shuts_down_cleanly_whatever_its_skills_do(
     assert (code, stderr) == (0, "")
     for line in out.splitlines():
         assert json.loads(line)["error"]["message"] == "Connection closed"
-
-
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
-def test_an_http_server_shuts_down_cleanly_while_a_stream_is_open(python: WarmPython, environment: dict[str, str], how: str) -> None:
-    meta = {
-        "progressToken": 1, "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "stuck", "arguments": {}, "_meta": meta}}
-    headers = {
-        "Authorization": "Bearer t0ken", "Content-Type": "application/json", "Mcp-Method": "tools/call", "Mcp-Name": "stuck",
-        "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28",
-    }
-    with running(python, {**environment, "TOKEN": "t0ken"}, "http") as server:
-        assert server.process.stderr is not None
-        url = urlsplit(server.process.stderr.readline().split()[-1])
-        with closing(HTTPConnection(url.netloc, timeout=PATIENCE)) as client:
-            client.request("POST", url.path, json.dumps(body), headers)
-            answer = client.getresponse()
-            while b"stuck" not in (line := answer.readline()):
-                assert line
-            interrupt(server, how)
-            assert server.end() == (0, "", "")
 
 
 def test_a_second_signal_ends_a_server_whose_skill_is_stuck(python: WarmPython, environment: dict[str, str]) -> None:
