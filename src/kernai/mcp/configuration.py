@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -135,17 +135,13 @@ def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
         return None
     if "command" in has and "url" in has:
         raise _FaultError("url", "a server has a command or a url, not both; remove one of them")
-    if named:
-        transport = _TRANSPORTS.get(named.lower().replace("-", "_"))
-        if transport is None:
-            raise _FaultError("transport", f"must be stdio, sse or streamable_http, got {named!r}")
-    elif "command" in has:
-        transport = "stdio"
-    elif "url" in has:
-        path = read["url"].partition("#")[0].partition("?")[0]
-        transport = "sse" if path.rstrip("/").endswith("/sse") else "streamable_http"
-    else:
+    if not named and "command" not in has and "url" not in has:
         raise _FaultError("command", "is missing: give a command to start, or a url to connect to")
+    path = urlsplit(read.get("url", "")).path
+    detected = "stdio" if "command" in has else "sse" if path.rstrip("/").endswith("/sse") else "http"
+    transport = _TRANSPORTS.get((named or detected).lower().replace("-", "_"))
+    if transport is None:
+        raise _FaultError("transport", f"must be stdio, sse or streamable_http, got {named!r}")
     needed, foreign = ("command", _OF_HTTP) if transport == "stdio" else ("url", _OF_STDIO)
     if needed not in has:
         raise _FaultError(needed, f"is missing: transport {transport} needs it")
@@ -204,11 +200,10 @@ def _headers(key: str, value: Any) -> dict[str, str]:
 
 
 def _timeout(key: str, value: Any) -> float:
-    if isinstance(value, str):  # it may come from a ${VAR}
-        try:
-            value = float(value)
-        except ValueError:
-            raise _FaultError(key, f"must be a number of seconds, got {value!r}") from None
+    try:
+        value = float(value) if isinstance(value, str) else value  # it may come from a ${VAR}
+    except ValueError:
+        raise _FaultError(key, f"must be a number of seconds, got {value!r}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _FaultError(key, f"must be a number of seconds, got {_kind(value)}")
     if not 0 < value <= sys.float_info.max:
@@ -248,27 +243,24 @@ def _kind(value: object) -> str:
 
 def redactor_of(config: ServerConfig) -> Redactor:
     """Returns a redactor that hides the values of `env` and `headers`, and the secret parts of the URL."""
-    return Redactor({value: mark for value, mark in reversed([*_secrets_of(config)]) if len(value) >= SHORTEST_SECRET})
-
-
-def _secrets_of(config: ServerConfig) -> Iterator[tuple[str, str]]:
-    """Yields each secret, and the text that is shown instead."""
-    for name, value in config.env.items():
-        yield value, f"[env {name}]"
+    secrets = [(value, f"[env {name}]") for name, value in config.env.items()]
     for name, value in config.headers.items():
-        yield value, f"[header {name}]"
         scheme, _, token = value.partition(" ")  # in "Bearer KEY", the key alone must be hidden, too
-        if scheme.isalpha():
-            yield token, f"[header {name}]"
+        secrets += [(value, f"[header {name}]"), (token if scheme.isalpha() else "", f"[header {name}]")]
     if config.url is not None:
-        if shown_url(config.url) != config.url:
-            yield config.url, shown_url(config.url)
         parts = urlsplit(config.url)
-        for name, value in parse_qsl(parts.query):
-            yield value, f"[url {name}]"
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-        # a key without a password is in the place of the user's name
-        yield (unquote(password), "[url password]") if password else (unquote(user), "[url user]")
+        secrets += [
+            (config.url if shown_url(config.url) != config.url else "", shown_url(config.url)),
+            *((value, f"[url {name}]") for name, value in parse_qsl(parts.query)),
+            # a key without a password is in the place of the user's name
+            (unquote(password), "[url password]") if password else (unquote(user), "[url user]"),
+        ]
+    redactor = Redactor()
+    for secret, mark in secrets:
+        if len(secret) >= SHORTEST_SECRET:
+            redactor.add(secret, mark)
+    return redactor
 
 
 # --------------------------------------------------------------------------------------------- references and files

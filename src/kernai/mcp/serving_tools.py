@@ -4,10 +4,10 @@ Skills are looked up for each request, so that a reloaded registry takes effect 
 `Media` input is an id in the run's media store. An MCP client has no such store, so it sends the payload itself, as MCP
 writes images and audio: ``{"data": BASE64, "mimeType": "image/png"}``.
 
-A sync skill runs in a worker thread, an async skill on the event loop, in its own task, and an agent as an async run.
 Every failure of a skill becomes a result, even `sys.exit()`. A cancelled call returns at once, and
-`SkillContext.cancelled` is true from then on. An async skill receives a single `CancelledError`; the SDK would raise it
-at every await, so that the skill could not clean up. A sync skill that ignores the cancellation runs to its end.
+`SkillContext.cancelled` is true from then on. An async skill runs in its own task, which receives a single
+`CancelledError`; the SDK would raise it at every await, so that the skill could not clean up. A sync skill that ignores
+the cancellation runs to its end.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import kernai
 from kernai._util.api import close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
+from kernai.drivers.background_loop import outcome_of
 from kernai.errors import SkillInputError, as_failure, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
@@ -266,31 +267,29 @@ class _Call:
     run_id: str = field(default_factory=lambda: os.urandom(12).hex())
 
     async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
-        try:
-            run_context = new_context()
-            if not isinstance(run_context, Context):
-                raise TypeError(f"the server's context= must return a Context, got {type(run_context).__name__}")
-            if self.served.skill.wants_context:
-                self.context = SkillContext(
-                    self.served.skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
-                    cancelled=self.cancellation.is_set,
-                )
-            bound = self.served.table.bind(arguments, run_context.media_store, repair=False)
-            return await self._performed(bound, run_context)
-        except asyncio.CancelledError as error:
-            if self.cancellation.is_set():
-                raise
-            text = error_text(as_failure(error))  # this call is not cancelled, but something that the skill awaited
-        except (SystemExit, KeyboardInterrupt, BaseExceptionGroup) as error:  # no real Ctrl-C gets here
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
-        except SkillInputError as error:
+        result: types.CallToolResult
+        result, error = await outcome_of(self._result(arguments, new_context))
+        if error is None:
+            return result
+        if isinstance(error, SkillInputError):
             text = self._for_clients(error)
-        except Exception as error:  # noqa: BLE001 - the client's model reads whatever a skill raises
-            text = error_text(error)
+        elif isinstance(error, (SystemExit, KeyboardInterrupt, BaseExceptionGroup)):  # no real Ctrl-C gets here
+            text = f"{type(error).__name__}: {error}".rstrip(": ")
+        else:
+            text = error_text(as_failure(error))
         return failure(str(self._scrubbed(text)))
 
-    async def _performed(self, bound: dict[str, Any], run_context: Context) -> types.CallToolResult:
+    async def _result(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
+        run_context = new_context()
+        if not isinstance(run_context, Context):
+            raise TypeError(f"the server's context= must return a Context, got {type(run_context).__name__}")
         skill = self.served.skill
+        if skill.wants_context:
+            self.context = SkillContext(
+                skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
+                cancelled=self.cancellation.is_set,
+            )
+        bound = self.served.table.bind(arguments, run_context.media_store, repair=False)
         invoke = partial(skill.invoke, bound, self.context)
         value: Any
         if isinstance(skill, AgentSkill):
@@ -298,25 +297,19 @@ class _Call:
                 skill.agent, str(bound["input"]), context=run_context, cancel=self.cancellation,
                 on_event=self._on_event, run_id=self.run_id,
             )
-        elif skill.is_async:
-            value = invoke()
         else:
-            value = await in_worker(self.pool, invoke)
+            value = invoke() if skill.is_async else await in_worker(self.pool, invoke)
         if hasattr(value, "__await__"):
             value = await value
-        result, data = self._result_of(value)
-        # encoding media may read files, so it must not happen on the event loop
-        return await in_worker(self.pool, lambda: as_result(result, data)) if result.media else as_result(result, data)
-
-    def _result_of(self, value: object) -> tuple[SkillResult, Any]:
-        """A skill's result, and its structured content if it is data. Raises `KernaiError` for a value that cannot be
-        written as text, such as bytes.
-        """
         value = self._scrubbed(value)
         data = self._scrubbed(plain(value)) if is_data(value) else None
         if self.only_objects and data is not None and not isinstance(data, dict):
             data = {"result": data}
-        return self._scrubbed(SkillResult.of(value)), data
+        parts = self._scrubbed(SkillResult.of(value)).parts
+        is_text = all(isinstance(part, str) for part in parts)
+        # encoding media may read files, so it must not happen on the event loop
+        content = [*map(_content, parts)] if is_text else await in_worker(self.pool, lambda: [*map(_content, parts)])
+        return types.CallToolResult(content=content, structured_content=_sendable(data))
 
     def _on_event(self, event: Event) -> None:
         """Emits the progress of an agent's skills, and the names of the skills it calls, so that clients do not give up
@@ -340,15 +333,6 @@ class _Call:
         return value if self.context is None else self.context.scrub(value)
 
 
-def as_result(result: SkillResult, data: Any) -> types.CallToolResult:
-    """Converts a skill's result for MCP. Raises `KernaiError` for a media file that cannot be read.
-
-    Images and audio have their own kinds of content. Other media become embedded resources, with text if they are text,
-    and a URL becomes a link, which is never fetched. The metadata of the result is for recordings and is not sent.
-    """
-    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=_sendable(data))
-
-
 def failure(text: str) -> types.CallToolResult:
     """A tool error: the client's model reads its text and can correct the call."""
     return types.CallToolResult(content=[_content(text)], is_error=True)
@@ -365,6 +349,11 @@ def _sendable(data: Any) -> Any:
 
 
 def _content(part: Part) -> types.ContentBlock:
+    """A part of a skill's result for MCP. Raises `KernaiError` for a media file that cannot be read.
+
+    Images and audio have their own kinds of content. Other media become embedded resources, with text if they are text,
+    and a URL becomes a link, which is never fetched. The metadata of the result is for recordings and is not sent.
+    """
     if isinstance(part, str):
         return types.TextContent(text=_sendable(part))
     if part.is_url:

@@ -34,7 +34,7 @@ _SEVERAL = ("anyOf", "oneOf")
 
 
 class UnfitSchemaError(ValueError):
-    """A schema that cannot describe a skill's inputs. The text says why."""
+    """A schema that cannot describe a skill's inputs."""
 
 
 class SchemaType(InputType):
