@@ -7,22 +7,21 @@ also at the interpreter's exit, neither the thread nor the loop is left.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from queue import Empty, SimpleQueue
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import KernaiError, RunCancelledError
+from kernai.loop.effects import Cancelled
 from kernai.mcp.errors import McpClosedError, McpError
 
 Answer = TypeVar("Answer")
 #: emits an event
 Emit = Callable[[dict[str, Any]], object]
-
-#: seconds between two checks of a waiting thread whether its run has been cancelled
-POLL_SECONDS = 0.1
 
 
 class Background:
@@ -46,28 +45,25 @@ class Background:
                 "an MCP request on the thread that serves MCP would wait for itself forever; "
                 "in a sampling or elicitation callback use 'def' in place of 'async def', or await arun(...)"
             )
-        inbox: SimpleQueue[Any] = SimpleQueue()
+        inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+        def must_stop() -> bool:  # called again and again by the waiting thread
+            while not inbox.empty():
+                emit(inbox.get())
+            return cancelled()
+
         try:
-            future: Future[Answer] = self._loop.submit(lambda: work(inbox.put))
-        except KernaiError:
-            self.check()
-            raise
-        future.add_done_callback(lambda _: inbox.put(None))
-        try:
-            while not cancelled():
-                try:
-                    event = inbox.get(timeout=POLL_SECONDS)
-                except Empty:
-                    continue
-                if event is None:
-                    return future.result()
-                emit(event)
-            raise RunCancelledError("the run was cancelled")
-        except CancelledError:
+            answer: Answer = self._loop.run(work(inbox.put), must_stop)
+        except Cancelled:
+            raise RunCancelledError("the run was cancelled") from None
+        except (CancelledError, asyncio.CancelledError):
             raise McpClosedError("the MCP adapter was shut down while it was asked") from None
-        except BaseException:
-            future.cancel()
+        except KernaiError:
+            self.check()  # it may have been closed meanwhile
             raise
+        finally:
+            must_stop()  # emits the last events
+        return answer
 
     @property
     def is_of_parent(self) -> bool:
