@@ -35,30 +35,17 @@ def main(command: list[str]) -> int:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     parent = os.getppid()
-    child = os.fork()
-    if child == 0:
-        _become(command)
+    try:
+        child = os.posix_spawnp(command[0], command, os.environ, setpgroup=0)
+    except OSError as error:
+        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
+        return NOT_FOUND
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError):  # the child may have done so already
-        os.setpgid(child, child)
     # only the server keeps the output open, so that the host notices its end
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     status = _wait(child, wake, parent)
     _end_group(child)
     return status
-
-
-def _become(command: list[str]) -> None:
-    """Runs the command in the child process. Never returns."""
-    try:
-        os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        os.execvp(command[0], command)  # noqa: S606 - deliberately without a shell
-    except OSError as error:
-        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
-        sys.stderr.flush()
-    finally:
-        os._exit(NOT_FOUND)
 
 
 def _wait(child: int, wake: int, parent: int) -> int:
