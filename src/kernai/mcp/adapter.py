@@ -298,10 +298,10 @@ def _client_maker(
 
     def make(session: Session) -> Client:
         given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
-        found: Any = transport_of(config, session.health, auth) if source is None else source
+        found: Any = transport_of(config, session, auth) if source is None else source
         if source is not None and not isinstance(source, _OBJECTS):
             found = source()
-            found = found if isinstance(found, _OBJECTS) else watched(found, session.health)
+            found = found if isinstance(found, _OBJECTS) else watched(found, session)
         if isinstance(found, Client):  # a client can be entered only once, so each start needs a copy
             kept = {name: value for name, value in given.items() if getattr(found, name) is None}
             return dataclasses.replace(found, **kept)

@@ -24,7 +24,7 @@ from kernai._util.redaction import Redactor
 from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.transports import TOO_DEEP, Health, hiding, refusals
+from kernai.mcp.transports import TOO_DEEP, StderrTail, hiding, refusals
 
 Answer = TypeVar("Answer")
 #: seconds for a transport to close: the SDK gives a process about 6.5 seconds
@@ -156,8 +156,14 @@ class Session:
     def __init__(
         self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue, redactor: Redactor
     ) -> None:
-        self._closing = asyncio.Event()
-        self.health = Health(self._closing.set, redactor)
+        #: set when nothing more will be received from the server, or the session is to end
+        self.end_reached = asyncio.Event()
+        self.redactor = redactor
+        #: the first output of the server that was not a message
+        self.noise: str | None = None
+        #: HTTP error statuses received while the connection was opened
+        self.statuses: list[int] = []
+        self.stderr = StderrTail(redactor.text)
         self.client: Client | None = None
         #: how the server describes itself; for other threads, which must not use the client
         self.about: dict[str, Any] = {}
@@ -175,36 +181,48 @@ class Session:
     @property
     def is_alive(self) -> bool:
         """Whether it is opening or open."""
-        return not self._closing.is_set()
+        return not self.end_reached.is_set()
 
     @property
     def is_usable(self) -> bool:
         return self.client is not None and self.is_alive
 
+    def noise_lines(self) -> list[str]:
+        """A line about the first unreadable output, if any: it may have been the answer that is missing."""
+        said = "it printed something other than a JSON-RPC message to standard output"
+        return [f"{said}: {self.noise!r}"] if self.noise else []
+
+    def details(self) -> list[str]:
+        """Details that help to understand a failure. Untrusted, because they contain the server's text."""
+        found = [f"it answered with HTTP status {self.statuses[-1]}"] if self.statuses else []
+        found += self.noise_lines()
+        lines = self.stderr.lines()
+        return [*found, "its standard error ended with:\n" + "\n".join(lines)] if lines else found
+
     def end(self) -> None:
-        self._closing.set()
+        self.end_reached.set()
         if self.client is None:
             self._scope.cancel()  # while it is opening, nothing waits for the event
 
     async def _run(self, make_client: MakeClient) -> None:
-        refusals.set(self.health.statuses)
-        hiding.set(self.health.redactor.text)
+        refusals.set(self.statuses)
+        hiding.set(self.redactor.text)
         try:
             with self._scope:
                 async with make_client(self) as client, anyio.create_task_group() as group:
                     # the SDK would validate on the event loop and without limits; `dispatch` does it instead
                     client.session.validate_tool_result = _accept  # type: ignore[method-assign, assignment]
-                    self.health.statuses.clear()  # negotiating the revision may have caused some
+                    self.statuses.clear()  # negotiating the revision may have caused some
                     self.about, self.revision = _introduction(client), client.protocol_version
                     self.client = client
                     self.opened.set_result(None)
                     group.start_soon(self._follow, client)
-                    await self._closing.wait()
+                    await self.end_reached.wait()
                     group.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - kept as the reason why the session ended
             self.failure = error
         finally:
-            self._closing.set()
+            self.end_reached.set()
             if not self.opened.done():
                 self.opened.set_exception(self.failure or ConnectionError("the connection was closed"))
 
@@ -360,7 +378,7 @@ class Connection:
                 await asyncio.shield(session.opened)
         except TimeoutError:
             self._end(session)
-            reason = "; ".join([f"it did not answer within {self.config.timeout:g} s", *session.health.details()])
+            reason = "; ".join([f"it did not answer within {self.config.timeout:g} s", *session.details()])
         except Exception as error:  # noqa: BLE001 - any exception of a transport becomes an `McpUnavailableError`
             reason = await self._end_failed(session, error)
         else:
@@ -384,7 +402,7 @@ class Connection:
             raise
         except Exception as error:  # noqa: BLE001 - any exception of a transport or server becomes an `McpError`
             if attempt.timeout.expired():
-                late = [f"did not answer {what} within {self.config.timeout:g} s", *session.health.noise_lines()]
+                late = [f"did not answer {what} within {self.config.timeout:g} s", *session.noise_lines()]
                 effect = "" if repeatable else (
                     ". It was asked to stop, but may have done it anyway: check before you repeat it")
                 raise McpUnavailableError(f"server {self.name!r} {'; '.join(late)}{effect}") from None
@@ -399,7 +417,7 @@ class Connection:
         self._end(session)
         error = error or session.failure
         reasons = [] if error is None else [reason_of(error, self.redactor.text)]
-        return "; ".join([*reasons, *session.health.details()]) or "it closed the connection"
+        return "; ".join([*reasons, *session.details()]) or "it closed the connection"
 
     def _end(self, session: Session) -> None:
         if self._session is session:

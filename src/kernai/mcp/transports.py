@@ -30,6 +30,8 @@ from kernai.mcp.errors import McpError
 if TYPE_CHECKING:
     from typing import Self
 
+    from kernai.mcp.connection import Session
+
 #: bytes that are kept of a server's standard error: beyond the first limit, they are cut to the second, which is longer
 #: than any secret
 MAX_STDERR, LEAST_STDERR = 65536, 16384
@@ -50,49 +52,23 @@ refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
 hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=None)
 
 
-class Health:
-    """What is known about a server's state. For the event loop only."""
-
-    def __init__(self, on_end: Callable[[], object], redactor: Redactor) -> None:
-        #: called when nothing more will be received from the server
-        self.on_end = on_end
-        self.redactor = redactor
-        #: the first output that was not a message
-        self.noise: str | None = None
-        #: HTTP error statuses received while the connection was opened
-        self.statuses: list[int] = []
-        self.stderr = StderrTail(redactor.text)
-
-    def noise_lines(self) -> list[str]:
-        """A line about the first unreadable output, if any: it may have been the answer that is missing."""
-        said = "it printed something other than a JSON-RPC message to standard output"
-        return [f"{said}: {self.noise!r}"] if self.noise else []
-
-    def details(self) -> list[str]:
-        """Details that help to understand a failure. Untrusted, because they contain the server's text."""
-        found = [f"it answered with HTTP status {self.statuses[-1]}"] if self.statuses else []
-        found += self.noise_lines()
-        lines = self.stderr.lines()
-        return [*found, "its standard error ended with:\n" + "\n".join(lines)] if lines else found
-
-
 @asynccontextmanager
-async def watched(transport: Any, health: Health) -> AsyncGenerator[Any]:
-    """Wraps a transport so that `health` learns about its incoming messages."""
+async def watched(transport: Any, session: Session) -> AsyncGenerator[Any]:
+    """Wraps a transport so that the session learns about its end and about unreadable messages."""
     async with transport as (incoming, outgoing):
-        yield _Watched(incoming, health), outgoing
+        yield _Watched(incoming, session), outgoing
 
 
 class _Watched:
-    """A stream of incoming messages that reports its end, and unreadable messages, to `health`.
+    """A stream of incoming messages that reports its end, and unreadable messages, to the session.
 
     The SDK drops a response that it cannot parse, and its caller would wait for the timeout. It is replaced by an
     error response.
     """
 
-    def __init__(self, stream: Any, health: Health) -> None:
+    def __init__(self, stream: Any, session: Session) -> None:
         self._stream = stream
-        self._health = health
+        self._session = session
 
     async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
@@ -110,7 +86,7 @@ class _Watched:
             async for item in self._stream:
                 yield self._answer_to(item) if isinstance(item, Exception) else item
         finally:
-            self._health.on_end()
+            self._session.end_reached.set()
 
     def _answer_to(self, item: Any) -> Any:
         """Returns the error response for an unreadable message, or the message itself if it is not a response."""
@@ -119,7 +95,7 @@ class _Watched:
             inputs = [one["input"] for one in item.errors()]
             message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
             text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-        self._health.noise = self._health.noise or self._health.redactor.text(text)[:NOISE_CHARACTERS]
+        self._session.noise = self._session.noise or self._session.redactor.text(text)[:NOISE_CHARACTERS]
         answered = _answered_id(text)
         if answered is None:
             return item
@@ -184,12 +160,12 @@ class StderrTail:
         return [line.rstrip() for line in text.splitlines() if line.strip()][-STDERR_LINES:]
 
 
-def transport_of(config: ServerConfig, health: Health, auth: httpx2.Auth | None) -> Any:
+def transport_of(config: ServerConfig, session: Session, auth: httpx2.Auth | None) -> Any:
     """Returns a transport. Entering it raises `McpError` for an unknown command, or the SDK's own errors."""
     if config.transport == "stdio":
-        return watched(_stdio(config, health.stderr), health)
+        return watched(_stdio(config, session.stderr), session)
     over_http = _sse if config.transport == "sse" else _streamable_http
-    return watched(over_http(config, auth, partial(_http_client, health.redactor)), health)
+    return watched(over_http(config, auth, partial(_http_client, session.redactor)), session)
 
 
 @asynccontextmanager
