@@ -24,7 +24,7 @@ from kernai._util.redaction import Redactor
 from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.transports import TOO_DEEP, StderrTail, hiding, refusals
+from kernai.mcp.transports import TOO_DEEP, StderrTail, talking
 
 Answer = TypeVar("Answer")
 #: seconds for a transport to close: the SDK gives a process about 6.5 seconds
@@ -205,8 +205,7 @@ class Session:
             self._scope.cancel()  # while it is opening, nothing waits for the event
 
     async def _run(self, make_client: MakeClient) -> None:
-        refusals.set(self.statuses)
-        hiding.set(self.redactor.text)
+        talking.set((self.redactor.text, self.statuses))
         try:
             with self._scope:
                 async with make_client(self) as client, anyio.create_task_group() as group:
@@ -392,8 +391,7 @@ class Connection:
             raise Gone(sent=False)
         attempt = Attempt(lambda event: exchange.emit(self.redactor.data(event)), self.config.timeout)
         statuses: list[int] = []
-        refusals.set(statuses)  # a context variable of this task: each request has its own
-        hiding.set(self.redactor.text)
+        talking.set((self.redactor.text, statuses))  # a context variable of this task: each request has its own
         try:
             with session.logging_to(attempt.emit):
                 async with attempt.timeout:

@@ -336,12 +336,11 @@ def _joined(parts: Iterable[Part], otherwise: str) -> Returned:
     """Joins adjacent texts with line breaks, because the kernel would join them without."""
     made: list[Part] = []
     for part in parts:
-        if isinstance(part, str) and made and isinstance(made[-1], str):
-            made[-1] += f"\n{part}"
-        elif isinstance(part, str) and made:
-            made.append(f"\n{part}")
+        text = f"\n{part}" if isinstance(part, str) and made else part
+        if made and isinstance(made[-1], str) and isinstance(text, str):
+            made[-1] += text
         else:
-            made.append(part)
+            made.append(text)
     return made if len(made) > 1 else made[0] if made else otherwise
 
 

@@ -45,11 +45,9 @@ _GUARD = Path(__file__).with_name("guard.py")
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _ID = re.compile(r'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
 
-#: HTTP error statuses that a task's requests got. The SDK's transport passes a request's context on to the task that
-#: sends it.
-refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
-#: hides secrets of the server in log messages of the tasks that talk to it
-hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=None)
+#: For a task that talks to a server: hides the server's secrets in log messages, and the HTTP error statuses that the
+#: task's requests got. The SDK's transport passes a request's context on to the task that sends it.
+talking: ContextVar[tuple[Callable[[str], str], list[int]] | None] = ContextVar("talking", default=None)
 
 
 @asynccontextmanager
@@ -246,9 +244,9 @@ def _http_client(
             redactor.add(token, "[header Authorization]")
 
     async def on_response(response: httpx2.Response) -> None:
-        seen = refusals.get()
-        if seen is not None and response.status_code >= httpx2.codes.BAD_REQUEST:
-            seen.append(response.status_code)
+        server = talking.get()
+        if server is not None and response.status_code >= httpx2.codes.BAD_REQUEST:
+            server[1].append(response.status_code)
 
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks=hooks)
@@ -256,11 +254,11 @@ def _http_client(
 
 def _without_secrets(record: logging.LogRecord) -> bool:
     """A log filter that hides secrets: the SDK and its HTTP client log addresses, headers and bad data."""
-    hide = hiding.get()
-    if hide is not None:
+    server = talking.get()
+    if server is not None:
         # a parser's traceback quotes the data, cut in the middle, so that secrets in it would not be recognised
         cause = f" ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else ""
-        record.msg, record.args, record.exc_info = f"{hide(record.getMessage())}{cause}", (), None
+        record.msg, record.args, record.exc_info = f"{server[0](record.getMessage())}{cause}", (), None
     return True
 
 
