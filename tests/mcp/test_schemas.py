@@ -51,9 +51,6 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"oneOf": [{"required": ["a"]}, {"required": ["a", "b"]}]}, {"c": 1}, [
         "arguments: needs a or a and b", "arguments.c: there is no such argument; it takes none",
     ]),
-    ({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}, {"x": True}, [
-        "arguments.x: expected string or null, received boolean true",
-    ]),
     *[
         ({"properties": {"price": {"multipleOf": of}}}, {"price": price}, wrong) for price, of, wrong in [
             (19.99, 0.01, []), (10**400, 0.1, []), (0.35, 0.1, ["arguments.price: 0.35 is not a multiple of 0.1"]),
@@ -61,7 +58,6 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ],
     # many servers mark an argument as required although it has a default
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
-    ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
     ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
      ['arguments.a: expected integer, received string "1"']),
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),

@@ -67,7 +67,7 @@ def relay() -> Any:
 def give(what: str) -> Any:
     """Give something of each kind."""
     return {
-        "nothing": None, "text": "a <b> & ü", "dict": {"a": [1, None]}, "list": [1, "x"], "empty": [], "record": Point(1),
+        "nothing": None, "text": "a <b> & ü", "dict": {"a": [1, None]}, "list": [1, "x"], "record": Point(1),
         "picture": PICTURE, "sound": SOUND, "letter": LETTER, "archive": ARCHIVE, "page": PAGE,
         "parts": ["see: ", PICTURE], "noted": SkillResult("text", [SOUND], {"secret": "of the recording"}),
         "dict with media": {"picture": PICTURE}, "bytes": b"raw", "gone": Media.from_file("/nowhere/x.png"),

@@ -79,7 +79,6 @@ RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
     "json text": ([{"type": "text", "text": '{"not": "data"}'}], None),
     "dict": ([{"type": "text", "text": '{"a": [1, null]}'}], {"a": [1, None]}),
     "list": ([{"type": "text", "text": '[1, "x"]'}], [1, "x"]),
-    "empty": ([{"type": "text", "text": "[]"}], []),
     "record": ([{"type": "text", "text": '{"x": 1, "y": 0.0}'}], {"x": 1, "y": 0.0}),
     "picture": ([IMAGE], None),
     "sound": ([AUDIO], None),
