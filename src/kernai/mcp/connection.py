@@ -194,10 +194,9 @@ class Session:
 
     def details(self) -> list[str]:
         """Details that help to understand a failure. Untrusted, because they contain the server's text."""
-        found = [f"it answered with HTTP status {self.statuses[-1]}"] if self.statuses else []
-        found += self.noise_lines()
-        lines = self.stderr.lines()
-        return [*found, "its standard error ended with:\n" + "\n".join(lines)] if lines else found
+        found = [f"it answered with HTTP status {one}" for one in self.statuses[-1:]]
+        said = "\n".join(self.stderr.lines())
+        return [*found, *self.noise_lines(), *([f"its standard error ended with:\n{said}"] if said else [])]
 
     def end(self) -> None:
         self.end_reached.set()
@@ -288,9 +287,8 @@ class Connection:
     def about(self) -> dict[str, Any]:
         """What `servers/list` shows about this server. There is more to show if it is open."""
         session = self._session
-        if session is None or not session.is_usable:
-            return {"name": self.name, "open": False}
-        return {"name": self.name, "open": True, **session.about}
+        is_open = session is not None and session.is_usable
+        return {"name": self.name, "open": is_open, **(session.about if session is not None and is_open else {})}
 
     @contextmanager
     def circuit_breaker(self, *, is_named: bool) -> Iterator[None]:
@@ -361,9 +359,7 @@ class Connection:
             await asyncio.wait([session.task for session in self._sessions], timeout=CLOSING_SECONDS)
 
     async def _open(self) -> Session:
-        """Returns the open session, after opening a new one if necessary. Concurrent callers share it. It may die at
-        any time.
-        """
+        """Returns the open session, or opens one. Concurrent callers share it, and it may die at any time."""
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session

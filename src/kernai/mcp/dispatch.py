@@ -191,16 +191,14 @@ class Dispatch:
         return self._run(lambda exchange: connection.use(exchange, ask, what=what, repeatable=repeatable))
 
     def _lists(self, servers: Sequence[Connection], kind: str) -> tuple[dict[Connection, Listing], Failures]:
-        """What the servers have of one kind, and the errors of those that failed. Raises `McpError` if all failed."""
+        """What the servers have of one kind, and their errors. Raises `McpError` if all failed."""
         found, failures = self._each(servers, lambda connection, exchange: connection.list(exchange, kind))
         if not found:
             raise _joined(failures.values())
         return found, failures
 
     def _list_tools(self, servers: Sequence[Connection], *, again: bool = False) -> Failures:
-        """Lists the tools of the servers whose catalogue is out of date, or of all with `again`. Returns the errors of
-        those that failed.
-        """
+        """Lists the tools where the catalogue is out of date, or everywhere with `again`. Returns the errors."""
         old = [one for one in servers if again or not (one.is_open and one.catalogue.is_fresh)]
         return self._each(old, Connection.refresh)[1]
 
@@ -214,9 +212,7 @@ class Dispatch:
     def _each(
         self, servers: Sequence[Connection], ask: Callable[[Connection, Exchange], Awaitable[Answer]]
     ) -> tuple[dict[Connection, Answer], Failures]:
-        """Sends a request to several servers at the same time, with the `circuit_breaker`. Returns the answers, and the
-        errors of those that failed.
-        """
+        """Asks several servers at the same time, with the `circuit_breaker`. Returns their answers and errors."""
         answers: dict[Connection, Answer] = {}
         failures: Failures = {}
 

@@ -312,9 +312,7 @@ class _Call:
         return types.CallToolResult(content=content, structured_content=_sendable(data))
 
     def _on_event(self, event: Event) -> None:
-        """Emits the progress of an agent's skills, and the names of the skills it calls, so that clients do not give up
-        on a long run. Parameters and results are not sent.
-        """
+        """Emits an agent's progress and the skills that it calls, so that clients do not give up on a long run."""
         row = event.row
         if isinstance(row, ProgressRow):
             self.emit(as_message(row.data_))  # sent as text, because its numbers describe one skill, not the run
