@@ -33,7 +33,7 @@ import pytest
 
 from kernai import Agent, Event, LlmResponse, Media, Models, Provider, ProviderError, Result, execute, isolated
 from vendor_wires import WIRES
-from wire_format import Answering
+from wire_format import answering
 from wire_server import Reply, WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -275,7 +275,7 @@ def test_the_readme_example_runs_with_a_vendor_and_pays_once_somebody_approves(
         return "y"
 
     wire = WIRES["openai"]
-    with WireServer(Answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server, isolated():
+    with WireServer(answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server, isolated():
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         monkeypatch.setenv("OPENAI_BASE_URL", wire.base_url(server.url))

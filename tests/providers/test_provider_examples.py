@@ -21,7 +21,7 @@ import pytest
 from kernai import Agent, execute
 from tests.programs import ran_here
 from vendor_wires import WIRES
-from wire_format import Answering, Wire
+from wire_format import Wire, answering
 from wire_server import Gate, WireServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,8 +133,7 @@ def test_ollama_is_given_no_image_url_since_it_would_not_look_at_it() -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_question_is_answered_with_its_usage(program: str) -> None:
     wire = wire_of(program)
-    answering = Answering(wire, ["Blue light is scattered most. - Größe, 空."], usages=[(1234, 56)])
-    with WireServer(answering) as server:
+    with WireServer(answering(wire, ["Blue light is scattered most. - Größe, 空."], usage=(1234, 56))) as server:
         done = run(program, *at(wire, server), "Why is the sky blue?")
         (request,) = server.requests
     assert (done.returncode, done.stderr) == (0, "")
@@ -275,7 +274,7 @@ def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_any_provider_gives_rows_in_the_form_of_the_table() -> None:
     wire = WIRES["openai"]
     turns = ["<final>yes</final>"] * 10 + ["I do not know."] * 10
-    with WireServer(Answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server:
+    with WireServer(answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server:
         done = bench("--provider", "openai/gpt-4o-mini", OPENAI_API_KEY="sk-test", OPENAI_BASE_URL=wire.base_url(server.url))
     assert "`openai/gpt-4o-mini` | free | 10 | 0 | 10 | 0 | 0 | 0 | 0 |" in done.stdout, done.stderr
     assert "`openai/gpt-4o-mini` | native | 10 | 0 | 10 | 0 | 0 | 0 | 0 |" in done.stdout
@@ -286,7 +285,7 @@ def test_any_provider_gives_rows_in_the_form_of_the_table() -> None:
 @pytest.mark.process
 def test_a_vendor_that_refuses_ends_the_benchmark_with_its_error() -> None:
     wire = WIRES["openai"]
-    with WireServer(Answering(wire, [], key="sk-test")) as server:
+    with WireServer(answering(wire, [], key="sk-test")) as server:
         done = bench("--provider", "openai/gpt-4o-mini", OPENAI_API_KEY="sk-wrong", OPENAI_BASE_URL=wire.base_url(server.url))
     assert done.returncode == 1
     assert "ProviderError" in done.stderr

@@ -15,7 +15,7 @@ from adapter_calls import ADAPTERS
 from kernai import LlmResponse, ProviderError
 from kernai_providers import OpenAIProvider, openai
 from kernai_providers.reader import Reader
-from vendor_wires import WIRES
+from vendor_wires import WIRES, anthropic, anthropic_text
 from wire_format import Called, Turn, data_of, sse
 
 Outcome = tuple[str, LlmResponse]
@@ -62,8 +62,9 @@ def attempt(vendor: str, data: bytes) -> Outcome | ProviderError:
         return error
 
 
-def bytes_of(text: str) -> list[bytes]:
-    return [bytes([one]) for one in text.encode()]
+def bytes_of(text: str | bytes) -> list[bytes]:
+    data = text if isinstance(text, bytes) else text.encode()
+    return [data[at : at + 1] for at in range(len(data))]
 
 
 # -------------------------------------------------------------------------------------------------------- cuts
@@ -123,18 +124,17 @@ def test_done_is_known_however_it_is_written(end: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "data: [DON\n\n", "data: DONE\n\n", "[DONE]\n\n", ": [DONE]\n\n", 'data: "[DONE]"\n\n', "event: [DONE]\n\n"])
 def test_without_done_an_answer_is_truncated_unless_the_server_never_sends_it(end: str) -> None:
-    answer = wire("openai", STREAMS["openai"]).removesuffix(b"data: [DONE]\n\n")
+    answer, half = (wire("openai", one).removesuffix(b"data: [DONE]\n\n") for one in (STREAMS["openai"], STREAMS["openai"][:4]))
     with pytest.raises(ProviderError) as caught:
         whole("openai", answer + end.encode())
-    assert caught.value.code in ("cut", "invalid_json")
+    assert (caught.value.code in ("cut", "invalid_json"), caught.value.retryable) == (True, True)
     if "data" not in end:
-        lenient = read(OpenAIProvider("k", done_marker=False).reader(), [answer + end.encode()])
-        assert lenient == whole("openai", wire("openai", STREAMS["openai"]))
-
-
-def test_a_server_without_done_still_has_to_say_why_it_stopped() -> None:
-    with pytest.raises(ProviderError, match="cut off"):
-        read(OpenAIProvider("k", done_marker=False).reader(), [wire("openai", STREAMS["openai"][:4]).removesuffix(b"data: [DONE]\n\n")])
+        assert "done_marker=False" in str(caught.value)
+        lenient = OpenAIProvider("k", done_marker=False).reader
+        assert read(lenient(), [answer + end.encode()]) == whole("openai", wire("openai", STREAMS["openai"]))
+        for reader in (lenient(), new_reader("openai")):  # which has to say why it stopped all the same
+            with pytest.raises(ProviderError, match=r"was cut off$"):
+                read(reader, [half + end.encode()])
 
 
 @pytest.mark.parametrize("choices", [None, [], "absent", [None], "text", {}, [[]], 0])
@@ -169,13 +169,11 @@ ERRORS: list[tuple[str, str]] = [
     ("openai", 'event: error\ndata: {"message": "boo"}\n\n'),
     ("openai", 'event: error\ndata: {"error": {"message": "boo"}}\n\n'),
     ("openai", 'data: {"error": {"message": "boo"}}\n\n'),
-    ("openai", 'data: {"error": "boo", "choices": []}\n\n'),
     ("openai", 'data: [{"error": {"message": "boo"}}]\n\n'),
     ("openai", "event: error\ndata: {}\n\n"),
     ("openai", 'error: {"code": 400, "message": "boo", "type": "invalid_request_error"}\n\n'),
     ("openai", 'data: {"object": "error", "message": "boo", "type": "BadRequestError", "param": null, "code": 400}\n\n'),
     ("openai", 'event: error\ndata: {"error": {}}\n\n'),
-    ("openai", "event: error\ndata: null\n\n"),
     ("openai", "event: error\ndata:\n\n"),
     ("openai", "event: error\ndata: boo\n\n"),
     *(("openai", f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}]}}\n\n') for reason in openai.BROKEN_OFF),
@@ -185,17 +183,14 @@ ERRORS: list[tuple[str, str]] = [
     ("openai-responses", 'data: {"type": "error", "error": {"type": "server_error", "message": "boo"}}\n\n'),
     ("openai-responses", 'data: {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "boo"}}}\n\n'),
     ("openai-responses", 'data: {"type": "response.failed", "response": {}}\n\n'),
-    ("openai-responses", 'data: {"error": {"message": "boo"}}\n\n'),
     ("anthropic", 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "boo"}}\n\n'),
     ("anthropic", 'data: {"type": "error", "error": {"message": "boo"}}\n\n'),
-    ("anthropic", 'data: {"error": {"message": "boo"}}\n\n'),
     ("anthropic", 'event: error\ndata: {"message": "boo"}\n\n'),
     ("anthropic", "event: error\ndata: {}\n\n"),
     ("anthropic", 'data: {"type": "error"}\n\n'),
     ("anthropic", "event: error\ndata: boo\n\n"),
     ("gemini", 'data: {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}\n\n'),
     ("gemini", 'data: [{"error": {"code": 503, "message": "boo"}}]\n\n'),
-    ("gemini", 'event: error\ndata: {"message": "boo"}\n\n'),
     ("ollama", '{"error": "boo"}\n'),
     ("ollama", '{"error": {"message": "boo"}, "done": true}\n'),
 ]
@@ -226,22 +221,12 @@ def test_an_event_that_is_not_a_json_object_is_an_error_that_shows_its_start(ven
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-@pytest.mark.parametrize("said", ["bad key sk-S3CRET-01", '{"error": "bad key sk-S3CRET-01"}', '["sk-S3CRET-01"]', "x" * 75 + "sk-S3CRET-01",
-                                  '{"promptFeedback": {"blockReason": "sk-S3CRET-01"}}'])  # fmt: skip
-def test_a_secret_that_a_server_repeats_is_not_shown(vendor: str, said: str) -> None:
-    line = f"{said}\n" if vendor == "ollama" else f"data: {said}\n\n"
-    with pytest.raises(ProviderError) as caught:
-        read(new_reader(vendor, "sk-S3CRET-01"), [line.encode()])
-    assert "S3C" not in str(caught.value)
-    assert "S3C" not in str(caught.value.code)
-
-
-@pytest.mark.parametrize("vendor", ADAPTERS)
-@pytest.mark.parametrize("reason", ["x" * 5000, "a\nb\x1b[2J"])
-def test_what_a_vendor_says_becomes_one_line_of_bounded_length(vendor: str, reason: str) -> None:
+@pytest.mark.parametrize("reason", ["x" * 5000, "a\nb\x1b[2J", "x" * 95 + "sk-S3CRET-01"])
+def test_what_a_vendor_says_becomes_one_line_of_bounded_length_that_shows_no_secret(vendor: str, reason: str) -> None:
     said = {"promptFeedback": {"blockReason": reason}} if vendor == "gemini" else {"error": {"message": reason, "type": reason}}
     with pytest.raises(ProviderError) as caught:
-        whole(vendor, wire(vendor, [said]))
+        read(new_reader(vendor, "sk-S3CRET-01"), [wire(vendor, [said])])
+    assert "S3C" not in f"{caught.value} {caught.value.code}"
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 2000
     assert len(caught.value.code or "") <= 100
@@ -327,9 +312,9 @@ def test_any_bytes_in_the_middle_give_a_response_or_a_provider_error(vendor: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", ADAPTERS)
-@pytest.mark.parametrize("opened,closed", [("[", "]"), ('{"error":', "}"), ('{"message":', "}"), ('[{"details":', "}]")])
+@pytest.mark.parametrize("opened,closed", [("[", "]"), ('{"message":', "}"), ('[{"details":', "}]")])
 def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, closed: str) -> None:
-    for levels in (*range(900, 1000, 7), 100, 2_000, *([20_000] if opened == "[" else [])):
+    for levels in (*range(900, 1000, 20), 100, 2_000, *([20_000] if opened == "[" else [])):
         deep = opened * levels + "1" + closed * levels
         for text in (deep, f'{{"error": {{"message": {deep}}}}}', f'{{"choices": {deep}, "candidates": {deep}, "message": {deep}}}'):
             check_any_end(vendor, (text + "\n" if vendor == "ollama" else f"data: {text}\n\n").encode())
@@ -371,24 +356,8 @@ def test_an_invalid_token_count_is_unknown_and_never_zero(vendor: str, prompt: A
 def test_input_tokens_at_the_end_of_a_message_count_and_a_0_takes_nothing_back(
     start: dict[str, Any], end: dict[str, Any], expected: int | None
 ) -> None:
-    stream = [
-        {"type": "message_start", "message": {"usage": start}},
-        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": end},
-        {"type": "message_stop"},
-    ]
-    _, response = whole("anthropic", wire("anthropic", stream))
+    _, response = whole("anthropic", b"".join(anthropic(anthropic_text("Hi"), start=start or {"x": 0}, usage=end)))
     assert (response.prompt_tokens, response.completion_tokens) == (expected, 5)
-
-
-def test_a_stream_without_its_marker_but_with_a_finish_reason_names_the_option_for_such_servers() -> None:
-    stream = wire("openai", STREAMS["openai"]).replace(b"data: [DONE]", b": bye")
-    with pytest.raises(ProviderError, match=r"done_marker=False") as caught:
-        whole("openai", stream)
-    assert (caught.value.code, caught.value.retryable) == ("cut", True)
-    with pytest.raises(ProviderError) as caught:
-        whole("openai", wire("openai", STREAMS["openai"][:2]).replace(b"data: [DONE]", b""))
-    assert "done_marker" not in str(caught.value)
 
 
 @pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "ollama"])
@@ -396,7 +365,7 @@ def test_a_stream_without_its_marker_but_with_a_finish_reason_names_the_option_f
 def test_a_stream_that_its_server_calls_json_is_read_as_what_it_is_while_it_comes(vendor: str, start: str) -> None:
     data = wire(vendor, STREAMS[vendor])
     expected = whole(vendor, data)
-    assert read(new_reader(vendor), bytes_of(start) + [data[at:at + 1] for at in range(len(data))], "application/json") == expected
+    assert read(new_reader(vendor), bytes_of(start) + bytes_of(data), "application/json") == expected
     reader = new_reader(vendor)
     reader.begin({"content-type": "application/json"})
     middle = len(data) - len(data) // 4
@@ -486,7 +455,7 @@ def test_a_bare_gemini_error_in_the_stream_keeps_its_meaning(start: bytes) -> No
     details = [{"violations": [{"quotaId": "GenerateRequestsPerDayPerProject"}]}, {"retryDelay": "37s"}]
     error = {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": details}
     data = start + json.dumps({"error": error}, indent=2).encode() + b"\n"
-    for chunks in ([data], [data[at : at + 1] for at in range(len(data))]):
+    for chunks in ([data], bytes_of(data)):
         with pytest.raises(ProviderError, match="broke off with RESOURCE_EXHAUSTED: Quota exceeded") as raised:
             read(new_reader("gemini"), chunks)
         assert (raised.value.retryable, raised.value.retry_after) == (False, 37)

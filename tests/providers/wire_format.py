@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -159,8 +158,8 @@ class Wire(ABC):
         named = request_id is not None and self.request_id_header is not None
         return reply.with_headers({str(self.request_id_header): str(request_id)}) if named else reply
 
-    def answer(self, *pieces: str) -> Reply:
-        return self.reply(self.stream(pieces))
+    def answer(self, *pieces: str, usage: Usage = USAGE) -> Reply:
+        return self.reply(self.stream(pieces, usage))
 
     def error(
         self,
@@ -191,48 +190,23 @@ class Wire(ABC):
         return [*found, *self.body_problems(request.json)]
 
 
-class Answering:
-    """A script: the n-th good request gets the n-th of these texts as a stream, with usage.
+def answering(
+    wire: Wire, turns: Iterable[str], *, key: str | None = None, model: str | None = None, usage: Usage = USAGE
+) -> Callable[[WireRequest], Reply]:
+    """A script: the n-th good request gets the n-th of these texts as a stream, in small pieces.
 
     A request the vendor would not take gets its complaint as a 400, and so does one after the last text.
     """
+    left = iter(turns)
 
-    def __init__(
-        self,
-        wire: Wire,
-        turns: Sequence[str],
-        *,
-        key: str | None = None,
-        usages: Sequence[Usage] = (),
-        model: str | None = None,
-    ) -> None:
-        self._wire = wire
-        self._turns = list(turns)
-        self._key = key
-        self._model = model
-        self._next = itertools.count()
-        self._lock = threading.Lock()
-        self.usages = list(usages) or [(100 + 10 * turn, 20 + turn) for turn in range(len(self._turns))]
+    def answer(request: WireRequest) -> Reply:
+        problems = wire.problems(request, key, model)
+        text = None if problems else next(left, None)
+        if text is None:
+            return wire.error(400, "; ".join(problems) or "no turn is left")
+        return wire.answer(*(text[start : start + 7] for start in range(0, len(text), 7)), usage=usage)
 
-    @property
-    def usage(self) -> Usage:
-        """Prompt and completion tokens of all turns together."""
-        return sum(prompt for prompt, _ in self.usages), sum(completion for _, completion in self.usages)
-
-    def __call__(self, request: WireRequest) -> Reply:
-        problems = self._wire.problems(request, self._key, self._model)
-        if problems:
-            return self._wire.error(400, "; ".join(problems))
-        with self._lock:
-            turn = next(self._next)
-        if turn >= len(self._turns):
-            return self._wire.error(400, f"request {turn + 1}, but only {len(self._turns)} turns were given")
-        pieces = pieces_of(self._turns[turn])
-        return self._wire.reply(self._wire.stream(pieces, self.usages[turn], request_id=f"req_{turn}"), f"req_{turn}")
-
-
-def pieces_of(text: str, size: int = 7) -> list[str]:
-    return [text[start : start + size] for start in range(0, len(text), size)]
+    return answer
 
 
 def sse(data: Any, event: str | None = None, end: str = "\n") -> bytes:
