@@ -38,10 +38,6 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def call(provider: HttpProvider) -> None:
-    provider.call(HELLO, Model("m"), GenerationOptions(), lambda piece: None)
-
-
 def key_of(vendor: str, provider: HttpProvider) -> str | None:
     shown = asked(provider).headers.get(KEY_HEADERS[vendor])
     return None if shown is None else shown.removeprefix("Bearer ")
@@ -55,13 +51,6 @@ def said_of(make: Callable[[], Any], *kinds: type[Exception]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- the key
-
-
-@pytest.mark.parametrize("vendor", ADAPTERS)
-@pytest.mark.parametrize("given", [f" {SECRET}", f"{SECRET}\n", f"\t{SECRET}\r\n", f"\ufeff{SECRET}"[1:]])
-def test_white_space_around_a_key_is_stripped(vendor: str, given: str) -> None:
-    assert key_of(vendor, ADAPTERS[vendor](given)) == SECRET
-    assert key_of(vendor, ADAPTERS[vendor](api_key=given)) == SECRET
 
 
 BAD = ["\x00", "\n", "\r\n", "\x7f", "\x1b", "\x85", "é", "ключ", "\u200b", "\ufeff", "😀", "\ud83d"]
@@ -88,14 +77,15 @@ def test_the_key_is_read_from_the_environment_when_the_provider_is_made_and_neve
     assert key_of(vendor, provider) == SECRET
     monkeypatch.delenv(variable)
     assert key_of(vendor, provider) == SECRET
-    assert key_of(vendor, ADAPTERS[vendor]("given-key")) == "given-key"
+    for given in (f" {SECRET}", f"\t{SECRET}\r\n"):
+        assert key_of(vendor, ADAPTERS[vendor](given)) == key_of(vendor, ADAPTERS[vendor](api_key=given)) == SECRET
 
 
 @pytest.mark.parametrize("vendor", KEYED)
 def test_without_a_key_the_error_names_the_variable(vendor: str) -> None:
     variables = " or ".join(ADAPTERS[vendor].key_variables)
     with pytest.raises(MissingKeyError, match=f"{vendor} needs a key: set the environment variable {variables}, or give api_key="):
-        ADAPTERS[vendor]()
+        ADAPTERS[vendor](headers={"X-Team": "blue"})
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
@@ -108,11 +98,6 @@ def test_headers_that_authenticate_need_no_key_and_the_environments_key_is_not_s
     monkeypatch.setenv(ADAPTERS[vendor].key_variables[0], SECRET)
     provider = ADAPTERS[vendor](headers={name: "Bearer gateway"}, base_url="https://gateway.example.com")
     assert SECRET not in str(asked(provider).headers)
-
-
-def test_other_headers_do_not_replace_a_key() -> None:
-    with pytest.raises(MissingKeyError):
-        OpenAIProvider(headers={"X-Team": "blue"})
 
 
 # ----------------------------------------------------------------------------------------------------- headers
@@ -237,7 +222,7 @@ def test_max_response_bytes_is_a_bound() -> None:
     for size, kept in ((99, False), (100, True)):
         transport = MemoryTransport(MemoryReply(200, head, [b":" + b"x" * 97 + b"\n\n"]))
         with pytest.raises(ProviderError) as caught:
-            call(OpenAIProvider("k", transport=transport, max_response_bytes=size, max_retries=0))
+            OpenAIProvider("k", transport=transport, max_response_bytes=size, max_retries=0).call(HELLO, Model("m"), GenerationOptions(), str)
         assert caught.value.code == ("cut" if kept else "response_too_large")
 
 

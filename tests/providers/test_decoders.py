@@ -81,32 +81,23 @@ def test_events_and_lines_are_the_same_however_a_body_is_cut(case: tuple[bytes, 
         (b"data: a\n\n", [(None, "a")]),
         (b"data:a\n\n", [(None, "a")]),
         (b"data:  a \n\n", [(None, " a ")]),
-        (b"data:\ta\n\n", [(None, "\ta")]),
         (b"data: a\ndata: b\ndata\n\n", [(None, "a\nb\n")]),
         (b"data\n\n", [(None, "")]),
         (b"data:\n\n", [(None, "")]),
-        (b"data: \n\n", [(None, "")]),
-        (b"data\ndata\n\n", [(None, "\n")]),
         (b"event: e\ndata: a\n\ndata: b\n\n", [("e", "a"), (None, "b")]),
         (b"data: a\nevent: e\nevent: f\n\n", [("f", "a")]),
         (b"event: e\nevent\ndata: a\n\n", [(None, "a")]),
         (b"event: e\n\ndata: a\n\n", [(None, "a")]),  # an event without data is none, and its name is forgotten
-        (b"event: e\n\n", []),
         (b": a comment: data: x\n\n:\n\n", []),
         (b"data: a\n: in between\ndata: b\n\n", [(None, "a\nb")]),
         (b"id: 1\nretry: 5\nunknown: x\nnothing\ndata: a\n\n", [(None, "a")]),
         (b" data: a\n\nDATA: b\n\ndata : c\n\n", []),
-        (b"data: a: b:c\n\n", [(None, "a: b:c")]),
         (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [(None, "a"), (None, "b")]),
         (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [(None, "a"), (None, "b"), (None, "c")]),
-        (b"data: a\r\n\ndata: b\r\n\r", [(None, "a"), (None, "b")]),
         (BOM + b"data: a\n\n", [(None, "a")]),
         (BOM + BOM + b"data: a\n\n", []),  # the second one is part of the field's name
-        (b"\n" + BOM + b"data: a\n\n", []),
         ("data: a\u2028b\u0085c\x0cd\n\n".encode(), [(None, "a\u2028b\u0085c\x0cd")]),
         (b"data: \xff\xe6\xbc\n\xf0\n\n", [(None, "\ufffd\ufffd")]),
-        (b"event: \xff\ndata: a\n\n", [("\ufffd", "a")]),
-        (b"data: \0\n\n", [(None, "\0")]),
         (b"", []),
     ],
 )
@@ -114,12 +105,16 @@ def test_the_rules_of_the_specification_one_by_one(body: bytes, events: list[tup
     assert decoded([body]) == decoded(one_by_one(body)) == events == by_the_rule(body)
 
 
-def test_an_event_is_returned_with_the_byte_that_ends_it() -> None:
+def test_an_event_or_a_line_is_returned_with_the_byte_that_ends_it() -> None:
     for end in (b"\n\n", b"\r\r", b"\r\n\r"):
         decoder = SseDecoder()
         body = b"event: e\r\ndata: a" + end
         assert [decoder.feed(byte) for byte in one_by_one(body)][:-1] == [[]] * (len(body) - 1)
         assert SseDecoder().feed(body) == [ServerEvent("e", "a")]
+    lines = ByteLines()
+    for end in (b"\n", b"\r"):
+        assert [lines.feed(b'{"a": 1}'), lines.feed(end)] == [[], [b'{"a": 1}']]
+    assert lines.feed(b"\n") == []  # belongs to the CR before
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
@@ -127,15 +122,6 @@ def test_a_last_event_without_a_blank_line_is_returned_at_the_end(end: bytes) ->
     decoder = SseDecoder()
     assert decoder.feed(b"data: a\n\nevent: e\ndata: [DONE]" + end) == [(None, "a")]
     assert decoder.flush() == [("e", "[DONE]")]
-
-
-@pytest.mark.parametrize("left", [b"data: half", b"event: e\n", b"data: a\r", b"data: a\n\n", b"\xe6"])
-def test_a_decoder_can_be_used_again_after_a_flush(left: bytes) -> None:
-    decoder = SseDecoder()
-    decoder.feed(left)
-    decoder.flush()
-    assert decoder.flush() == []
-    assert decoder.feed(BOM + b"data: b\n\n") == [(None, "b")]
 
 
 @pytest.mark.slow
@@ -151,9 +137,8 @@ def test_a_long_line_that_arrives_byte_by_byte_takes_linear_time(kind: type[SseD
 
 
 def test_an_event_of_many_lines_takes_linear_time() -> None:
-    lines = 300_000
-    [(_, data)] = decoded([b"data: x\n" * lines])
-    assert data.count("\n") == lines - 1
+    [(_, data)] = decoded([b"data: x\n" * 300_000])
+    assert data.count("\n") == 299_999
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n"])
@@ -172,15 +157,6 @@ def test_a_bare_object_that_speaks_of_an_error_is_an_error(indent: int | None, e
 @pytest.mark.parametrize("bare", [b"{}", b'{"a": 1}', b"{", b"[1]", b'  {"error": 1}', b'{"a":\n"error"'])
 def test_any_other_bare_line_is_ignored(bare: bytes) -> None:
     assert decoded([b"data: a\n\n" + bare + b"\n\ndata: b\n\n"]) == [(None, "a"), (None, "b")]
-
-
-def test_a_line_is_returned_with_the_byte_that_ends_it() -> None:
-    lines = ByteLines()
-    for end in (b"\n", b"\r"):
-        assert lines.feed(b'{"a": 1}') == []
-        assert lines.feed(end) == [b'{"a": 1}']
-    assert lines.feed(b"\n") == []  # belongs to the CR before
-    assert lines.feed(b"x\n") == [b"x"]
 
 
 # Compressed bodies, cut anywhere.
@@ -234,11 +210,8 @@ def test_a_compressed_body_cut_off_anywhere_is_an_error(data: bytes, coding: str
     assert caught.value.kind == "closed"
 
 
-def test_an_empty_body_need_not_be_compressed() -> None:
-    assert body_of("gzip", []) == b""
-
-
 def test_members_of_a_gzip_file_are_one_body_and_padding_is_none() -> None:
+    assert body_of("gzip", []) == b""
     assert body_of("gzip", [gzip.compress(b"one") + gzip.compress(b"two") + bytes(10)]) == b"onetwo"
     assert body_of("gzip", [gzip.compress(b"one"), gzip.compress(b"two"), bytes(10), b"junk"]) == b"onetwo"
 

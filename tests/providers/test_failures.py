@@ -307,22 +307,22 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=2)
     | st.dictionaries(
-        st.sampled_from(["error", "message", "code", "type", "status", "details", "violations", "quotaId", "metadata", "raw"]),
+        st.sampled_from(["error", "message", "code", "type", "status", "details", "violations", "quotaId", "retryDelay", "metadata", "raw"]),
         inner, max_size=4,
     ),
 )  # fmt: skip
 
 
-@given(st.integers(100, 599), st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2), JSON | st.binary(), st.booleans())
-def test_any_error_body_can_be_read(
-    status: int, headers: dict[str, str], body: object, retry_header: bool
-) -> None:
-    if retry_header:
-        headers["x-should-retry"] = "".join(headers)
+@given(
+    st.integers(100, 599), JSON | st.binary(),
+    st.dictionaries(st.sampled_from(["x-should-retry", "retry-after", "retry-after-ms", "location"]) | st.text(max_size=8), st.text(max_size=30)),
+)  # fmt: skip
+def test_any_error_body_can_be_read(status: int, body: object, headers: dict[str, str]) -> None:
     for error in (failed(status, body, headers), failure_in_stream(body, "acme")):
         assert str(error).startswith("acme: ")
         assert str(error).isprintable()
         assert error.code is None or error.code
+        assert error.retry_after is None or 0 <= error.retry_after <= LONGEST_HINT
 
 
 # Whether a failed call is tried again, and what the vendors' hints say.
@@ -361,9 +361,7 @@ def test_a_permanent_failure_is_not_retried() -> None:
 
 
 def test_by_default_the_jitter_is_random() -> None:
-    waits = {RetryPolicy().wait_before(0, asking(None)) for _ in range(20)}
-    assert len(waits) > 1
-    assert all(wait is not None and 0.25 <= wait <= 0.5 for wait in waits)
+    assert len({RetryPolicy().wait_before(0, asking(None)) for _ in range(20)}) > 1
 
 
 @pytest.mark.parametrize("hint,shown", [(60.5, "61 s"), (86_400.0, "86400 s"), (math.inf, "inf s")])
@@ -447,13 +445,3 @@ def test_a_date_in_any_of_the_three_formats_means_the_same(now: datetime, ahead:
     for written in formats:
         value = then.strftime(written).replace("~", f"{then.day:2}")
         assert retry_after_of({"retry-after": value}, None, now.timestamp()) == max(0, ahead)
-
-
-@given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), st.text(max_size=30)), st.recursive(
-    st.none() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["error", "details", "retryDelay"]), inner, max_size=3),
-))  # fmt: skip
-def test_any_hint_can_be_read(headers: dict[str, str], body: object) -> None:
-    hint = retry_after_of(headers, body, NOW)
-    assert hint is None or 0 <= hint <= LONGEST_HINT

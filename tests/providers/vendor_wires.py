@@ -45,23 +45,13 @@ class AnthropicWire(Wire):
         prompt, _ = turn.usage or (0, 0)
         written, read = prompt // 4, prompt // 3
         usage = {
-            "input_tokens": prompt - written - read,
-            "cache_creation_input_tokens": written,
-            "cache_read_input_tokens": read,
+            "input_tokens": prompt - written - read, "cache_creation_input_tokens": written, "cache_read_input_tokens": read,
             "output_tokens": 1,  # so far; what counts comes at the end
-            "service_tier": "standard",
-        }
+        }  # fmt: skip
         message: dict[str, Any] = {
-            "id": turn.request_id or "msg_01A7",
-            "type": "message",
-            "role": "assistant",
-            "model": "claude-sonnet-4-5-20250929",
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-        }
-        if turn.usage:
-            message["usage"] = usage
+            "id": turn.request_id or "msg_01A7", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5-20250929",
+            "content": [], "stop_reason": None, "stop_sequence": None, **({"usage": usage} if turn.usage else {}),
+        }  # fmt: skip
         return [_named("message_start", message=message), _named("ping")]
 
     def middle(self, turn: Turn) -> list[bytes]:
@@ -138,8 +128,6 @@ class AnthropicWire(Wire):
         return version + super().problems(request, key, model)
 
     def body_problems(self, body: Any) -> Iterator[str]:
-        if not isinstance(body.get("model"), str):
-            yield "no model"
         if body.get("stream") is not True:
             yield "stream is not true"
         if not isinstance(body.get("max_tokens"), int):
@@ -227,15 +215,9 @@ class GeminiWire(Wire):
         ]
 
     def hollow(self) -> list[bytes]:
-        return [
-            _event({"candidates": []}),
-            _event({"candidates": None}),
-            _event({"usageMetadata": {"promptTokenCount": 1}}),
-            _event({"candidates": [{"index": 0}]}),
-            _event({"candidates": [{"content": {"role": MODEL}, "index": 0}]}),
-            _event({"candidates": [{"content": None, "index": 0}]}),
-            _event({"candidates": [{"content": {"parts": None}, "index": 0}]}),
-        ]
+        empty: list[Any] = [{}, {"content": {"role": MODEL}}, {"content": None}, {"content": {"parts": None}}]
+        chunks: list[Any] = [[], None, *([candidate | {"index": 0}] for candidate in empty)]
+        return [*(_event({"candidates": one}) for one in chunks), _event({"usageMetadata": {"promptTokenCount": 1}})]
 
     def errors(self) -> dict[str, list[bytes]]:
         error = json.loads(self.error_body(503, "The model is overloaded"))
@@ -266,7 +248,7 @@ class GeminiWire(Wire):
     def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
         body = request.json
         system = [("system", texts(body["systemInstruction"]["parts"]))] if "systemInstruction" in body else []
-        return system + [(_our_role(turn["role"]), texts(turn["parts"])) for turn in body["contents"]]
+        return system + [("assistant" if turn["role"] == MODEL else turn["role"], texts(turn["parts"])) for turn in body["contents"]]
 
     def body_problems(self, body: Any) -> Iterator[str]:
         roles = [content["role"] for content in body.get("contents", ())]
@@ -275,12 +257,7 @@ class GeminiWire(Wire):
         yield from alternation_problems(roles)
 
     def _chunk(
-        self,
-        turn: Turn,
-        parts: list[dict[str, Any]] | None,
-        at: tuple[int, int],
-        finish: str | None = None,
-        **more: Any,
+        self, turn: Turn, parts: list[dict[str, Any]] | None, at: tuple[int, int], finish: str | None = None, **more: Any
     ) -> bytes:
         candidate: dict[str, Any] = {"content": {"parts": parts, "role": MODEL}} if parts else {"content": {}}
         candidate |= {"finishReason": finish} if finish else {}
@@ -300,10 +277,6 @@ class GeminiWire(Wire):
 
 def _event(data: Any) -> bytes:
     return sse(json.dumps(data, ensure_ascii=False), end="\r\n")
-
-
-def _our_role(role: str) -> str:
-    return "assistant" if role == MODEL else role
 
 
 # Ollama /api/chat on the wire.
@@ -357,13 +330,8 @@ class OllamaWire(Wire):
         ]
 
     def hollow(self) -> list[bytes]:
-        return [
-            _line(message=None),
-            _line(),
-            _line(message={"role": "assistant"}),
-            _line(message={"role": "assistant", "content": None}),
-            _line(message={"role": "assistant", "content": "", "tool_calls": None}),
-        ]
+        empty: list[Any] = [{}, {"content": None}, {"content": "", "tool_calls": None}]
+        return [_line(), _line(message=None), *(_line(message={"role": "assistant"} | one) for one in empty)]
 
     def errors(self) -> dict[str, list[bytes]]:
         return {"an error line": [b'{"error":"an error was encountered while running the model: CUDA error"}\n']}
@@ -384,8 +352,6 @@ class OllamaWire(Wire):
         return [(message["role"], message["content"]) for message in request.json["messages"]]
 
     def body_problems(self, body: Any) -> Iterator[str]:
-        if not isinstance(body.get("model"), str):
-            yield "no model"
         if body.get("stream") is False:
             yield "stream is false"
         for message in body.get("messages") or [{}]:

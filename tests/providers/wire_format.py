@@ -187,6 +187,8 @@ class Wire(ABC):
         if key is not None:
             name, value = self.key_header(key)
             found += [] if request.headers.get(name.lower()) == value else [f"no valid {name}"]
+        if self.name != "gemini" and not isinstance(request.json.get("model"), str):
+            found.append("no model")
         return [*found, *self.body_problems(request.json)]
 
 

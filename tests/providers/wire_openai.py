@@ -43,18 +43,12 @@ class OpenAIWire(Wire):
         prompt, completion = turn.usage or (0, 0)
         thought = completion // 2 if turn.reasoning else 0
         usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
+            "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": prompt // 3, "audio_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": 0},
-        }
+        }  # fmt: skip
         counted = [self._chunk([], turn, usage=usage)] if turn.usage else []
-        return [
-            self._delta({}, turn, self.own_finish(turn.finish)),
-            *counted,
-            sse("[DONE]"),
-        ]
+        return [self._delta({}, turn, self.own_finish(turn.finish)), *counted, sse("[DONE]")]
 
     def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": prose or None}]
@@ -115,12 +109,7 @@ class OpenAIWire(Wire):
 
     def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes:
         code = code or self.codes.get(status)
-        kind = {401: "authentication_error", 429: "requests"}.get(status)
-        kind = (
-            code
-            if code == "insufficient_quota"
-            else kind or ("server_error" if status >= 500 else "invalid_request_error")
-        )
+        kind = {401: "authentication_error", 429: "requests"}.get(status, "server_error" if status >= 500 else "invalid_request_error")
         return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}, indent=2).encode()
 
     def text_in(self, event: bytes) -> str:
@@ -131,8 +120,6 @@ class OpenAIWire(Wire):
         return [(message["role"], texts(message["content"])) for message in request.json["messages"]]
 
     def body_problems(self, body: Any) -> Iterator[str]:
-        if not isinstance(body.get("model"), str):
-            yield "no model"
         if body.get("stream") is not True:
             yield "stream is not true"
         if (body.get("stream_options") or {}).get("include_usage") is not True:
@@ -146,16 +133,11 @@ class OpenAIWire(Wire):
 
     def _chunk(self, choices: list[dict[str, Any]] | None, turn: Turn, **more: Any) -> bytes:
         chunk = {
-            "id": turn.request_id or "chatcmpl-CwXq7",
-            "object": "chat.completion.chunk",
-            "created": 1767225600,
-            "model": "gpt-4o-2024-11-20",
-            "service_tier": "default",
-            "system_fingerprint": "fp_50cad350e4",
-            "choices": choices,
-            "usage": None,
+            "id": turn.request_id or "chatcmpl-CwXq7", "object": "chat.completion.chunk", "created": 1767225600,
+            "model": "gpt-4o-2024-11-20", "service_tier": "default", "system_fingerprint": "fp_50cad350e4",
+            "choices": choices, "usage": None,
             "obfuscation": "x9Qe1",  # padding, of changing length, against those who count the bytes
-        }
+        }  # fmt: skip
         return sse(chunk | more)
 
 
@@ -170,11 +152,7 @@ class ResponsesWire(OpenAIWire):
 
     name = "openai-responses"
     model = "gpt-5-pro"
-    finish_reasons: ClassVar = {
-        "completed": "stop",
-        "max_output_tokens": "length",
-        "content_filter": "content_filter",
-    }
+    finish_reasons: ClassVar = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
 
     def path(self, model: str) -> str:
         return "/v1/responses"
@@ -185,10 +163,9 @@ class ResponsesWire(OpenAIWire):
         return begun if turn.reasoning else begun + self._begin_message(0)
 
     def _begin_message(self, index: int) -> list[bytes]:
-        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "in_progress", "content": []}
         part = {"type": "output_text", "text": "", "annotations": []}
         return [
-            named("response.output_item.added", output_index=index, item=item),
+            named("response.output_item.added", output_index=index, item=self._message("in_progress", [])),
             named("response.content_part.added", item_id="msg_1", output_index=index, content_index=0, part=part),
         ]
 
@@ -223,18 +200,14 @@ class ResponsesWire(OpenAIWire):
         response = self._response(turn, status, None if status == "completed" else {"reason": finish})
         text = "".join(turn.pieces)
         content = [{"type": "output_text", "text": text, "annotations": []}]
-        response["output"] = [
-            {"type": "message", "id": "msg_1", "role": "assistant", "status": status, "content": content}
-        ]
+        response["output"] = [self._message(status, content)]
         if turn.usage:
             prompt, completion = turn.usage
             response["usage"] = {
-                "input_tokens": prompt,
+                "input_tokens": prompt, "output_tokens": completion, "total_tokens": prompt + completion,
                 "input_tokens_details": {"cached_tokens": prompt // 3, "cache_write_tokens": prompt // 4},
-                "output_tokens": completion,
                 "output_tokens_details": {"reasoning_tokens": completion // 2 if turn.reasoning else 0},
-                "total_tokens": prompt + completion,
-            }
+            }  # fmt: skip
         place = {"item_id": "msg_1", "output_index": 1 if turn.reasoning else 0, "content_index": 0}
         last = [named("response.output_text.done", **place, text=text, logprobs=[])] if turn.pieces else []
         return [*last, named(f"response.{status}", response=response)]
@@ -245,7 +218,7 @@ class ResponsesWire(OpenAIWire):
         output: list[dict[str, Any]] = []
         if prose:
             content = [{"type": "output_text", "text": prose, "annotations": []}]
-            output.append({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content})
+            output.append(self._message("completed", content))
         for number, call in enumerate(calls, 5):
             item = {"type": "function_call", "id": f"fc_{number}", "call_id": call.id, "name": call.name, "arguments": ""}
             place = {"item_id": item["id"], "output_index": number}
@@ -299,13 +272,14 @@ class ResponsesWire(OpenAIWire):
         return system + [(one["role"], texts(one["content"])) for one in body["input"] if "role" in one]
 
     def body_problems(self, body: Any) -> Iterator[str]:
-        if not isinstance(body.get("model"), str):
-            yield "no model"
         if body.get("stream") is not True or body.get("store") is not False:
             yield "stream is not true, or store is not false"
         for item in body.get("input") or [{}]:
             if item.get("type") != "reasoning" and item.get("role") not in ("user", "assistant"):
                 yield f"unknown item {json.dumps(item)[:80]}"
+
+    def _message(self, status: str, content: list[Any]) -> dict[str, Any]:
+        return {"type": "message", "id": "msg_1", "role": "assistant", "status": status, "content": content}
 
     def _response(self, turn: Turn, status: str, details: Any = None) -> dict[str, Any]:
         return {
