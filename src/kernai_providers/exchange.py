@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NoReturn, TypeVar
@@ -120,14 +120,9 @@ class Exchange:
     async def _error_body(self, turn: Turn) -> bytes:
         """Returns the start of an error's body, even if the rest never arrives."""
         body = b""
-        try:
-            while len(body) < MAX_ERROR_BODY:
-                data = await turn.read()
-                if not data:
-                    break
+        with suppress(TransportError):
+            while len(body) < MAX_ERROR_BODY and (data := await turn.read()):
                 body += data
-        except TransportError:
-            pass
         return body[:MAX_ERROR_BODY]
 
     def _too_large(self) -> ProviderError:
@@ -146,12 +141,10 @@ class Exchange:
 
 # ---------------------------------------------------------------------------------------------------------------- turns
 
-def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
-    """Returns a function that says whether the run behind `on_chunk` has ended; None if `on_chunk` does not know."""
-    deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", None)
-    if deadline is None and cancelled is None:
-        return None
-    return lambda: (cancelled is not None and cancelled()) or (deadline is not None and time.monotonic() >= deadline)
+def unwanted_by(on_chunk: object) -> Callable[[], bool]:
+    """Returns a function that says whether the run behind `on_chunk` has ended; always false if there is no run."""
+    deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", lambda: False)
+    return lambda: cancelled() or (deadline is not None and time.monotonic() >= deadline)
 
 
 def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
@@ -164,11 +157,28 @@ def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
 
 async def aperform(exchange: Exchange, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> LlmResponse:
     """Performs the turn on the running event loop. If the task is cancelled, the connection is closed."""
-    turn = Turn(transport, on_chunk)
+    turn = Turn(transport.asend, on_chunk)
+    loop, scope = asyncio.get_running_loop(), asyncio.timeout(None)
+    next_look: asyncio.Handle
+
+    def look() -> None:
+        """Ends the turn, wherever it waits, once the run has ended."""
+        nonlocal next_look
+        if turn.unwanted():
+            scope.reschedule(loop.time())
+        else:
+            next_look = loop.call_later(SLICE, look)
+
+    next_look = loop.call_soon(look)
     try:
-        async with _while_wanted(turn.unwanted):
-            return await exchange.perform(turn)
-    except _UnwantedError:
+        async with scope:
+            try:
+                return await exchange.perform(turn)
+            finally:
+                next_look.cancel()
+    except TimeoutError:
+        if not scope.expired():
+            raise
         await turn.give_up()
     finally:
         await turn.close()
@@ -177,9 +187,9 @@ async def aperform(exchange: Exchange, transport: AsyncTransport, on_chunk: Call
 class Turn:
     """One turn's connection, and the run that waits for the answer."""
 
-    def __init__(self, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> None:
+    def __init__(self, send: Callable[[Request], Awaitable[AsyncResponse]], on_chunk: Callable[[str], Any]) -> None:
         self.unwanted = unwanted_by(on_chunk)
-        self._transport = transport
+        self._open = send
         self._on_chunk = on_chunk
         self._response: AsyncResponse | None = None
 
@@ -235,7 +245,7 @@ class Turn:
         raise RunCancelledError(UNWANTED) from None
 
     async def _send(self, request: Request) -> AsyncResponse:
-        self._response = response = await self._transport.asend(request)
+        self._response = response = await self._open(request)
         self._body = response.__aiter__()
         return response
 
@@ -250,7 +260,7 @@ class Turn:
         return result
 
     async def _check(self) -> None:
-        if self.unwanted is not None and self.unwanted():
+        if self.unwanted():
             await self.give_up()
 
     async def _pause(self, seconds: float) -> None:
@@ -262,40 +272,6 @@ class Turn:
             await pending
 
 
-class _UnwantedError(Exception):
-    """The run has ended."""
-
-
-@asynccontextmanager
-async def _while_wanted(unwanted: Callable[[], bool] | None) -> AsyncIterator[None]:
-    """Ends the block, wherever it waits, once the run has ended."""
-    if unwanted is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    scope = asyncio.timeout(None)
-    next_look: asyncio.Handle
-
-    def look() -> None:
-        nonlocal next_look
-        if unwanted():
-            scope.reschedule(loop.time())
-        else:
-            next_look = loop.call_later(SLICE, look)
-
-    next_look = loop.call_soon(look)
-    try:
-        async with scope:
-            try:
-                yield
-            finally:
-                next_look.cancel()
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        raise _UnwantedError from None
-
-
 # ------------------------------------------------------------------------------------------------------ threads
 
 
@@ -303,9 +279,12 @@ class ThreadTurn(Turn):
     """A turn whose steps block their thread. `abort` ends it from another one."""
 
     def __init__(self, transport: Transport, on_chunk: Callable[[str], Any]) -> None:
-        super().__init__(_Blocking(transport), on_chunk)
+        async def send(request: Request) -> AsyncResponse:
+            return BlockingResponse(transport.send(request))
+
+        super().__init__(send, on_chunk)
         self._aborted = threading.Event()
-        has_ended = self.unwanted or (lambda: False)
+        has_ended = self.unwanted
         self.unwanted = lambda: self._aborted.is_set() or has_ended()
 
     def abort(self) -> None:
@@ -324,19 +303,6 @@ class ThreadTurn(Turn):
 
     async def _wait_for_observers(self, pending: Any) -> None:
         """Does nothing: in a thread, `on_chunk` itself waits for the observers."""
-
-
-class _Blocking:
-    """Wraps a synchronous transport as an asynchronous one whose coroutines never suspend."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    async def asend(self, request: Request) -> BlockingResponse:
-        return BlockingResponse(self._transport.send(request))
-
-    async def aclose(self) -> None:
-        self._transport.close()
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
