@@ -18,9 +18,8 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from http.client import IncompleteRead
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from kernai._util.api import ForkSafeLock
 from kernai.drivers.background_loop import BackgroundLoop
@@ -45,10 +44,6 @@ try:
     import httpx
 except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
-
-#: the deadline of the request that this task performs; httpcore passes only numbers down
-DEADLINE: Final[ContextVar[Deadline]] = ContextVar("kernai_deadline")
-
 
 class HttpxTransport:
     """Sends requests over HTTP/1.1. With it, a provider needs no worker thread under asyncio.
@@ -93,22 +88,21 @@ class HttpxTransport:
         call = outgoing(request)
         route = route_of(call)
         transport = await self._transport(route)
-        connect, read = request.timeouts.connect, request.timeouts.read
+        deadline: Any = Deadline(request, call.peer)
         sent = httpx.Request(
             request.method, f"{call.scheme}://{call.peer}{call.target}", headers=list(call.headers.items()),
             content=request.body,
-            extensions={"timeout": {"connect": connect, "read": read, "write": read, "pool": None}},
+            # httpcore hands these down to the network, which is ours
+            extensions={"timeout": dict.fromkeys(("connect", "read", "write"), deadline)},
         )
         while True:
-            deadline = Deadline(request, call.peer)
             try:
-                with _serving(deadline):
-                    raw = await transport.handle_async_request(sent)
+                raw = await transport.handle_async_request(sent)
             except BaseException as error:
                 if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
                     await deadline.dialed.aclose()
                 if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
-                    raise not_connected(error, route, connect) from cause_of(error)
+                    raise not_connected(error, route, request.timeouts.connect) from cause_of(error)
                 if not isinstance(error, (OSError, httpx.HTTPError)):
                     raise
                 failed = broken(error, call.peer, deadline)
@@ -220,8 +214,7 @@ class HttpxResponse:
         if self._closed and not self._ended:
             raise self._closed_error()
         try:
-            with _serving(self.deadline):
-                data = await anext(self._pieces, b"")
+            data = await anext(self._pieces, b"")
         except (OSError, httpx.HTTPError) as error:
             if self._closed:
                 raise self._closed_error() from None
@@ -296,16 +289,6 @@ class BridgedResponse(StreamedResponse):
 
 
 @contextmanager
-def _serving(deadline: Deadline) -> Iterator[None]:
-    """Uses this request's deadline for the network inside the block."""
-    token = DEADLINE.set(deadline)
-    try:
-        yield
-    finally:
-        DEADLINE.reset(token)
-
-
-@contextmanager
 def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
     """Turns errors of httpcore's network into the original ones, which `http.client` raises too.
 
@@ -330,23 +313,26 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
     def __init__(self) -> None:
         self._inner = httpcore.AnyIOBackend()
 
-    async def connect_tcp(self, host: str, port: int, *options: Any, **named: Any) -> httpcore.AsyncNetworkStream:
-        deadline = DEADLINE.get()
+    async def connect_tcp(
+        self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any
+    ) -> httpcore.AsyncNetworkStream:
+        deadline: Deadline = timeout
         deadline.connects()
         with _plain_errors():
-            stream = deadline.dialed = _WatchedStream(await self._inner.connect_tcp(host, port, *options, **named))
-        return stream
+            stream = await self._inner.connect_tcp(host, port, deadline.seconds, *options, **named)
+        deadline.dialed = watched = _WatchedStream(stream, deadline)
+        return watched
 
 
 class _WatchedStream(httpcore.AsyncNetworkStream):
-    """One connection."""
+    """One connection. A step without a timeout, as in a proxy's handshake, belongs to the same request as the last."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: Deadline) -> None:
         self._inner = inner
+        self._deadline = deadline
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        del timeout
-        deadline = DEADLINE.get()
+    async def read(self, max_bytes: int, timeout: Any = None) -> bytes:
+        self._deadline = deadline = timeout or self._deadline
         deadline.check()
         with _plain_errors():
             data = await self._inner.read(max_bytes, max(0.0, deadline.until() - time.monotonic()))
@@ -355,20 +341,23 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         deadline.received(len(data))
         return data
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        deadline = DEADLINE.get()
+    async def write(self, buffer: bytes, timeout: Any = None) -> None:
+        self._deadline = deadline = timeout or self._deadline
         if deadline.connecting and buffer.startswith(deadline.method):  # not a proxy's handshake
             deadline.connects(still=False)
         with _plain_errors():
-            await self._inner.write(buffer, timeout)
+            await self._inner.write(buffer, deadline.seconds)
         deadline.sent()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def start_tls(self, *options: Any, **named: Any) -> httpcore.AsyncNetworkStream:
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: Any = None
+    ) -> httpcore.AsyncNetworkStream:
         with _plain_errors(ssl.SSLEOFError):
-            return _WatchedStream(await self._inner.start_tls(*options, **named))
+            stream = await self._inner.start_tls(ssl_context, server_hostname, self._deadline.seconds)
+        return _WatchedStream(stream, timeout or self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

@@ -196,8 +196,11 @@ class StreamedResponse(ABC):
 
     def finish(self) -> None:
         """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
+        deadline, size = time.monotonic() + DRAIN_SECONDS, 0
         with suppress(TransportError):
-            self._drain()
+            while size <= DRAIN_BYTES and not self._ended and (left := deadline - time.monotonic()) > 0:
+                self._limit_wait(left)
+                size += len(self._read())
         self._release(keep=self._ended)
 
     def close(self) -> None:
@@ -251,16 +254,6 @@ class StreamedResponse(ABC):
         if closed_here or data is None:
             raise self._closed_error()
         return data
-
-    def _drain(self) -> None:
-        deadline = time.monotonic() + DRAIN_SECONDS
-        size = 0
-        while size <= DRAIN_BYTES and not self._ended and not self._closed:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self._limit_wait(left)
-            size += len(self._read())
 
     def _release(self, *, keep: bool) -> None:
         with self._lock:
@@ -354,8 +347,7 @@ class _Layer:
         return self._member is not None or bool(self._start)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        data = self._start + data
-        self._start = b""
+        data, self._start = self._start + data, b""
         more = bool(data)
         while more:
             if self._member is None and not self._begin(data):
@@ -376,14 +368,11 @@ class _Layer:
         """Starts to decode a compressed stream, if one begins here; returns whether it does."""
         if self._members and not (self._gzip and data[0] == GZIP_START):
             return False  # padding after the end
-        if self._gzip:
-            self._member = zlib.decompressobj(wbits=31)
-        elif len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
+        if not self._gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
             self._start = data
             return False
-        else:
-            # "deflate" means zlib's format, but some servers send the raw stream
-            wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
-            self._member = zlib.decompressobj(wbits=15 if wrapped else -15)
+        # "deflate" means zlib's format, but some servers send the raw stream
+        wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
+        self._member = zlib.decompressobj(wbits=31 if self._gzip else 15 if wrapped else -15)
         self._members += 1
         return True
