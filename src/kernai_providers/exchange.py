@@ -288,7 +288,6 @@ class ThreadTurn(Turn):
         self.unwanted = lambda: self._aborted.is_set() or has_ended()
 
     def abort(self) -> None:
-        """Ends the turn."""
         self._aborted.set()
         _finished(self.close())
 

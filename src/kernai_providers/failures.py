@@ -16,6 +16,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -101,7 +102,9 @@ def failure(
     if 300 <= status < 400:  # noqa: PLR2004 - the redirects
         return _redirect(status, given, vendor, redact)
     text = body.decode("utf-8-sig", "replace")
-    data = _parsed(text)
+    data: Any = None
+    with suppress(ValueError, RecursionError):
+        data = loads(text)  # with the same limits as a model's JSON
     error = _read_body(data)
     if not error.message and not error.words:
         error = replace(error, message=_raw_line(text, redact))
@@ -159,14 +162,6 @@ def _numbered(request_id: str, redact: Redactor) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- error bodies
-
-
-def _parsed(text: str) -> Any:
-    """Returns the body as JSON data, or None. It has the same limits as a model's JSON."""
-    try:
-        return loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def at(data: object, *path: str) -> Any:
@@ -356,19 +351,14 @@ class RetryPolicy:
             longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, _MOST_DOUBLINGS), self.max_retry_wait)
             return longest * (1 + draw()) / 2
         if hint > self.max_retry_wait:
-            raise self._too_long(error, hint) from error
+            asked, limit = _seconds(hint), _seconds(self.max_retry_wait)
+            raise ProviderError(
+                f"{error}; {error.vendor or 'the vendor'} asks to wait {asked} s, which is longer than the limit of "
+                f"{limit} s: call again after that time, or raise the limit (max_retry_wait)",
+                status=error.status, code=error.code, retryable=error.retryable, retry_after=hint, vendor=error.vendor,
+            ) from error
         return hint
 
-    def _too_long(self, error: ProviderError, hint: float) -> ProviderError:
-        return ProviderError(
-            f"{error}; {error.vendor or 'the vendor'} asks to wait {_seconds(hint)} s, which is longer than the limit "
-            f"of {_seconds(self.max_retry_wait)} s: call again after that time, or raise the limit (max_retry_wait)",
-            status=error.status,
-            code=error.code,
-            retryable=error.retryable,
-            retry_after=error.retry_after,
-            vendor=error.vendor,
-        )
 
 
 def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> float | None:

@@ -104,7 +104,6 @@ class MemoryTransport:
         return response
 
     async def asend(self, request: Request) -> AsyncMemoryResponse:
-        """Returns the next reply, for asyncio."""
         return AsyncMemoryResponse(self.send(request))
 
     def close(self) -> None:

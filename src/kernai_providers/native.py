@@ -196,7 +196,10 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
             _add_message(message, last, calls, is_first=len(turns) == 1)
     for before, after in zip(turns, [*turns[1:], None], strict=True):
         if isinstance(before, AssistantTurn) and isinstance(after, UserTurn):
-            _complete_results(before, after)
+            # in the order of the calls; a call without a result was not run
+            results = {id(result.call): result for result in after.results}
+            after.results = [
+                results.get(id(call)) or ToolResult(call, NOT_RUN, [], is_error=True) for call in before.calls]
     return turns
 
 
@@ -256,14 +259,6 @@ def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
     text = "\n".join(block.content for block in blocks) if blocks else first
     named = [_MEDIA_TAG.sub(r"[\1: \2]", part) if isinstance(part, str) else part for part in rest]
     return text, named, bool(blocks) and blocks[0].type == "error"
-
-
-def _complete_results(asked: AssistantTurn, answered: UserTurn) -> None:
-    """Puts the results in the order of the calls. A call without a result was not run."""
-    by_call = {id(result.call): result for result in answered.results}
-    answered.results = [
-        by_call.get(id(call)) or ToolResult(call, NOT_RUN, [], is_error=True) for call in asked.calls
-    ]
 
 
 # ---------------------------------------------------------------------------------------------------- schemas

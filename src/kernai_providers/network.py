@@ -119,20 +119,19 @@ class CutHeadError(ConnectionError):
 
 def connected(host: str, port: int, seconds: float, deadline: Deadline) -> socket.socket:
     """Opens a connection. Each of the host's addresses may take `seconds`; if all fail, the last failure is raised."""
-    failed: OSError | None = None
+    failed = OSError("the host has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
         try:
             _reach(sock, address, seconds, deadline)
+            return sock
         except OSError as error:
             sock.close()
             failed = error
         except BaseException:
             sock.close()
             raise
-        else:
-            return sock
-    raise failed if failed is not None else OSError("the host has no address")
+    raise failed
 
 
 def _reach(sock: socket.socket, address: Any, seconds: float, deadline: Deadline) -> None:

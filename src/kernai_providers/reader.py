@@ -16,7 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
@@ -61,15 +61,13 @@ class ByteLines:
         return lines
 
     def flush(self) -> list[bytes]:
-        """Returns the last line if it has no line end, and resets the decoder. Call this at the end of the body.
+        """Returns the last line if it has no line end. Call this at the end of the body.
 
         Such a line may have been cut off. If it is not JSON, it was.
         """
         rest = b"".join(self._line)
         if not self._begun:
             rest = rest.removeprefix(BOM)
-        self._line = []
-        self._begun = self._after_cr = False
         return [rest] if rest else []
 
     def _with_plain_ends(self, data: bytes) -> bytes:
@@ -86,11 +84,8 @@ _FIRST = (b"{", b"[")
 _FURTHER = (*_FIRST, b"}", b"]", b" ", b"\t")
 
 
-class ServerEvent(NamedTuple):
-    """One event: its `event` field, or None, and its `data` lines joined by LF."""
-
-    event: str | None
-    data: str
+#: the `event` field of one event, or None, and its `data` lines joined by LF
+ServerEvent: TypeAlias = tuple[str | None, str]
 
 
 class SseDecoder:
@@ -117,7 +112,7 @@ class SseDecoder:
         return self._events(self._lines.feed(data))
 
     def flush(self) -> list[ServerEvent]:
-        """Returns a last event with data but no blank line after it, and resets the decoder. Call this at the end.
+        """Returns a last event with data but no blank line after it. Call this at the end of the body.
 
         The specification drops such an event, since it may have been cut off. But some servers end their last event
         with one line break or none, so all their answers would seem cut off. These streams contain JSON, and JSON that
@@ -126,7 +121,7 @@ class SseDecoder:
         return self._events([*self._lines.flush(), b""])
 
     def _events(self, lines: list[bytes]) -> list[ServerEvent]:
-        events = []
+        events: list[ServerEvent] = []
         data = self._data
         for line in lines:
             if line.startswith(b"data: "):
@@ -135,17 +130,14 @@ class SseDecoder:
                 self._field(line)
             else:
                 if self._bare:
-                    events += self._bare_error()
+                    text = b"\n".join(self._bare).decode("utf-8", "replace")
+                    events += [("error", text)] if '"error"' in text else []
+                    self._bare = []
                 if data:
-                    events.append(ServerEvent(self._event, "\n".join(data)))
+                    events.append((self._event, "\n".join(data)))
                     data.clear()
                 self._event = None
         return events
-
-    def _bare_error(self) -> list[ServerEvent]:
-        text = b"\n".join(self._bare).decode("utf-8", "replace")
-        self._bare = []
-        return [ServerEvent("error", text)] if '"error"' in text else []
 
     def _field(self, line: bytes) -> None:
         if line[:1] in (_FURTHER if self._bare else _FIRST):  # no known field begins like this
@@ -171,7 +163,7 @@ LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
 
 #: index, type, name and text of a piece of a native call
-CallText = tuple[int, str, str | None, str]
+CallText: TypeAlias = tuple[int, str, str | None, str]
 
 
 @dataclass(slots=True)
@@ -256,7 +248,6 @@ class Reader(ABC):
         return (prompt, completion) if prompt or completion else (None, None)
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """Begins with the response's headers."""
         if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
             self.metadata["request_id"] = request_id
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
@@ -315,11 +306,11 @@ class Reader(ABC):
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Decodes more of a stream."""
+        """Decodes more of the body."""
 
     @abstractmethod
     def take_rest(self) -> None:
-        """Decodes what is left when a stream ends."""
+        """Decodes what is left when the body ends."""
 
     def say(self, text: object) -> None:
         """Adds text to the answer."""
@@ -473,7 +464,6 @@ class SseReader(Reader):
         self._take_events(self._decoder.feed(data))
 
     def take_rest(self) -> None:
-        """Decodes a last event without a blank line after it."""
         if self._object is not None:
             self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
             raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
@@ -506,7 +496,6 @@ class LineReader(Reader):
         self._take_lines(self._lines.feed(data))
 
     def take_rest(self) -> None:
-        """Decodes a last line without a line break after it."""
         self._take_lines(self._lines.flush())
 
     def _take_lines(self, lines: Sequence[bytes]) -> None:

@@ -81,23 +81,20 @@ def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
         raise TypeError(f"headers must be a mapping of names to values, got {type(given).__name__}")
     checked: dict[str, str] = {}
     for name, value in given.items():
-        _check_header(name, value)
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError("headers must map text to text")
+        if not HEADER_NAME.fullmatch(name):
+            # not shown: if name and value are swapped, this is a key
+            raise ValueError("headers has an invalid name (not shown)")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise ValueError(f"headers has {name!r}; leave it out, it depends on the body")
+        if not HEADER_VALUE.fullmatch(value.strip()):
+            raise ValueError(
+                f"headers: the value of {name!r} contains a control character or one beyond ASCII (not shown)")
         if name.lower() in {one.lower() for one in checked}:
             raise ValueError(f"headers has {name!r} twice; case makes no difference in names")
         checked[name] = value.strip()
     return checked
-
-
-def _check_header(name: object, value: object) -> None:
-    if not isinstance(name, str) or not isinstance(value, str):
-        raise TypeError("headers must map text to text")
-    if not HEADER_NAME.fullmatch(name):
-        # not shown: if name and value are swapped, this is a key
-        raise ValueError("headers has an invalid name (not shown)")
-    if name.lower() in ("content-length", "transfer-encoding"):
-        raise ValueError(f"headers has {name!r}; leave it out, it depends on the body")
-    if not HEADER_VALUE.fullmatch(value.strip()):
-        raise ValueError(f"headers: the value of {name!r} contains a control character or one beyond ASCII (not shown)")
 
 
 def checked_base_url(url: object, name: str = "base_url") -> str:
@@ -169,30 +166,21 @@ def outgoing(request: Request) -> Outgoing:
     """Checks a request and returns where it goes. Raises `ValueError`, which shows neither a value nor a query."""
     if not HEADER_NAME.fullmatch(request.method):
         raise ValueError("method is not an HTTP method")
-    url = _url(request.url)
-    port = url.port or DEFAULT_PORTS[url.scheme]
-    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return Outgoing(url.scheme, url.hostname or "", port, target, _headers(request))
-
-
-def _url(text: str) -> SplitResult:
-    if not PRINTABLE.fullmatch(text):
+    if not PRINTABLE.fullmatch(request.url):
         raise ValueError("url contains white space or a character beyond ASCII; percent-encode it")
-    url = _split(text, "url")
+    url = _split(request.url, "url")
     if url.scheme not in DEFAULT_PORTS or not url.hostname:
         raise ValueError("url must begin with http:// or https:// and a host")
     if "@" in url.netloc:
         raise ValueError("url contains a user name or a password; send an Authorization header instead")
-    return url
-
-
-def _headers(request: Request) -> dict[str, str]:
+    port = url.port or DEFAULT_PORTS[url.scheme]
+    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     # a compressing server may hold back pieces of the stream until its next flush
     ours = {"User-Agent": f"kernai/{__version__}", "Accept-Encoding": "identity"}
     headers = merged(ours, checked_headers(request.headers))
     if request.body:
         headers["Content-Length"] = str(len(request.body))
-    return headers
+    return Outgoing(url.scheme, url.hostname, port, target, headers)
 
 
 # ---------------------------------------------------------------------------------------------------- proxies

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai_providers.reader import ByteLines, ServerEvent, SseDecoder
+from kernai_providers.reader import ByteLines, SseDecoder
 from kernai_providers.transport import PIECE, ContentDecoder, TransportError
 
 BOM = b"\xef\xbb\xbf"
@@ -110,7 +110,7 @@ def test_an_event_or_a_line_is_returned_with_the_byte_that_ends_it() -> None:
         decoder = SseDecoder()
         body = b"event: e\r\ndata: a" + end
         assert [decoder.feed(byte) for byte in one_by_one(body)][:-1] == [[]] * (len(body) - 1)
-        assert SseDecoder().feed(body) == [ServerEvent("e", "a")]
+        assert SseDecoder().feed(body) == [("e", "a")]
     lines = ByteLines()
     for end in (b"\n", b"\r"):
         assert [lines.feed(b'{"a": 1}'), lines.feed(end)] == [[], [b'{"a": 1}']]
