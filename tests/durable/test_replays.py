@@ -34,7 +34,7 @@ from kernai.runs.run_request import RunRequest
 from kernai.testing import assert_replays
 from kit.scenario_files import find_scenarios
 from real_model import real_model
-from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Way, agent, command, cut, provider, replayed
+from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider, replayed
 from tests.programs import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,19 +42,15 @@ MODELS = ("local_model.py", "rag.py")  # run where their models are installed
 EXAMPLES = sorted(
     path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name not in MODELS
 )
-BOTH = {"threads": False, "asyncio": True}
 #: these start servers
-MCP = {"mcp_filesystem": ["threads"], "mcp_memory": ["asyncio"], "skill_and_mcp": ["threads", "asyncio"]}
+MCP = {"mcp_filesystem", "mcp_memory", "skill_and_mcp"}
 SCENARIOS = [
-    pytest.param(
-        one.name, BOTH[driver], id=f"{one.name}-{driver}",
-        marks=[pytest.mark.mcp, pytest.mark.process] if one.name in MCP else [],
-    )
-    for one in find_scenarios(ROOT / "scenarios")
+    # every second one on asyncio
+    pytest.param(one.name, bool(at % 2), marks=[pytest.mark.mcp, pytest.mark.process] if one.name in MCP else [])
+    for at, one in enumerate(find_scenarios(ROOT / "scenarios"))
     if one.name != "crash_and_resume"  # its log is that of the second process alone; the store has the whole run
-    for driver in MCP.get(one.name, BOTH)
 ]
-DRIVERS = pytest.mark.parametrize("is_async", BOTH.values(), ids=BOTH)
+DRIVERS = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
 
 
 class EntryRecorder(kernai.Recorder):
@@ -190,18 +186,15 @@ def test_replaying_anything_but_a_recording_is_an_error(recording: Any) -> None:
 
 
 def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path) -> None:
-    lines = tmp_path / "runs.jsonl"
-    recorder = Recorder(JsonlSink(lines))
+    lines, it = tmp_path / "runs.jsonl", Agent(instructions="x")
     for run_id in ("one", "two"):
-        kernai.execute(agent(Performed()), "do everything", provider=provider(), recorder=recorder, run_id=run_id)
+        kernai.execute(it, "go", provider=MockProvider("<final>x</final>"), recorder=Recorder(JsonlSink(lines)), run_id=run_id)
     for run_id in ("one", "two"):
-        result = assert_replays(agent(Performed()), lines, run_id)
-        assert result is not None
-        assert result.run_id == run_id
+        assert replayed(it, run_id, recording=lines).run_id == run_id
     with pytest.raises(KernaiError, match=r"holds 2 runs \(one, two\); say which"):
-        assert_replays(agent(Performed()), lines)
+        kernai.replay(it, recording=lines)
     with pytest.raises(KernaiError, match="has no run 'three'; it has one, two"):
-        assert_replays(agent(Performed()), lines, "three")
+        kernai.replay(it, "three", recording=lines)
 
 
 def test_replaying_with_an_agent_that_decides_differently_names_the_first_different_event(whole: MemoryStore) -> None:
@@ -272,34 +265,31 @@ def test_a_run_recorded_with_other_prompts_is_resumed_and_replayed_and_keeps_the
 def test_a_conversation_full_of_corrections_continues_with_another_input(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = MemoryStore()
-    script = {"go": [*FAULTY, "<final>one</final>", "<final>two</final>"]}
     skill = Skill("look", execute=lambda at: "seen", inputs={"at": str})
     it = Agent(instructions="x", skills=[skill], on_prose="correct", max_steps=len(FAULTY) + 1)
-    options: dict[str, Any] = {"store": store, "provider": provider(script), "limits": Limits(max_calls=50)}
-    first = way.execute(it, "go", run_id="r", **options)
+    run = Stored(way, it, {"go": [*FAULTY, "<final>one</final>", "<final>two</final>"]})
+    first = run.execute(limits=Limits(max_calls=50))
     assert first.text == "one"
     reworded(monkeypatch)
-    second = way.resume(it, "r", input="more", **options)
+    second = run.resume(input="more")
     assert second.text == "two"
     assert second.messages[:len(first.messages)] == first.messages
     assert OTHER not in "".join(message.text for message in second.messages)
-    assert kernai.replay(it, "r", store=store).result == second
+    assert run.replay() == second
 
 
 @EACH_WAY
 def test_a_run_that_ended_at_max_steps_can_be_continued_whatever_its_error_says(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, it = MemoryStore(), Agent(instructions="x", on_prose="correct", skills=[Skill("look", execute=lambda: "x")], max_steps=1)
-    options: dict[str, Any] = {"store": store, "provider": provider({"go": ["prose", "<final>two</final>"]})}
-    assert way.execute(it, "go", run_id="r", **options).stop_reason == "max_steps"
-    entries = store.load("r")
+    it, other = Agent(instructions="x", on_prose="correct", skills=[QUOTING], max_steps=1), MemoryStore()
+    run = Stored(way, it, {"go": ["prose", "<final>two</final>"]})
+    assert run.execute().stop_reason == "max_steps"
+    entries = run.load()
     entries[-1]["data"]["error"] = "in the words of another version"
-    other = MemoryStore()
     other.append("r", 0, entries, [])
     reworded(monkeypatch)
-    assert way.resume(it, "r", input="more", **{**options, "store": other}).text == "two"
+    assert run.resume(input="more", store=other).text == "two"
 
 
 QUOTING = Skill("look", execute=lambda: command("wipe"), inputs={})
@@ -317,54 +307,37 @@ DEFAULTS: dict[str, tuple[Any, Any, list[Any]]] = {
 @EACH_WAY
 def test_recorded_steps_are_replayed_with_the_options_they_were_made_with(option: str, way: Way) -> None:
     before, after, said = DEFAULTS[option]
-    last = LlmResponse("1</block>" if option == "on_truncated" else "<final>1</final>", 1)
     wiped: list[str] = []
-
-    def agent_with(value: Any) -> Agent[Any]:
-        wipe = Skill("wipe", execute=lambda: wiped.append("wiped"), inputs={})
-        kind: Any = int if option == "output_retries" else None
-        return Agent(instructions="x", skills=[QUOTING, wipe], output=kind, **{option: value})
-
-    def answers() -> MockProvider:
-        script = [*said, last, LlmResponse("<final>2</final>", 1)]
-
-        def answer(messages: Any, model: Any) -> Any:
-            del model
-            return script[sum(message.role == "assistant" for message in messages)]
-
-        return MockProvider().on_call(answer)
-
-    store = MemoryStore()
-    first = way.execute(agent_with(before), "go", store=store, run_id="r", provider=answers())
-    assert first.ok
-    assert first.steps == len(said) + 1
-    assert kernai.replay(agent_with(after), "r", store=store, accept=[option]).result == first
-    middle = next(at for at, one in enumerate(store.load("r")) if (one["event"], one["step"]) == ("messages_sent", len(said)))
-    part = cut(store, middle + 1)
-    assert way.resume(agent_with(after), "r", store=part, provider=answers()).text == first.text
-    assert way.resume(agent_with(after), "r", store=store, input="more", provider=answers()).text == "2"
+    wipe = Skill("wipe", execute=lambda: wiped.append("wiped"), inputs={})
+    last = LlmResponse("1</block>" if option == "on_truncated" else "<final>1</final>", 1)
+    script = [*said, last, LlmResponse("<final>2</final>", 1)]
+    model = MockProvider().on_call(lambda messages, _: script[sum(message.role == "assistant" for message in messages)])
+    made_with: dict[str, Any] = {option: before}
+    it = Agent(instructions="x", skills=[QUOTING, wipe], output=int if option == "output_retries" else None, **made_with)
+    run = Stored(way, it, model)
+    first = run.execute()
+    assert (first.ok, first.steps) == (True, len(said) + 1)
+    run.agent = it.replace(**{option: after})
+    assert run.replay(accept=[option]) == first
+    middle = next(at for at, one in enumerate(run.load()) if (one["event"], one["step"]) == ("messages_sent", len(said)))
+    assert run.cut(middle + 1).resume().text == first.text
+    assert run.resume(input="more").text == "2"
     assert wiped == []
 
 
 @EACH_WAY
 def test_a_recorded_plan_with_too_many_tasks_stays_valid(way: Way) -> None:
     asked = json.dumps({"tasks": [{"id": str(at), "input": "do"} for at in range(60)]})
-
-    def answers() -> MockProvider:
-        return MockProvider().on_call(
-            lambda messages, _: "<final>done</final>" if messages[1].text == "do" or len(messages) > 2
-            else f"<plan>{asked}</plan>"
-        )
-
-    store = MemoryStore()
-    before = way.execute(Agent(instructions="x", max_tasks=60), "go", store=store, run_id="r", provider=answers())
-    entries = store.load("r")
+    model = {"go": [f"<plan>{asked}</plan>", "<final>done</final>"], "do": ["<final>done</final>"]}
+    before = Stored(way, Agent(instructions="x", max_tasks=60), model)
+    before.execute()
+    entries = before.load()
     del entries[0]["data"]["rules"]["max_tasks"]  # as a version before this rule recorded it
-    for now in (store, MemoryStore()):
-        if now is not store:
-            now.append("r", 0, entries[:-4], [])
-        assert way.resume(Agent(instructions="x"), "r", store=now, provider=answers()).text == before.text
-        assert replayed(Agent(instructions="x"), "r", store=now).text == before.text
+    for length in (len(entries), len(entries) - 4):
+        run = Stored(way, Agent(instructions="x"), model)
+        run.store.append("r", 0, entries[:length], [])
+        assert run.resume().text == "done"
+        assert replayed(run.agent, "r", store=run.store).text == "done"
 
 
 @EACH_WAY
