@@ -213,6 +213,9 @@ def test_on_error_may_use_a_fallback_earlier_in_the_list(way: Way) -> None:
     assert str(way(behind).error) == "Verdict.on_error returned 'fallback', but no fallback() is before it in the list: down"
 
 
+def plain(self: Hooks, ctx: HookContext) -> None: ...
+
+
 async def asynchronous(self: Hooks, ctx: HookContext) -> None: ...
 
 
@@ -220,16 +223,13 @@ def generator(self: Hooks, ctx: HookContext) -> Any:
     yield
 
 
-def one(self: Hooks, ctx: HookContext) -> None: ...
-
-
 @pytest.mark.parametrize("name, function, says", [
     ("before_model", asynchronous, "Guard.before_model is an async function"),
     ("before_tool", generator, "Guard.before_tool is a generator: hooks are plain functions"),
-    ("before_tools", one, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
-    ("befor_tool", one, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
-    ("beforetool", one, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
-    ("on_token", one, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
+    ("before_tools", plain, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
+    ("befor_tool", plain, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
+    ("beforetool", plain, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
+    ("on_token", plain, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
     ("before_tool", lambda self: None, r"Guard.before_tool must be a function of \(self, ctx\): too many positional arguments"),
     ("on_error", lambda self, ctx, error, how: None, r"Guard.on_error must be a function of \(self, ctx, error\): missing a required argument: 'how'"),
 ])  # fmt: skip
@@ -278,15 +278,12 @@ EACH_WAY = pytest.mark.parametrize("way", DURABLE_WAYS, ids=way_id)
 def finishing(hook: str, text: str = "enough", skill: str | None = None) -> Hooks:
     """Return hooks of which one finishes the run, if given only at a call of `skill`."""
 
-    def finish(self: Hooks, ctx: Any, *error: Any) -> None:
+    def one(self: Hooks, ctx: Any) -> None:
         if skill in (None, getattr(ctx.effect, "skill", None)):
             raise Stop("final", text)
 
     def two(self: Hooks, ctx: Any, error: Exception) -> None:
-        finish(self, ctx)
-
-    def one(self: Hooks, ctx: Any) -> None:
-        finish(self, ctx)
+        one(self, ctx)
 
     made: Hooks = type("Finishing", (Hooks,), {hook: two if hook == "on_error" else one})()
     return made
@@ -312,9 +309,9 @@ def test_a_hook_of_a_call_finishes_the_run_with_its_text(way: Way, hook: str) ->
     calls = command("break_down" if hook == "on_error" else "look")
     result = way(worker(finishing(hook), provider=MockProvider(calls, "<final>later</final>")), recorder=recorder)
     assert (result.text, result.stop_reason, result.error, result.steps) == ("enough", "final", None, 1)
-    assert [event.data for event in recorder.for_event("final")] == ["enough"]
-    assert result.messages[-1].role == "assistant"
+    assert data_of(recorder, "final") == ["enough"]
     roles = [message.role for message in result.messages]
+    assert roles[-1] == "assistant"
     assert all(before != after for before, after in pairwise(roles)), "some templates want it so"
 
 

@@ -208,12 +208,11 @@ def test_async_callbacks_need_asyncio_and_are_called_one_at_a_time() -> None:
 
 @WAYS
 def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns) -> None:
-    inside, most, types = [0], [0], []
+    inside, types = [0], list[str]()
 
     def observe(event: kernai.Event) -> None:
         inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        types.append(event.type)
+        types.append(event.type if inside == [1] else "two at once")
         inside[0] -= 1
 
     before = sys.getswitchinterval()
@@ -222,8 +221,7 @@ def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns
         map_runs(agent(), list("abcdefgh"), on_event=observe)
     finally:
         sys.setswitchinterval(before)
-    assert most == [1]
-    assert types.count("run_start") == types.count("result") == 8
+    assert (types.count("run_start"), types.count("result"), types.count("two at once")) == (8, 8, 0)
 
 
 @WAYS
@@ -300,18 +298,18 @@ def test_ctrl_c_while_a_run_ends_is_not_lost_and_ends_the_others(
 async def test_a_cancelled_task_ends_all_runs() -> None:
     recorder, begun = Recorder(), asyncio.Event()
 
-    async def look() -> str:
+    async def look() -> None:
         begun.set()
         await asyncio.sleep(PATIENCE)
-        return "seen"
 
     task = asyncio.create_task(kernai.amap_runs(agent(look), list("abcdef"), concurrency=2, recorder=recorder))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert {event.data["stop_reason"] for event in recorder.for_event("result")} == {"cancelled"}
-    assert len(recorder.for_event("result")) == len(recorder.for_event("run_start")) <= 2
+    ends = [event.data["stop_reason"] for event in recorder.for_event("result")]
+    assert len(ends) == len(recorder.for_event("run_start")) <= 2
+    assert set(ends) == {"cancelled"}
 
 
 @pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
