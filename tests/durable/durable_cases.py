@@ -13,20 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Event,
-    Media,
-    Message,
-    MockProvider,
-    Model,
-    Protocol,
-    Result,
-    Skill,
-    SkillContext,
-    SkillResult,
-)
+from kernai import Agent, Context, Media, Message, MockProvider, Model, Result, Skill, SkillContext, SkillResult
 from kernai.durable.run_head import MemoryStore
 from kernai.durable.store import Entry
 from tests.ways import LIVE_ONLY
@@ -117,7 +104,7 @@ class CancelAt:
     def __init__(self, at: int) -> None:
         self._left = at
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: kernai.Event) -> None:
         self._left -= event.type not in LIVE_ONLY
 
     def is_set(self) -> bool:
@@ -192,7 +179,7 @@ def agent(performed: Performed, *, idempotent: Collection[str] = SKILLS, **chang
     clerk = Agent(instructions="You count.", skills=skills, model=PRICED)
     given: dict[str, Any] = {
         "instructions": "You do.", "model": PRICED, "skills": [*skills, clerk.as_skill("ask_clerk", "Counts.")],
-        "protocols": [Protocol("ticket", ticket)], "parallel_skills": True,
+        "protocols": [kernai.Protocol("ticket", ticket)], "parallel_skills": True,
     }
     return Agent(**{**given, **changes})
 

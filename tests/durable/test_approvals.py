@@ -13,20 +13,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Block,
-    Context,
-    Decision,
-    KernaiError,
-    Limits,
-    Pause,
-    Protocol,
-    Result,
-    Skill,
-    SkillContext,
-    Stop,
-)
+from kernai import Agent, Block, Decision, KernaiError, Limits, Pause, Protocol, Result, Skill, SkillContext, Stop
 from kernai.loop.run_state import Run
 from tests.durable.durable_cases import (
     AT_ONCE,
@@ -44,7 +31,7 @@ from tests.durable.durable_cases import (
 
 pytestmark = pytest.mark.slow
 
-Ctx = SkillContext[Context]
+Ctx = SkillContext[kernai.Context]
 
 PAY = command("pay", '{"amount": 5}')
 LOOK = command("look")

@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    KernaiError,
-    MemoryStore,
-    ReplayDivergenceError,
-    RunConflictError,
-    Skill,
-)
+from kernai import Agent, Context, KernaiError, MemoryStore, ReplayDivergenceError, RunConflictError, Skill
 from kernai.durable.history import History
 from kernai.durable.journal import Journal
 from kernai.durable.lease import Held

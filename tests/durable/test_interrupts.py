@@ -13,23 +13,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Credential,
-    Event,
-    MappingResolver,
-    MemoryStore,
-    MockProvider,
-    Recorder,
-    ReplayDivergenceError,
-    Result,
-    Skill,
-    SkillContext,
-    SqliteStore,
-    Stop,
-    Task,
-)
+from kernai import Agent, Context, Event, MemoryStore, MockProvider, Recorder, Result, Skill, SkillContext, Stop, Task
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
 from tests.durable.durable_cases import (
@@ -381,7 +365,7 @@ def test_a_replay_is_not_content_with_a_run_that_says_it_was_interrupted() -> No
     run.execute()
     *entries, end = run.load()
     for changes in ({"error": INTERRUPTED}, {"error": INTERRUPTED, "stop_reason": "cancelled", "text": None}):
-        with pytest.raises(ReplayDivergenceError):
+        with pytest.raises(kernai.ReplayDivergenceError):
             kernai.replay(run.agent, recording=[*entries, {**end, "data": end["data"] | changes}])
 
 
@@ -452,7 +436,7 @@ SECRET = 'k-"geheim"/ä&123'
 @AT_ONCE
 @EACH_WAY
 def test_no_credential_is_in_a_store_an_event_or_a_result(at_once: bool, way: Way, tmp_path: Path) -> None:
-    kernai.configure(credential_resolver=MappingResolver({"KERNAI_SKILL_LEAK_KEY": SECRET}))
+    kernai.configure(credential_resolver=kernai.MappingResolver({"KERNAI_SKILL_LEAK_KEY": SECRET}))
 
     def leak(how: str, ctx: SkillContext[Context]) -> Any:
         key = ctx.credential("key")
@@ -467,10 +451,10 @@ def test_no_credential_is_in_a_store_an_event_or_a_result(at_once: bool, way: Wa
             return kernai.Media.from_url(f"https://example.org/?key={key}", kind="image", mime_type="image/png")
         return {"key": key, key: [key]}
 
-    skill = Skill("leak", execute=leak, credentials={"key": Credential()}, idempotent=True)
+    skill = Skill("leak", execute=leak, credentials={"key": kernai.Credential()}, idempotent=True)
     it = Agent(instructions="x", skills=[skill], parallel_skills=at_once)
     scripts = {"go": ["".join(command("leak", how) for how in ("return", "raise", "media", "pause", "stop"))]}
-    store, events = SqliteStore(tmp_path / "runs.db"), list[Event]()
+    store, events = kernai.SqliteStore(tmp_path / "runs.db"), list[Event]()
     options: dict[str, Any] = {"provider": provider(scripts), "store": store, "on_event": events.append}
     first = way.execute(it, "go", run_id="r", **options)
     (call,) = first.pending

@@ -8,35 +8,12 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Block,
-    Context,
-    Decision,
-    KernaiError,
-    MemoryStore,
-    Pause,
-    PendingCall,
-    Protocol,
-    Result,
-    Skill,
-    SkillContext,
-)
+from kernai import Agent, Decision, KernaiError, MemoryStore, Pause, PendingCall, Protocol, Result, Skill, SkillContext
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
-from tests.durable.durable_cases import (
-    AT_ONCE,
-    EACH_WAY,
-    WAYS,
-    Stored,
-    Way,
-    command,
-    provider,
-    replayed,
-    share_of,
-)
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider, replayed, share_of
 from tests.durable.test_store_rules import Plain
 
-Ctx = SkillContext[Context]
+Ctx = SkillContext[kernai.Context]
 
 PAY, FAIL = command("pay", '{"amount": 5}'), command("fail")
 SCRIPTS = {
@@ -60,7 +37,7 @@ class Case(Stored):
             self.done.append("fail")
             raise LookupError("no such thing")
 
-        def ticket(block: Block, ctx: Ctx) -> str:
+        def ticket(block: kernai.Block, ctx: Ctx) -> str:
             self.done.append("ticket")
             return "handed in"
 

@@ -14,20 +14,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    CompositeSink,
-    JsonlSink,
-    KernaiError,
-    Limits,
-    LlmResponse,
-    MemorySink,
-    MemoryStore,
-    MockProvider,
-    Recorder,
-    Result,
-    Skill,
-)
+from kernai import Agent, JsonlSink, KernaiError, LlmResponse, MemoryStore, MockProvider, Recorder, Result, Skill
 from kernai.blocks import block
 from kernai.loop import calls, corrections, workflow
 from kernai.runs.run_request import RunRequest
@@ -159,8 +146,8 @@ def test_the_example_with_a_real_model_keeps_to_the_protocol_and_replays(capture
 
 @EACH_WAY
 def test_a_recording_replays_in_memory_and_out_of_each_kind_of_file(way: Way, tmp_path: Path) -> None:
-    lines, memory = tmp_path / "run.jsonl", MemorySink()
-    recorder = Recorder(CompositeSink(memory, JsonlSink(lines)))
+    lines, memory = tmp_path / "run.jsonl", kernai.MemorySink()
+    recorder = Recorder(kernai.CompositeSink(memory, JsonlSink(lines)))
     result = way.execute(agent(Performed()), "do everything", provider=provider(), recorder=recorder, run_id="one")
     whole, short, wrapped = tmp_path / "whole.json", tmp_path / "short.json", tmp_path / "wrapped.json"
     whole.write_text(recorder.to_json())
@@ -268,7 +255,7 @@ def test_a_conversation_full_of_corrections_continues_with_another_input(
     skill = Skill("look", execute=lambda at: "seen", inputs={"at": str})
     it = Agent(instructions="x", skills=[skill], on_prose="correct", max_steps=len(FAULTY) + 1)
     run = Stored(way, it, {"go": [*FAULTY, "<final>one</final>", "<final>two</final>"]})
-    first = run.execute(limits=Limits(max_calls=50))
+    first = run.execute(limits=kernai.Limits(max_calls=50))
     assert first.text == "one"
     reworded(monkeypatch)
     second = run.resume(input="more")

@@ -16,30 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Limits,
-    LlmResponse,
-    Media,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Pause,
-    Protocol,
-    Provider,
-    ProviderError,
-    Recorder,
-    Result,
-    Skill,
-    SkillResult,
-    SqliteStore,
-    Stop,
-    Store,
-    Task,
-    Usage,
-    outside,
-)
+from kernai import Agent, Limits, MemoryStore, Message, MockProvider, Protocol, ProviderError, Skill, Task, outside
 from kernai.durable.history import History
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
@@ -68,7 +45,7 @@ class Whole(NamedTuple):
     """A run that nothing broke off."""
 
     store: MemoryStore
-    result: Result
+    result: kernai.Result
     entries: list[Entry]
     facts: dict[str, list[Any]]
 
@@ -103,7 +80,7 @@ def outcomes(rows: Iterable[Row]) -> Counter[str]:
     return Counter(f"r:{row.call_id}" for row in rows if isinstance(row, CallEndedRow) and not row.is_broken_off)
 
 
-def check_resumed(way: Way, store: Store, whole: Whole) -> Performed:
+def check_resumed(way: Way, store: kernai.Store, whole: Whole) -> Performed:
     """Resumes with new objects, and looks whether that is the run which nothing broke off."""
     before = outcomes(one.row for one in RecordedRun("r", store.load("r")).entries)
     performed = Performed()
@@ -127,11 +104,11 @@ def test_the_long_run_has_every_kind_of_event(whole: Whole) -> None:
     for kind in ("protocol_result", "skill_error", "task_complete", "builtin_result", "block_incomplete", "progress"):
         assert kinds[kind], kind
     assert [entry["event"] for entry in whole.entries[-2:]] == ["final", "result"]
-    assert any(isinstance(media, Media) for media in whole.store.load_media("r"))
+    assert any(isinstance(media, kernai.Media) for media in whole.store.load_media("r"))
 
 
 def test_media_reach_the_store_once_although_later_rows_name_them_too() -> None:
-    brought, image = list[str](), Media.from_bytes(b"png", mime_type="image/png")
+    brought, image = list[str](), kernai.Media.from_bytes(b"png", mime_type="image/png")
 
     class NotesMedia(MemoryStore):
         def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
@@ -167,7 +144,7 @@ def test_a_run_cut_off_after_any_event_continues_to_the_same_end(whole: Whole) -
 def test_a_run_in_a_database_cut_off_after_each_kind_of_event_continues_to_the_same_end(whole: Whole, tmp_path: Path) -> None:
     for lengths, way in zip(by_kind(whole).values(), cycle(WAYS), strict=False):
         length = lengths[len(lengths) // 2]
-        with SqliteStore(tmp_path / f"{length}.db", durability="process") as store:
+        with kernai.SqliteStore(tmp_path / f"{length}.db", durability="process") as store:
             store.append("r", 0, whole.entries[:length], whole.store.load_media("r"))
             check_resumed(way, store, whole)
 
@@ -216,10 +193,10 @@ def cancelled_at(at: int, way: Way) -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize("beside", ["text", Message("user", "a message"), SkillResult("parts", metadata={"n": 1})], ids=repr)
+@pytest.mark.parametrize("beside", ["text", Message("user", "a message"), kernai.SkillResult("parts", metadata={"n": 1})], ids=repr)
 def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messages(beside: Any) -> None:
     def stop() -> str:
-        raise Stop("final", "enough")
+        raise kernai.Stop("final", "enough")
 
     skills = [Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})]
     it = Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills)
@@ -264,24 +241,24 @@ def test_if_any_append_fails_the_caller_gets_the_error_and_the_run_can_be_resume
     assert at > 20
 
 
-PRICED = Model("priced", cost=(1.0, 2.0))
+PRICED = kernai.Model("priced", cost=(1.0, 2.0))
 DOWN = "DOWN"
 
 
-class Script(Provider):
+class Script(kernai.Provider):
     """Answers in turn, with what it used; `DOWN` breaks off, after the vendor has counted the prompt."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
         self.asked = 0
 
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> kernai.LlmResponse:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer == DOWN:
-            on_chunk.report_usage(Usage(prompt_tokens=100, completion_tokens=7))
+            on_chunk.report_usage(kernai.Usage(prompt_tokens=100, completion_tokens=7))
             raise ProviderError("down", retryable=True)
-        return LlmResponse(answer, prompt_tokens=10, completion_tokens=1, total_tokens=12)
+        return kernai.LlmResponse(answer, prompt_tokens=10, completion_tokens=1, total_tokens=12)
 
 
 TWICE = retry(2, first_wait=0)
@@ -308,7 +285,7 @@ def test_the_usage_of_failed_calls_is_still_counted_after_a_resume(
     changes: Any, segments: Any, counts: tuple[int, int], way: Way
 ) -> None:
     failed, made = counts
-    run, recorder = Stored(way, Agent(instructions="x", model=PRICED, **changes)), Recorder()
+    run, recorder = Stored(way, Agent(instructions="x", model=PRICED, **changes)), kernai.Recorder()
     result, again = None, dict[str, Any]()
     for segment in segments:
         if isinstance(segment, list):
@@ -396,7 +373,7 @@ def test_a_call_is_not_made_if_the_run_is_cancelled_while_approve_runs(way: Way)
 def test_an_approved_model_call_is_not_made_by_a_run_that_must_stop(way: Way) -> None:
     def pausing(effect: Any) -> Any:
         if isinstance(effect, kernai.middleware.CallModel) and effect.approval is None:
-            raise Pause("dear")
+            raise kernai.Pause("dear")
         return (yield effect)
 
     fine = Script("<final>ok</final>")

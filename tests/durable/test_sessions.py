@@ -9,25 +9,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Event,
-    KernaiError,
-    Limits,
-    LlmResponse,
-    Media,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Provider,
-    ProviderError,
-    Recorder,
-    Result,
-    RunConflictError,
-    Skill,
-)
+from kernai import Agent, Limits, LlmResponse, Media, MemoryStore, Message, MockProvider, Model, ProviderError, Skill
 from kernai.recording.recorder import expand
 from tests.durable.durable_cases import (
     EACH_WAY,
@@ -73,7 +55,7 @@ class Talk(Stored):
         model = MockProvider().on_call(echo).with_token_counter(lambda messages, content: count)
         super().__init__(way, talker(self.notes, **changes), model)
 
-    def say(self, number: int, **options: Any) -> Result[Any]:
+    def say(self, number: int, **options: Any) -> kernai.Result[Any]:
         return self.resume(input=f"say {number}", **options) if number else self.execute("say 0", **options)
 
 
@@ -129,8 +111,8 @@ def test_a_session_cut_off_after_any_event_continues_to_the_same_end(way: Way) -
 def test_media_that_are_added_later_are_kept_with_the_run_and_no_others(way: Way) -> None:
     talk, picture = Talk(way), Media.from_bytes(PNG, mime_type="image/png")
 
-    def with_foreign() -> Context:
-        context = Context()
+    def with_foreign() -> kernai.Context:
+        context = kernai.Context()
         context.media_store.put(Media.from_bytes(b"foreign", mime_type="image/png"))
         return context
 
@@ -240,8 +222,8 @@ def test_a_fork_has_the_media_up_to_its_step_alone() -> None:
 @pytest.mark.parametrize("given, error, message", [
     *[({"at_step": step}, ValueError, r"at_step must be a step in which run 'r' called the model \(0, 1\)")
       for step in (2, -1, None, "0", True, [0])],
-    ({"source": "x"}, KernaiError, "no run 'x'"), ({"store": "runs.db"}, TypeError, "store must be a store"),
-    ({"run_id": "r"}, RunConflictError, "run 'r' has"), ({"run_id": "../r"}, ValueError, "run_id"),
+    ({"source": "x"}, kernai.KernaiError, "no run 'x'"), ({"store": "runs.db"}, TypeError, "store must be a store"),
+    ({"run_id": "r"}, kernai.RunConflictError, "run 'r' has"), ({"run_id": "../r"}, ValueError, "run_id"),
 ])
 def test_forking_a_run_or_step_that_does_not_exist_is_an_error(given: Any, error: type[Exception], message: str) -> None:
     talk = Talk(WAYS[0])
@@ -272,7 +254,7 @@ def test_work_that_a_turn_left_undone_in_a_task_stays_undone_in_later_turns() ->
             raise answer
         return answer
 
-    def stop_in_the_task(event: Event) -> None:
+    def stop_in_the_task(event: kernai.Event) -> None:
         if event.type == "skill_execute" and event.scope:
             stop.set()
 
@@ -338,7 +320,7 @@ def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
     run.execute(limits=Limits(max_calls=3))
     entries = run.load()
 
-    def stopped(timeout: int, *seconds: str) -> Result[Any]:
+    def stopped(timeout: int, *seconds: str) -> kernai.Result[Any]:
         """Continue the run after its entries were written at these times, each at an equal share of them."""
         times = [f"2001-01-01T{seconds[at * len(seconds) // len(entries)]}.000Z" for at in range(len(entries))]
         run.store = MemoryStore()
@@ -359,7 +341,7 @@ class AsyncStore(MemoryStore):
 
 
 @pytest.mark.parametrize("run_id, options, error, message", [
-    ("x", {"store": MemoryStore()}, KernaiError, "the store has no run 'x'"),
+    ("x", {"store": MemoryStore()}, kernai.KernaiError, "the store has no run 'x'"),
     ("x", {"store": "runs.db"}, TypeError, "store must be a store"),
     ("x", {"store": AsyncStore()}, TypeError, r"AsyncStore\.append is an async function"),
     ("x", {}, TypeError, "pass store="),
@@ -375,7 +357,7 @@ def test_resuming_a_run_that_does_not_exist_is_a_clear_error(
 
 @EACH_WAY
 def test_an_unfinished_answer_does_not_begin_the_answer_to_the_next_question(way: Way) -> None:
-    class Cut(Provider):
+    class Cut(kernai.Provider):
         def call(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
             asked = messages[-1].text
             return LlmResponse("4") if asked == "2 + 2?" else LlmResponse("Dear Ann, I ", finish_reason="length")
@@ -396,7 +378,7 @@ def test_asking_the_same_question_again_is_not_a_loop(way: Way) -> None:
 
 @EACH_WAY
 def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way: Way) -> None:
-    recorder, seen = Recorder(), list[str]()
+    recorder, seen = kernai.Recorder(), list[str]()
     run = Stored(way, payer([]), {"go": [command("pay"), "<final>done</final>"]})
     assert run.execute(recorder=recorder).stop_reason == "interrupt"
     assert run.resume(recorder=recorder).pending

@@ -304,8 +304,8 @@ def folder_that_may_only_be_read() -> Iterator[Path]:
         folder = Path(name)
         with SqliteStore(folder / "runs.db") as store:
             store.append("r", 0, [entry()], [])
-            for one in ("runs.db", "runs.db-wal"):  # as a process that was killed leaves it
-                (folder / f"open-{one}").write_bytes((folder / one).read_bytes())
+            for one in [folder / "runs.db", folder / "runs.db-wal"]:  # as a process that was killed leaves it
+                one.with_name(f"open-{one.name}").write_bytes(one.read_bytes())
         old = sqlite3.connect(folder / "old.db")
         old.executescript(OLD_SCHEMA)
         old.close()

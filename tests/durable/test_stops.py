@@ -12,20 +12,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Limits,
-    LlmResponse,
-    MemoryStore,
-    MockProvider,
-    Provider,
-    ProviderError,
-    RunConflictError,
-    Skill,
-    SkillContext,
-    Stop,
-)
+from kernai import Agent, Context, Limits, MemoryStore, MockProvider, ProviderError, RunConflictError, Skill, Stop
 from kernai.middleware import CallModel, CallSkill
 from tests.durable.durable_cases import (
     EACH_WAY,
@@ -43,7 +30,7 @@ from tests.durable.durable_cases import (
     way_id,
 )
 
-Ctx = SkillContext[Context]
+Ctx = kernai.SkillContext[Context]
 
 
 def stops(store: MemoryStore) -> list[tuple[str, str, str]]:
@@ -264,10 +251,10 @@ def down(effect: Any) -> Any:
     return (yield effect)
 
 
-class Down(Provider):
+class Down(kernai.Provider):
     """Fails as a provider does that does not know of `ProviderError`."""
 
-    def call(self, *_: Any) -> LlmResponse:
+    def call(self, *_: Any) -> kernai.LlmResponse:
         raise TimeoutError("slow")
 
 

@@ -13,23 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import (
-    Agent,
-    Event,
-    Limits,
-    LlmResponse,
-    Media,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Protocol,
-    ProviderError,
-    Recorder,
-    Skill,
-    SkillResult,
-    skill,
-)
+from kernai import Agent, LlmResponse, Media, MemoryStore, Message, MockProvider, Model, ProviderError, Recorder, skill
 from kernai.errors import Pause, Stop, error_text
 from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
@@ -93,7 +77,7 @@ def test_fallback_calls_another_model_if_the_first_fails(way: Way, kind: type[Sc
         fallback(kind(FINAL), Model("other", cost=(1.0, 10.0))),
         model=Model("first", cost=(100.0, 1000.0)),
     )
-    result = way(agent, recorder=recorder, limits=Limits(max_cost=1.0))
+    result = way(agent, recorder=recorder, limits=kernai.Limits(max_cost=1.0))
     assert (result.text, result.usage.cost) == ("done", 0.002)
     assert data_of(recorder, "llm_response")[0]["model"] == "other"
 
@@ -139,7 +123,7 @@ def test_an_answer_stopped_by_a_guardrail_is_not_shown(way: Way, kind: type[Scri
     def check(what: object) -> bool:
         return not (isinstance(what, LlmResponse) and "secret" in what.content)
 
-    live: list[Event] = []
+    live: list[kernai.Event] = []
     result = way(agent_with(kind("the secret is 42"), guardrail(check, answers=True)), on_event=live.append)
     assert result.stop_reason == "guardrail"
     assert "secret" not in str([event.to_dict() for event in live])
@@ -183,7 +167,7 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
             "text": SECRET,
             "data": {"card": [SECRET]},
             "parts": ["card ", SECRET, Media.from_bytes(b"x", mime_type="image/png")],
-            "result": SkillResult(SECRET, metadata={"card": {"number": (SECRET,)}}),
+            "result": kernai.SkillResult(SECRET, metadata={"card": {"number": (SECRET,)}}),
             "number": 4,
             "none": None,
         }
@@ -196,8 +180,8 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
     provider = kind(
         LlmResponse(calls + f"<plan>{SECRET}</plan>", metadata={"reasoning": [SECRET]}), f"<final>It is {SECRET}.</final>"
     )
-    protocol = Protocol("cards", lambda block, ctx: Message("user", f"card {SECRET}") if block.content == "x" else SECRET)
-    recorder, live = Recorder(), list[Event]()
+    protocol = kernai.Protocol("cards", lambda block, ctx: Message("user", f"card {SECRET}") if block.content == "x" else SECRET)
+    recorder, live = Recorder(), list[kernai.Event]()
     agent = agent_with(provider, redact(r"\d{4}-\d{4}"), skills=[card], protocols=[protocol], parallel_skills=True)
     result = way(agent, recorder=recorder, **({"on_event": live.append} if listening else {}))
     assert result.text == "It is [redacted]."
@@ -217,7 +201,7 @@ def test_a_redacted_secret_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised:
         raise raised
 
     store = MemoryStore()
-    agent = agent_with(Script(command("pay"), FINAL), redact(r"\d{4}-\d{4}"), skills=[Skill("pay", execute=pay)])
+    agent = agent_with(Script(command("pay"), FINAL), redact(r"\d{4}-\d{4}"), skills=[kernai.Skill("pay", execute=pay)])
     result = way(agent, store=store, run_id="r")
     assert result.stop_reason == reason
     assert len(list(store.runs(due=True))) == (reason == "interrupt")
@@ -479,7 +463,7 @@ def test_the_usage_of_a_summary_is_in_the_result_and_counts_against_the_limits(w
     def spent(max_tokens: int | None) -> kernai.Result:
         writer = MockProvider(LlmResponse("In short.", prompt_tokens=900, completion_tokens=100))
         tape = MockProvider(*TAPE).with_token_counter(lambda messages, content: {"prompt_tokens": 10, "completion_tokens": 1})
-        return way(reader(tape, Agent(instructions="Summarize.", provider=writer)), limits=Limits(max_tokens=max_tokens))
+        return way(reader(tape, Agent(instructions="Summarize.", provider=writer)), limits=kernai.Limits(max_tokens=max_tokens))
 
     usage = spent(None).usage
     summaries = usage.model_calls - len(TAPE)

@@ -11,24 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Event,
-    Limits,
-    LlmResponse,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Provider,
-    ProviderError,
-    Recorder,
-    RunCancelledError,
-    Stop,
-    Usage,
-    execute,
-    resume,
-)
+import kernai
+from kernai import Agent, Event, Limits, LlmResponse, Message, Model, Provider, ProviderError, Recorder, Usage
 from kernai.command_line.narrator import Narrator, PipedTurn
 from kernai.middleware import CallModel, Effect, Flow, retry
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
@@ -68,8 +52,8 @@ def test_a_response_of_the_runs_own_model_does_not_record_its_name() -> None:
 ])
 def test_a_reported_cost_takes_precedence_over_the_models_price(given: dict[str, Any], cost: float | None) -> None:
     response = LlmResponse("x", **{"prompt_tokens": 1000, "completion_tokens": 100, **given})
-    agent = Agent(instructions="x", provider=MockProvider(response), model=Model("large", cost=(100.0, 1000.0)))
-    used = execute(agent, "go").usage
+    agent = Agent(instructions="x", provider=kernai.MockProvider(response), model=Model("large", cost=(100.0, 1000.0)))
+    used = kernai.execute(agent, "go").usage
     assert (used.cost, used.model_calls) == (None if cost is None else pytest.approx(cost), 1)
 
 
@@ -154,7 +138,7 @@ def _makes_up(effect: CallModel) -> Flow:
 
 def _refuses(effect: CallModel) -> Flow:
     yield effect
-    raise Stop("guardrail", "no")
+    raise kernai.Stop("guardrail", "no")
 
 
 def _falls_back(effect: CallModel) -> Flow:
@@ -174,14 +158,14 @@ def test_the_usage_of_each_response_is_counted_once_whatever_a_middleware_does(
     way: Way, middleware: Any, answers: Sequence[int | None], tokens: tuple[int, int]
 ) -> None:
     said = [RETRYABLE if one is None else LlmResponse(FINAL, prompt_tokens=one, completion_tokens=0) for one in answers]
-    agent, store = agent_with(Script(*said), middleware), MemoryStore()
+    agent, store = agent_with(Script(*said), middleware), kernai.MemoryStore()
     result = way(agent, store=store, run_id="r")
     assert (result.usage.prompt_tokens, result.usage.model_calls) == tokens
     info = store.info("r")
     assert info is not None
     assert (info.usage.prompt_tokens, info.usage.model_calls) == tokens
     if result.stop_reason == "final":
-        assert resume(agent, "r", store=store).usage == result.usage
+        assert kernai.resume(agent, "r", store=store).usage == result.usage
 
 
 # ------------------------------------------------------------------------------------------------- timeouts
@@ -287,7 +271,7 @@ def test_under_asyncio_an_unresponsive_provider_is_abandoned_and_its_late_text_i
         if thread.name == "kernai-worker":
             thread.join(PATIENCE)
     # to the provider, a run that has ended meanwhile counts as cancelled
-    assert isinstance(foreign.refused, (ProviderError, RunCancelledError))
+    assert isinstance(foreign.refused, (ProviderError, kernai.RunCancelledError))
     assert "late" not in [one.data for one in live]
 
 
@@ -342,7 +326,7 @@ def busy_provider() -> Agent:
 
 def busy_middleware() -> Agent:
     busy = ProviderError(WHY, retryable=True, retry_after=0.01)
-    provider = MockProvider(*["Hello."] * 3).fail_on_step(0, busy).fail_on_step(1, busy)
+    provider = kernai.MockProvider(*["Hello."] * 3).fail_on_step(0, busy).fail_on_step(1, busy)
     return Agent(instructions="", provider=provider, model=Model("m"), middleware=[retry()])
 
 
@@ -361,7 +345,7 @@ def test_a_wait_is_a_live_event_that_is_not_recorded(
     lines = [record.getMessage() for record in caplog.records]
     assert [line for line in lines if "model.waiting" in line and "slow down" in line and "attempt=2" in line]
     caplog.set_level("ERROR", "kernai")
-    store, recorder = MemoryStore(), Recorder()  # nobody watches, and the log has no warnings
+    store, recorder = kernai.MemoryStore(), Recorder()  # nobody watches, and the log has no warnings
     assert way(make(), store=store, run_id="r", recorder=recorder).text == "Hello."
     kept = [entry["event"] for entry in (*store.load("r"), *recorder.to_list())]
     assert "result" in kept

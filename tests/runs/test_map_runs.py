@@ -16,29 +16,13 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    KernaiError,
-    Limits,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Progress,
-    ProviderError,
-    Recorder,
-    RunResults,
-    Skill,
-    SkillContext,
-    Usage,
-)
+from kernai import Agent, MockProvider, Model, Progress, ProviderError, Recorder, RunResults, SkillContext, Usage
 from tests.loop.loop_cases import command
 
 PATIENCE = 20
 
 
-class Lost(Context):
+class Lost(kernai.Context):
     def child(self, task_id: str | None) -> Any:
         super().child(task_id)
 
@@ -67,7 +51,7 @@ def answers(messages: Any, model: Model) -> str:
 def agent(look: Callable[..., Any] = lambda: "seen", **options: Any) -> Agent[str]:
     counted = MockProvider().on_call(answers).with_token_counter(
         lambda messages, content: {"prompt_tokens": 10, "completion_tokens": 1})
-    return Agent(**{"instructions": "x", "skills": [Skill("look", execute=look)], "provider": counted, **options})
+    return Agent(**{"instructions": "x", "skills": [kernai.Skill("look", execute=look)], "provider": counted, **options})
 
 
 @WAYS
@@ -102,7 +86,7 @@ def test_no_more_runs_than_concurrency_are_active_at_once(map_runs: MapRuns) -> 
     assert active == [0, 3]
 
 
-class Refuses(MemoryStore):
+class Refuses(kernai.MemoryStore):
     """A store that is full for one run."""
 
     def append(self, run_id: str, first_seq: int, entries: Any, *given: Any, **more: Any) -> Any:
@@ -119,13 +103,13 @@ def test_a_failed_run_does_not_affect_the_others(map_runs: MapRuns) -> None:
     assert results.failed == (1, 3)
     assert [str(one.stop_reason) for one in results] == ["final", "error", "final", "error", "final"]
     assert isinstance(results[1].error, ProviderError)
-    assert isinstance(results[3].error, KernaiError)
+    assert isinstance(results[3].error, kernai.KernaiError)
     assert isinstance(results[3].error.__cause__, OSError)
-    with pytest.raises(KernaiError, match="OSError: disk full") as caught:
+    with pytest.raises(kernai.KernaiError, match="OSError: disk full") as caught:
         results[3].unwrap()
     assert caught.value.result is results[3]
     assert {one.run_id for one in store.runs()} == {results[at].run_id for at in (0, 1, 2, 4)}
-    limited = map_runs(agent(), ["a", "b"], limits=Limits(max_calls=1))
+    limited = map_runs(agent(), ["a", "b"], limits=kernai.Limits(max_calls=1))
     assert [str(one.stop_reason) for one in limited] == ["max_calls", "max_calls"]
 
 
@@ -226,7 +210,7 @@ def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns
 
 @WAYS
 def test_cancelling_keeps_the_remaining_runs_from_starting(map_runs: MapRuns) -> None:
-    cancel, store = threading.Event(), MemoryStore()
+    cancel, store = threading.Event(), kernai.MemoryStore()
     results = map_runs(
         agent(), list("abcd"), concurrency=1, cancel=cancel, store=store,
         on_progress=lambda progress: cancel.set() if progress.done == 2 else None,
@@ -312,7 +296,7 @@ async def test_a_cancelled_task_ends_all_runs() -> None:
     assert set(ends) == {"cancelled"}
 
 
-@pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
+@pytest.mark.parametrize("options", [{"limits": kernai.Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
 @WAYS
 def test_a_call_that_hangs_is_abandoned(map_runs: MapRuns, options: dict[str, Any], leave: threading.Event) -> None:
     entered, recorder = threading.Event(), Recorder()
@@ -345,7 +329,7 @@ def _raise(error: type[BaseException]) -> str:
 
 
 @dataclass
-class Deps(Context):
+class Deps(kernai.Context):
     own = ("connection",)
     name: str = "x"
     shared: list[str] = field(default_factory=list)
@@ -371,7 +355,7 @@ def test_each_run_has_its_own_context_that_shares_attributes_it_does_not_own(map
 
 @WAYS
 def test_a_history_given_as_an_iterator_is_used_for_every_run(map_runs: MapRuns) -> None:
-    history = (Message("user", text) for text in ("one", "two"))
+    history = (kernai.Message("user", text) for text in ("one", "two"))
     one = Agent(instructions="x", provider=MockProvider().on_call(lambda messages, model: f"<final>{len(messages)}</final>"))
     assert [result.text for result in map_runs(one, ["a", "b"], history=history)] == ["4", "4"]
 

@@ -12,15 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import (
-    Call,
-    CallRefusedError,
-    Decision,
-    DecisionError,
-    DoubtfulPause,
-    called,
-    edited,
-)
+from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError

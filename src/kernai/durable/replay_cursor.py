@@ -14,15 +14,7 @@ from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
 from kernai.errors import ReplayDivergenceError, RunStoppedError
-from kernai.events import (
-    AnswerRejectedRow,
-    MessagesSentRow,
-    ModelFailedRow,
-    ResultRow,
-    Row,
-    RunResumedRow,
-    RunStartRow,
-)
+from kernai.events import AnswerRejectedRow, MessagesSentRow, ModelFailedRow, ResultRow, Row, RunResumedRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.loop.effects import Cancelled
 from kernai.loop.root import Gate

@@ -13,18 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.errors import Control, KernaiError, Pause
 from kernai.interrupts import calls_out
-from kernai.loop.effects import (
-    CallModel,
-    CallProtocol,
-    CallSkill,
-    Commit,
-    Effect,
-    Raise,
-    Sleep,
-    SubRun,
-    Work,
-    alone,
-)
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Commit, Effect, Raise, Sleep, SubRun, Work, alone
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run

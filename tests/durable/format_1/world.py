@@ -19,32 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import kernai
-from kernai import (
-    Agent,
-    Block,
-    Context,
-    GenerationOptions,
-    InFlightError,
-    Limits,
-    LlmResponse,
-    Media,
-    MemoryStore,
-    Message,
-    Model,
-    Pause,
-    PendingCall,
-    Protocol,
-    Provider,
-    Result,
-    Skill,
-    SkillContext,
-    SkillResult,
-    Stop,
-)
+from kernai import Agent, Block, Limits, Media, MemoryStore, Message, Pause, PendingCall, Protocol, Result, SkillContext
 from kernai.middleware import CallModel, CallSkill, Sleep, retry
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(24))
-PRICED = Model("priced", ("text", "vision"), cost=(1.0, 2.0))
+PRICED = kernai.Model("priced", ("text", "vision"), cost=(1.0, 2.0))
 RUN = "r"
 #: what our skills, protocols and finals say, whoever quotes it
 WORDS = re.compile(r"did-[a-z]+-\w+")
@@ -66,7 +45,7 @@ class Count:
     n: int
 
 
-class Counting(Context):
+class Counting(kernai.Context):
     """A host's state: one counter for the run and all below it."""
 
     def __init__(self) -> None:
@@ -80,15 +59,15 @@ class Counting(Context):
         self.counter.update(data)
 
 
-class Scripted(Provider):
+class Scripted(kernai.Provider):
     """Answers from the script that the conversation began with."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
 
     def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
-    ) -> LlmResponse:
+        self, messages: Sequence[Message], model: kernai.Model, generation: kernai.GenerationOptions, on_chunk: Callable[[str], Any]
+    ) -> kernai.LlmResponse:
         scripts = self._segment.world["scripts"]
         first = next(message.text for message in messages if message.role == "user").rpartition("\n")[2]
         name = first if first in scripts else "go"
@@ -99,7 +78,7 @@ class Scripted(Provider):
         content, finish_reason = line if isinstance(line, list) else (line, "stop")
         on_chunk(content[:5])
         on_chunk(content[5:])
-        return LlmResponse(content, prompt_tokens=10, completion_tokens=2, total_tokens=12, finish_reason=finish_reason)
+        return kernai.LlmResponse(content, prompt_tokens=10, completion_tokens=2, total_tokens=12, finish_reason=finish_reason)
 
 
 class Segment:
@@ -109,7 +88,7 @@ class Segment:
         self.world = world
         self._limits = limits or Limits(max_depth=8)
         self.effects: list[str] = []
-        self.context = Counting() if world["state"] else Context()
+        self.context = Counting() if world["state"] else kernai.Context()
         self._lock = threading.Lock()
 
     def note(self, effect: str) -> None:
@@ -134,13 +113,13 @@ class Segment:
             case "fail":
                 raise LookupError(did)
             case "stop" if not self.world["concurrent"]:
-                raise Stop(("guardrail", "timeout", "cancelled", "max_cost", "interrupt")[rule(x, 5)], did)
+                raise kernai.Stop(("guardrail", "timeout", "cancelled", "max_cost", "interrupt")[rule(x, 5)], did)
             case "quit" if not self.world["concurrent"]:
                 raise SystemExit(did)
             case "picture":
                 return [did, Media.from_bytes(PNG, mime_type="image/png")]
             case "many":
-                return SkillResult(did, metadata={"x": x, "lone": "\udc80"})
+                return kernai.SkillResult(did, metadata={"x": x, "lone": "\udc80"})
             case "facts":
                 ctx.emit({"at": x})
                 return {"did": did, "nan": float("nan"), "none": None}
@@ -148,7 +127,7 @@ class Segment:
                 return None
         return did
 
-    def _skill(self, name: str) -> Skill:
+    def _skill(self, name: str) -> kernai.Skill:
         def plain(x: str, ctx: SkillContext[Any], y: str = "0") -> Any:
             return self._result(name, x, y, ctx)
 
@@ -157,7 +136,7 @@ class Segment:
             return self._result(name, x, y, ctx)
 
         execute: Callable[..., Any] = waiting if name in self.world["async"] else plain
-        return Skill(name, execute=execute, approval=name == "pay", idempotent=name in self.world["idempotent"])
+        return kernai.Skill(name, execute=execute, approval=name == "pay", idempotent=name in self.world["idempotent"])
 
     def _protocols(self) -> list[Protocol]:
         def ticket(block: Block, ctx: SkillContext[Any]) -> str:
@@ -180,7 +159,7 @@ class Segment:
 
         def canned(effect: Any) -> Any:
             if isinstance(effect, CallSkill) and effect.skill == "many" and rule(effect.call_id, 2):
-                return SkillResult(f"did-canned-{effect.arguments['x']}")
+                return kernai.SkillResult(f"did-canned-{effect.arguments['x']}")
             if isinstance(effect, CallModel):
                 yield Sleep(0, effect.scope, effect.call_id)
             return (yield effect)
@@ -294,7 +273,7 @@ def resumed(world: World, store: MemoryStore, *, is_async: bool) -> list[Facts]:
         try:
             result = segment.resume(store, is_async=is_async, **given)
             facts |= said(world, result)
-        except InFlightError as error:
+        except kernai.InFlightError as error:
             facts |= {"raised": "InFlightError", "calls": sorted([one.call_id, one.skill] for one in error.calls)}
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             facts |= {"raised": type(error).__name__}
