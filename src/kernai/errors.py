@@ -292,7 +292,7 @@ _MOST_MEMBERS = 10
 def error_text(error: BaseException) -> str:
     """The text of an exception with its notes. If it has no text, its class; for a group, the texts of its members."""
     if isinstance(error, BaseExceptionGroup):
-        text = "; ".join(map(_member_text, error.exceptions[:_MOST_MEMBERS]))
+        text = "; ".join(map(described, error.exceptions[:_MOST_MEMBERS]))
     else:
         try:
             text = str(error)
@@ -304,9 +304,10 @@ def error_text(error: BaseException) -> str:
     return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
 
 
-def _member_text(error: BaseException) -> str:
-    text, name = error_text(error), type(error).__name__
-    return text if text.startswith(name) else f"{name}: {text}"
+def described(error: BaseException) -> str:
+    """``ValueError: text``, or the class alone if there is no text."""
+    name, text = type(error).__name__, error_text(error)
+    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 def copied(error: AnyError) -> AnyError:
@@ -333,8 +334,6 @@ def as_failure(error: BaseException) -> BaseException:
     cancelled = asyncio_errors is not None and isinstance(error, asyncio_errors.CancelledError)
     if not cancelled and not isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
         return error
-    text = error_text(error)
-    name = type(error).__name__
-    failure = RuntimeError(name if text == name else f"{name}: {text}")
+    failure = RuntimeError(described(error))
     failure.__cause__ = error
     return failure

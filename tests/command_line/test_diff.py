@@ -304,11 +304,11 @@ def test_aligned_parts_cover_both_sequences_and_equal_parts_are_equal(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diff_command, "MOST_MATCHED", most)
         stretches = list(diff_command.aligned(ours, theirs))
-    assert [one for each in stretches for one in ours[each.a : each.a_end]] == ours
-    assert [one for each in stretches for one in theirs[each.b : each.b_end]] == theirs
-    assert [each.same for each in stretches] == [at % 2 == (not stretches[0].same) for at in range(len(stretches))]
-    for each in stretches:
-        assert (ours[each.a : each.a_end] == theirs[each.b : each.b_end]) == each.same
+    assert [one for _, a, _ in stretches for one in ours[a]] == ours
+    assert [one for _, _, b in stretches for one in theirs[b]] == theirs
+    assert [same for same, _, _ in stretches] == [at % 2 == (not stretches[0][0]) for at in range(len(stretches))]
+    for same, a, b in stretches:
+        assert (ours[a] == theirs[b]) == same
 
 
 @given(st.permutations("abcdefghij"))
@@ -319,4 +319,4 @@ def test_as_many_as_possible_of_items_in_another_order_are_matched(ours: list[st
     longest: dict[str, int] = {}  # of the increasing sequences that end with each item
     for one in ours:
         longest[one] = 1 + max((longest[before] for before in longest if before < one), default=0)
-    assert sum(each.a_end - each.a for each in stretches if each.same) == max(longest.values())
+    assert sum(a.stop - a.start for same, a, _ in stretches if same) == max(longest.values())

@@ -16,13 +16,13 @@ from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, add_loudness_options, failure_of, summary
-from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, described, failing
+from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, failing
 from kernai.command_line.program import Command
 from kernai.command_line.recording import recording_of
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
-from kernai.errors import InFlightError, KernaiError, StoreNeededError
+from kernai.errors import InFlightError, KernaiError, StoreNeededError, described
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
 from kernai.runs.resume_request import recorded_result

@@ -151,7 +151,7 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
             data, sent[place] = _new_messages(sent.get(place, []), data), data
         entry = {"event": event["event"], "step": event.get("step"), "data": _comparable(data)}
         found.setdefault(place, []).append(entry)
-    return {place: _in_order(entries) for place, entries in found.items()}
+    return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
 def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -197,12 +197,10 @@ def _comparable(data: Any) -> Any:
     return steady
 
 
-def _in_order(entries: list[Entry]) -> list[Entry]:
-    ordered: list[Entry] = []
+def _in_order(entries: list[Entry]) -> Iterator[Entry]:
     for kind, group in groupby(entries, lambda entry: _PARALLEL.get(entry["event"])):
         # stable: the events of one call or task keep their order
-        ordered += sorted(group, key=_id if kind else lambda _: ())
-    return ordered
+        yield from sorted(group, key=_id if kind else lambda _: ())
 
 
 def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:
@@ -243,13 +241,12 @@ def _compare(place: Place, ours: list[Entry], theirs: list[Entry]) -> Compared:
     same = 0
     after: Entry | None = None
     differences: list[Difference] = []
-    for each in aligned([_key(entry) for entry in ours], [_key(entry) for entry in theirs]):
-        if each.same:
-            same += each.a_end - each.a
-            after = ours[each.a_end - 1]
+    for are_same, a, b in aligned([_key(entry) for entry in ours], [_key(entry) for entry in theirs]):
+        if are_same:
+            same += a.stop - a.start
+            after = ours[a.stop - 1]
         else:
-            pairs = _pairs(ours[each.a : each.a_end], theirs[each.b : each.b_end])
-            differences += [Difference(x, y, after) for x, y in pairs]
+            differences += [Difference(x, y, after) for x, y in _pairs(ours[a], theirs[b])]
     return Compared(*place, same, len(ours) - same, len(theirs) - same, differences)
 
 
@@ -273,31 +270,21 @@ def _key(entry: Entry) -> str:
 MOST_MATCHED = 2000
 
 
-class Stretch(NamedTuple):
-    """``ours[a:a_end]`` and ``theirs[b:b_end]``. They are the same, or the one was replaced by the other.
+def aligned(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[bool, slice, slice]]:
+    """Divides both sides into stretches, from start to end: whether they are the same, and where they are on each side.
 
-    At most one of them is empty.
+    Stretches that are the same alternate with others, of which at most one side is empty.
     """
-
-    same: bool
-    a: int
-    a_end: int
-    b: int
-    b_end: int
-
-
-def aligned(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Stretch]:
-    """Divides both sides into stretches, from start to end. Stretches that are the same alternate with others."""
     a = b = 0
     # consecutive matches are one stretch
     for _, stretch in groupby(enumerate(_matches(ours, theirs)), lambda one: (one[1][0] - one[0], one[1][1] - one[0])):
         (_, (at, other)), *more = stretch
         if at > a or other > b:
-            yield Stretch(False, a, at, b, other)
+            yield False, slice(a, at), slice(b, other)
         a, b = at + 1 + len(more), other + 1 + len(more)
-        yield Stretch(True, at, a, other, b)
+        yield True, slice(at, a), slice(other, b)
     if a < len(ours) or b < len(theirs):
-        yield Stretch(False, a, len(ours), b, len(theirs))
+        yield False, slice(a, len(ours)), slice(b, len(theirs))
 
 
 def _matches(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -358,12 +345,11 @@ def difference_lines(difference: Difference) -> list[str]:
     if ours == theirs:  # their text is the same, and only the types of some values differ
         ours, theirs = [_key(difference.a or {})], [_key(difference.b or {})]
     lines: list[str] = []
-    for each in aligned(ours, theirs):
-        if each.same:
-            lines += _folded([f" {line}" for line in ours[each.a : each.a_end]])
+    for are_same, a, b in aligned(ours, theirs):
+        if are_same:
+            lines += _folded([f" {line}" for line in ours[a]])
         else:
-            lines += [f"-{line}" for line in ours[each.a : each.a_end]]
-            lines += [f"+{line}" for line in theirs[each.b : each.b_end]]
+            lines += [*(f"-{line}" for line in ours[a]), *(f"+{line}" for line in theirs[b])]
     return [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}... ({len(line):,} characters)" for line in lines]
 
 

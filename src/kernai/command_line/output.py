@@ -78,12 +78,6 @@ def failing(
         raise CommandError(f"{message}: {reason}" if message else reason, hint) from error
 
 
-def described(error: BaseException) -> str:
-    """``ValueError: text``, or the class alone if there is no text."""
-    name, text = type(error).__name__, error_text(error)
-    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
-
-
 def count(number: int, noun: str) -> str:
     """``1 step``, ``2,000 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -22,8 +22,8 @@ from typing import NamedTuple, NoReturn
 
 from kernai._util.api import closest
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, Terminated, described
-from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
+from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, Terminated
+from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, described, error_text
 from kernai.interrupts import INTERRUPTS
 
 #: Each command is in a module of this package: `run` in `run_command`, for example, unless `_MODULES` names another.

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated, described
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated
 from kernai.command_line.program import Command
-from kernai.errors import KernaiError
+from kernai.errors import KernaiError, described
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import SkillFile, SkillRegistry, find_files, forget, load_files
 from kernai.values.model import CAPABILITIES, Model

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from kernai._util.api import ForkSafeLock, likely
-from kernai.errors import KernaiError, error_text
+from kernai.errors import KernaiError, described
 from kernai.interrupts import calls_out
 from kernai.registry.registry import Registry, RegistryState, process_wide
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
@@ -356,5 +356,4 @@ def _place(path: str, error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    name, text = type(error).__name__, error.msg if isinstance(error, SyntaxError) else error_text(error)
-    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
+    return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else described(error)
