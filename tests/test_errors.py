@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 import kernai
-from kernai import (
-    Agent,
-    KernaiError,
-    LimitReachedError,
-    Limits,
-    MaxStepsReachedError,
-    MockProvider,
-    ProviderError,
-    errors,
-    execute,
-    run,
-)
+from kernai import ProviderError, errors
 
 LINE = re.compile(r"^(?P<branch>[ │├└─]*)(?P<name>[A-Z]\w+Error)\b", re.MULTILINE)
 
@@ -61,28 +48,3 @@ def test_a_provider_error_says_only_what_is_known() -> None:
     full = ProviderError("slow", status=429, code="rate", retryable=True, retry_after=1.5, vendor="acme")
     assert (full.status, full.code, full.retryable, full.retry_after, full.vendor) == (429, "rate", True, 1.5, "acme")
     assert str(full) == "slow"
-
-
-DOWN = ProviderError("down")
-ENDINGS = [
-    (MockProvider("<plan>x</plan>"), Limits(), MaxStepsReachedError, "max_steps"),
-    (MockProvider("<plan>x</plan>"), Limits(max_calls=1), LimitReachedError, "max_calls"),
-    (MockProvider().fail_on_step(0, DOWN).fail_on_step(1, DOWN), Limits(), ProviderError, "error"),
-]
-
-
-@pytest.mark.parametrize("provider, limits, error, reason", ENDINGS, ids=[reason for *_, reason in ENDINGS])
-def test_a_failure_that_ends_a_run_is_raised_by_run_and_returned_by_execute(
-    provider: MockProvider, limits: Limits, error: type[KernaiError], reason: str
-) -> None:
-    agent = Agent(instructions="", provider=provider, skills=[], max_steps=2)
-    with pytest.raises(error) as caught:
-        run(agent, "x", limits=limits)
-    assert caught.value.result is not None
-    assert caught.value.result.stop_reason == reason
-    assert caught.value.result.messages[0].text == "x"
-    result = execute(agent, "x", limits=limits)
-    assert result.stop_reason == reason
-    assert type(result.error) is error
-    with pytest.raises(error):
-        result.unwrap()

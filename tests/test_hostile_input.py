@@ -422,16 +422,4 @@ def test_an_input_and_a_history_of_any_text_are_sent_unchanged(way: Way, recordi
     assert recording.for_event("run_start")[0].data["input"] == odd
 
 
-@pytest.mark.slow
-@WAYS
-def test_a_history_of_two_thousand_messages_is_accepted_and_not_changed(way: Way, recording: Recorder) -> None:
-    history = [Message("user" if at % 2 else "assistant", f"message {at}") for at in range(2_000)]
-    before = list(history)
-    result = way(answering(final("done")), history=history, recorder=recording)
-    assert len(result.messages) == 2_002
-    assert history == before
-    again = way(answering(final("done again")), history=result.messages)
-    assert len(again.messages) == 2_004
-
-
 # ------------------------------------------------------------------------------ what a protocol handler may return

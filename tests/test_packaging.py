@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -14,17 +15,14 @@ from typing import Any
 
 import pytest
 
+from tests.programs import ran_here
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "dev.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_package_has_no_runtime_dependency(project: dict[str, Any]) -> None:
@@ -59,7 +57,6 @@ def test_every_package_is_marked_as_typed(package: str) -> None:
     assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
@@ -68,15 +65,13 @@ def test_every_package_is_marked_as_typed(package: str) -> None:
         (("xyz",), "there is no command 'xyz'; `dev.py --help` lists them"),
         (("scenario", "fraud_investigaton"), "there is no scenario 'fraud_investigaton'; did you mean fraud_investigation?"),
         (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
-        (("all", "x"), "dev.py: error: all takes no arguments, got: x"),
         (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
         (("rehearse", "0.2.0", "now"), "dev.py: error: rehearse takes one argument, the version"),
-        (("constraints", "x"), "dev.py: error: constraints takes no arguments, got: x"),
         (("demo", "--model", "huge"), "dev.py: error: the model in the box is smollm2: `dev.py demo --model smollm2`"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[str, ...], complaint: str) -> None:
-    refused = dev(*arguments)
+    refused = ran_here(ROOT / "dev.py", *arguments, environment=os.environ)
     assert refused.returncode == 2
     assert complaint in refused.stderr.splitlines()[-1]
 

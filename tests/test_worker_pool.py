@@ -23,21 +23,10 @@ NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobo
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-class Countdown:
-    """Waits until `count` jobs have ended."""
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._changed = threading.Condition()
-
-    def one(self) -> None:
-        with self._changed:
-            self._left -= 1
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._left <= 0, PATIENCE), "the pool starves"
+def wait_for(ended: threading.Semaphore, count: int = 1) -> None:
+    """Wait until so many jobs have released `ended`."""
+    for _ in range(count):
+        assert ended.acquire(timeout=PATIENCE), "the pool starves"
 
 
 class Gauge:
@@ -61,7 +50,7 @@ def test_a_wrong_size_is_a_value_error(size: object) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_the_pool_runs_as_many_jobs_at_once_as_its_size_and_never_more(size: int) -> None:
-    pool, gauge, done = WorkerPool(size), Gauge(), Countdown(200)
+    pool, gauge, done = WorkerPool(size), Gauge(), threading.Semaphore(0)
     together = threading.Barrier(size)
 
     def job(at: int) -> None:
@@ -69,27 +58,27 @@ def test_the_pool_runs_as_many_jobs_at_once_as_its_size_and_never_more(size: int
         if at < size:
             together.wait(PATIENCE)
         gauge.change(-1)
-        done.one()
+        done.release()
 
     for at in range(200):
-        pool.submit(lambda at=at: job(at))  # type: ignore[misc]  # mypy and default values
-    done.wait()
+        pool.submit(partial(job, at))
+    wait_for(done, 200)
     assert gauge.most == size
 
 
 def test_queued_jobs_start_in_the_order_they_were_submitted() -> None:
-    pool, order, done = WorkerPool(1), list[int](), Countdown(50)
+    pool, order, done = WorkerPool(1), list[int](), threading.Semaphore(0)
     begin = threading.Event()
 
     def job(at: int) -> None:
         begin.wait(PATIENCE)
         order.append(at)
-        done.one()
+        done.release()
 
     for at in range(50):
-        pool.submit(lambda at=at: job(at))  # type: ignore[misc]  # mypy and default values
+        pool.submit(partial(job, at))
     begin.set()
-    done.wait()
+    wait_for(done, 50)
     assert order == list(range(50))
 
 
@@ -105,35 +94,35 @@ TREES: st.SearchStrategy[Tree] = st.recursive(
 def test_any_tree_of_jobs_that_wait_for_their_children_finishes_and_stays_within_the_bound(tree: Tree, size: int) -> None:
     pool, gauge = WorkerPool(size), Gauge()
 
-    def job(children: Tree, done: Countdown) -> None:
+    def job(children: Tree, done: threading.Semaphore) -> None:
         gauge.change(1)
-        inner = Countdown(len(children))
+        inner = threading.Semaphore(0)
         for child in children:
-            pool.submit(lambda child=child: job(child, inner))  # type: ignore[misc]  # mypy and default values
+            pool.submit(partial(job, child, inner))
         gauge.change(-1)
         with pool.waiting():
-            inner.wait()
+            wait_for(inner, len(children))
         gauge.change(1)
         gauge.change(-1)
-        done.one()
+        done.release()
 
-    whole = Countdown(1)
-    pool.submit(lambda: job(tree, whole))
-    whole.wait()
+    whole = threading.Semaphore(0)
+    pool.submit(partial(job, tree, whole))
+    wait_for(whole)
     assert gauge.most <= size
 
 
 def test_a_job_that_has_finished_waiting_goes_before_a_queued_one() -> None:
     pool, order = WorkerPool(1), list[str]()
     waiting, may_return, queued_runs, blocked = (threading.Event() for _ in range(4))
-    done = Countdown(3)
+    done = threading.Semaphore(0)
 
     def waiter() -> None:
         with pool.waiting():
             waiting.set()
             may_return.wait(PATIENCE)
         order.append("waiter")
-        done.one()
+        done.release()
 
     def blocker() -> None:
         blocked.set()
@@ -142,11 +131,11 @@ def test_a_job_that_has_finished_waiting_goes_before_a_queued_one() -> None:
         while not pool._returning:
             may_return.set()
         order.append("blocker")
-        done.one()
+        done.release()
 
     def queued() -> None:
         order.append("queued")
-        done.one()
+        done.release()
 
     pool.submit(waiter)
     waiting.wait(PATIENCE)
@@ -154,7 +143,7 @@ def test_a_job_that_has_finished_waiting_goes_before_a_queued_one() -> None:
     blocked.wait(PATIENCE)
     pool.submit(queued)
     queued_runs.set()
-    done.wait()
+    wait_for(done, 3)
     assert order == ["blocker", "waiter", "queued"]
 
 
@@ -218,10 +207,10 @@ def test_no_place_is_lost_when_several_become_free_before_a_waiter_wakes() -> No
 
 
 def test_waiting_outside_the_pool_does_nothing() -> None:
-    pool, done = WorkerPool(1), Countdown(1)
+    pool, done = WorkerPool(1), threading.Semaphore(0)
     with pool.waiting(), pool.waiting():
-        pool.submit(done.one)
-        done.wait()
+        pool.submit(done.release)
+        wait_for(done)
     other, seen = WorkerPool(1), list[str]()
 
     def elsewhere() -> None:
@@ -229,14 +218,13 @@ def test_waiting_outside_the_pool_does_nothing() -> None:
             seen.append("a worker of another pool")
 
     other.submit(elsewhere)
-    again = Countdown(1)
-    other.submit(again.one)
-    again.wait()
+    other.submit(done.release)
+    wait_for(done)
     assert seen == ["a worker of another pool"]
 
 
 def test_an_error_while_waiting_still_gives_the_place_back() -> None:
-    pool, caught, done = WorkerPool(1), list[str](), Countdown(2)
+    pool, caught, done = WorkerPool(1), list[str](), threading.Semaphore(0)
 
     def job() -> None:
         try:
@@ -244,26 +232,25 @@ def test_an_error_while_waiting_still_gives_the_place_back() -> None:
                 raise OSError("interrupted")
         except OSError as error:
             caught.append(str(error))
-        done.one()
+        done.release()
 
     pool.submit(job)
-    pool.submit(done.one)
-    done.wait()
+    pool.submit(done.release)
+    wait_for(done, 2)
     assert caught == ["interrupted"]
     assert pool._free == 1
 
 
 def test_a_pool_that_keeps_its_threads_reuses_them_until_it_is_closed() -> None:
-    pool, seen = WorkerPool(2, keep=True), list[threading.Thread]()
+    pool, seen, done = WorkerPool(2, keep=True), list[threading.Thread](), threading.Semaphore(0)
+
+    def job() -> None:
+        seen.append(threading.current_thread())
+        done.release()
+
     for _ in range(50):
-        done = Countdown(1)
-
-        def job(done: Countdown = done) -> None:
-            seen.append(threading.current_thread())
-            done.one()
-
         pool.submit(job)
-        done.wait()
+        wait_for(done)
         while not pool._idle:  # soon the thread that has ended its job waits for the next one
             pass
     assert len(set(seen)) == 1
@@ -271,13 +258,12 @@ def test_a_pool_that_keeps_its_threads_reuses_them_until_it_is_closed() -> None:
     pool.close()
     seen[0].join(PATIENCE)
     assert not seen[0].is_alive()
-    last = Countdown(1)
-    pool.submit(last.one)  # a job submitted after `close` still runs, in a thread that then ends
-    last.wait()
+    pool.submit(done.release)  # a job submitted after `close` still runs, in a thread that then ends
+    wait_for(done)
 
 
 def test_an_abandoned_worker_takes_no_place_and_no_further_job() -> None:
-    pool, hangs, leave, done = WorkerPool(1, keep=True), threading.Event(), threading.Event(), Countdown(2)
+    pool, hangs, leave, done = WorkerPool(1, keep=True), threading.Event(), threading.Event(), threading.Semaphore(0)
     workers: list[int] = []
 
     def hang() -> None:
@@ -287,11 +273,11 @@ def test_an_abandoned_worker_takes_no_place_and_no_further_job() -> None:
 
     pool.submit(hang)
     assert hangs.wait(PATIENCE)
-    pool.submit(done.one)
+    pool.submit(done.release)
     pool.give_up_on(workers[0])
     pool.give_up_on(workers[0])
-    pool.submit(done.one)
-    done.wait()
+    pool.submit(done.release)
+    wait_for(done, 2)
     leave.set()
     assert pool._free == 1
     pool.close()

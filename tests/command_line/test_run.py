@@ -14,16 +14,7 @@ import pytest
 
 from kernai.command_line import main
 from tests.command_line.conftest import Here, Screen
-from tests.command_line.support import (
-    AGENT,
-    ECHO,
-    as_json,
-    environment,
-    error_lines,
-    events_of,
-    kernai,
-    write,
-)
+from tests.command_line.support import AGENT, ECHO, as_json, environment, error_lines, events_of, kernai, write
 from vendor_wires import WIRES
 from wire_server import Answer, WireServer
 

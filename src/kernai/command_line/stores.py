@@ -17,13 +17,7 @@ from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
 from kernai.durable.store import Entry, RunInfo, check_run_id
-from kernai.errors import (
-    InFlightError,
-    KernaiError,
-    ReplayDivergenceError,
-    RunBusyError,
-    RunConflictError,
-)
+from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
 from kernai.jsonio.json_data import jsonable
 from kernai.values.result import StopReason
 
