@@ -41,7 +41,7 @@ from tests.command_line.support import ECHO, PATIENCE, write
 
 
 def session(agent: Agent, **options: Any) -> ChatSession:
-    return ChatSession(agent, limits=options.pop("limits", Limits()), store=MediaStore(), **options)
+    return ChatSession(agent, limits=options.pop("limits", Limits()), media=MediaStore(), **options)
 
 
 def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,21 +59,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
+    if options.store is None and options.run_id is not None:
+        raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
+    run_id = stores.new_run_id() if options.run_id is None else options.run_id
+    stores.check_id(run_id)
     media = MediaStore()
     with (
         agents.prepared(options, "chat") as (agent, limits),
-        _kept(options) as kept,
+        nullcontext() if options.store is None else stores.RunStore(options.store, make=True) as store,
         recording_of(options, media) as recording,
     ):
         reader = output.LineReader()
         session = ChatSession(
-            agent, limits=limits, store=media, kept=kept, verbose=options.verbose, quiet=options.quiet,
-            recorder=None if recording is None else recording.recorder,
+            agent, limits=limits, media=media, store=store, run_id=run_id, words=agents.same_agent(options),
+            verbose=options.verbose, quiet=options.quiet, recorder=None if recording is None else recording.recorder,
         )
         if reader.interactive and not options.quiet:
             output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
-        if kept is not None and not options.quiet:
-            output.note(f"Run {kept.run_id}; to continue it later: {kept.again}")
+        if store is not None and not options.quiet:
+            output.note(f"Run {run_id}; to continue it later: {session.again}")
         status: list[int] = []
         try:
             # raises Ctrl-C only while a line is read or a turn is shown, never in between
@@ -84,18 +88,6 @@ def run(options: Namespace) -> int:
     if recording is not None:
         recording.check()
     return status[0]
-
-
-@contextmanager
-def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
-    """Yields the conversation in the store that `--store` names; None without `--store`."""
-    if options.store is None:
-        if options.run_id is not None:
-            raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
-        yield None
-        return
-    with stores.RunStore(options.store, make=True) as store:
-        yield KeptConversation(store, options.run_id, agents.same_agent(options))
 
 
 def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> int:
@@ -143,45 +135,6 @@ HELP = """\
 Ctrl-C             cancel the turn that is running; what its calls have done stays known"""
 
 
-class KeptConversation:
-    """A conversation that is a run in a store; each turn continues the run.
-
-    `words` describe the agent on a command line, as `same_agent` returns them.
-    """
-
-    def __init__(self, store: stores.RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
-        self.run_id = stores.new_run_id() if run_id is None else run_id
-        stores.check_id(self.run_id)
-        self._store = store
-        self._words = words
-
-    @property
-    def again(self) -> str:
-        return stores.command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
-
-    @property
-    def status(self) -> str | None:
-        """As `RunInfo.status`; None before the first turn."""
-        info = self._store.info(self.run_id)
-        return None if info is None else info.status
-
-    def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
-        """The messages so far. Raises `CommandError` if the agent cannot continue from them."""
-        with self._continuing():
-            result = recorded_result(agent, self.run_id, self._store.store, Context(media_store=media))
-        return () if result is None else result.messages
-
-    def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:
-        """Starts the next turn; without content, continues an interrupted one."""
-        is_there = self.status is not None
-        with self._continuing():
-            return stream(agent, content, resume=is_there, run_id=self.run_id, store=self._store.store, **options)
-
-    def _continuing(self) -> Any:
-        where = f"kernai replay AGENT {self._store.path} {self.run_id}"
-        return stores.continuing(None, where, another="begin another conversation, with another --run-id")
-
-
 #: the question about a call, and how to answer it
 _QUESTIONS: Mapping[str, tuple[str, str]] = {
     "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
@@ -214,13 +167,19 @@ def questions(
 
 @dataclass(slots=True)
 class ChatSession:
-    """A conversation. `take` handles one line of input."""
+    """A conversation. `take` handles one line of input.
+
+    With a `store`, it is the run `run_id`, and each turn continues the run. `words` describe the agent on a command
+    line, as `same_agent` returns them.
+    """
 
     agent: Agent[Any]
     limits: Limits
-    store: MediaStore
+    media: MediaStore
     recorder: Recorder | None = None
-    kept: KeptConversation | None = None
+    store: stores.RunStore | None = None
+    run_id: str = ""
+    words: tuple[str, ...] = ()
     verbose: bool = False
     quiet: bool = False
     #: whether Ctrl-C has cancelled a turn
@@ -235,15 +194,29 @@ class ChatSession:
         """Whether the next line must be a decision."""
         return self._questions is not None
 
+    @property
+    def again(self) -> str:
+        """The command line that continues a conversation in a store."""
+        path = "" if self.store is None else self.store.path
+        return stores.command("chat", *self.words, "--store", path, "--run-id", self.run_id)
+
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, or continues its turn if that was interrupted or waits."""
-        status = None if self.kept is None else self.kept.status
-        if status in (RUNNING, ABANDONED, BLOCKED, WAITING):
+        info = None if self.store is None else self.store.info(self.run_id)
+        if self.store is None or info is None:
+            return
+        if info.status in (RUNNING, ABANDONED, BLOCKED, WAITING):
             output.note("(continuing the interrupted turn)")
             self._turn(None)
-        elif self.kept is not None and status is not None:
-            self._history = self.kept.messages(self.agent, self.store)
-            output.note(f"(the conversation continues; {len(self._history)} messages so far)")
+            return
+        with self._continuing(self.store):
+            result = recorded_result(self.agent, self.run_id, self.store.store, Context(media_store=self.media))
+        self._history = () if result is None else result.messages
+        output.note(f"(the conversation continues; {len(self._history)} messages so far)")
+
+    def _continuing(self, store: stores.RunStore) -> AbstractContextManager[None]:
+        where = f"kernai replay AGENT {store.path} {self.run_id}"
+        return stores.continuing(None, where, another="begin another conversation, with another --run-id")
 
     def take(self, line: str) -> bool:
         """Handles one line, which is a turn or a command. Returns False if the user wants to leave.
@@ -293,12 +266,11 @@ class ChatSession:
         self._history = ()
         self._attached.clear()
         self._questions = None
-        if self.kept is None:
+        if self.store is None:
             output.note("(the conversation is forgotten)")
             return
-        before = self.kept.again
-        self.kept.run_id = stores.new_run_id()
-        output.note(f"(a new conversation, run {self.kept.run_id}; the one before: {before})")
+        before, self.run_id = self.again, stores.new_run_id()
+        output.note(f"(a new conversation, run {self.run_id}; the one before: {before})")
 
     def _attach(self, given: str) -> None:
         if not given:
@@ -326,12 +298,14 @@ class ChatSession:
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""
         started = time.monotonic()
-        more |= {"context": Context(media_store=self.store), "limits": self.limits, "recorder": self.recorder}
+        more |= {"context": Context(media_store=self.media), "limits": self.limits, "recorder": self.recorder}
         try:
-            if self.kept is None:
+            if self.store is None:
                 events = stream(self.agent, content, history=self._history, **more)
             else:
-                events = self.kept.begin(self.agent, content, more)
+                more |= {"resume": self.store.info(self.run_id) is not None, "store": self.store.store}
+                with self._continuing(self.store):
+                    events = stream(self.agent, content, run_id=self.run_id, **more)
         except InFlightError as error:
             self._ask("in_flight", error.calls)
             return
@@ -347,7 +321,7 @@ class ChatSession:
             result = events.result
         if result is not None:
             new = result.messages[len(self._history):]
-            if self.kept is not None or result.ok or any(message.role == "assistant" for message in new):
+            if self.store is not None or result.ok or any(message.role == "assistant" for message in new):
                 self._history = result.messages
                 self._attached.clear()
             if self.verbose:
@@ -380,7 +354,7 @@ class ChatSession:
         if result is not None and result.pending:
             self._ask("approvals", result.pending)
         elif result is None or result.stop_reason is StopReason.CANCELLED:
-            kept = self.kept is not None or (result is not None and result.messages == self._history)
+            kept = self.store is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:
             raise failure_of(result) from result.error
