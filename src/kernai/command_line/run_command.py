@@ -218,25 +218,29 @@ def _replay(options: Namespace) -> int:
     except ReplayDivergenceError as divergence:
         found = divergence
     is_same = isinstance(found, Replay) and not (options.strict and found.changes)
-    if options.json:
-        output.write_json({"same": is_same, **_differences(found)})
-    elif isinstance(found, Replay):
-        output.write("the same" if found.result is not None else "the same, as far as the recording goes")
-        for change in found.changes:
-            output.write(f"changed: {change}", "red" if options.strict else "dim")
+    data: dict[str, Any] = {"same": is_same, "divergence": None, "loosened": {}, "changes": []}
+    lines: list[tuple[str, str | None]]
+    if isinstance(found, Replay):
+        data["changes"] = list(found.changes)
+        lines = [("the same" if found.result is not None else "the same, as far as the recording goes", None)]
+        lines += [(f"changed: {change}", "red" if options.strict else "dim") for change in found.changes]
     elif isinstance(found, ReplayLoosenedError):
-        output.write("the agent decides the same, but has lost protections since the recording:", "bold")
+        data["loosened"] = found.loosened
+        lines = [("the agent decides the same, but has lost protections since the recording:", "bold")]
         for key, lost in found.loosened.items():
-            output.write(f"- {lost}", "red")
-            output.write(f"  to accept it: --accept {key}")
+            lines += [(f"- {lost}", "red"), (f"  to accept it: --accept {key}", None)]
     else:
-        output.write(f"--- {recording}", "bold")
+        data["divergence"] = {"seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got}
         agent = stores.command(*agents.same_agent(options, ("system", "skills"))).removeprefix("kernai ")
-        output.write(f"+++ {agent}, now", "bold")
-        output.write(f"@@ event {found.seq}: {found.event} @@", "cyan")
-        for sign, text, style in (("-", found.expected, "red"), ("+", found.got, "green")):
-            for line in text.splitlines():
-                output.write(f"{sign}{line}", style)
+        lines = [(f"--- {recording}", "bold"), (f"+++ {agent}, now", "bold")]
+        lines += [(f"@@ event {found.seq}: {found.event} @@", "cyan")]
+        lines += [(f"-{line}", "red") for line in found.expected.splitlines()]
+        lines += [(f"+{line}", "green") for line in found.got.splitlines()]
+    if options.json:
+        output.write_json(data)
+    else:
+        for text, style in lines:
+            output.write(text, style)
     return OK if is_same else NO
 
 
@@ -274,17 +278,6 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
                 has_several = len({entry.get("run_id") for entry in given.get("recording", ())}) > 1
                 hint = "--run-id says which run of a recording with several" if has_several else DEBUG_HINT
                 raise CommandError(error_text(error), hint) from error
-
-
-def _differences(found: Replay[Any] | ReplayDivergenceError) -> dict[str, Any]:
-    data: dict[str, Any] = {"divergence": None, "loosened": {}, "changes": []}
-    if isinstance(found, Replay):
-        data["changes"] = list(found.changes)
-    elif isinstance(found, ReplayLoosenedError):
-        data["loosened"] = found.loosened
-    else:
-        data["divergence"] = {"seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got}
-    return data
 
 
 def _model_of_replay(name: str | None) -> Model | None:

@@ -176,22 +176,11 @@ def _program_version(path: str) -> str | None:
 
 
 class Server(NamedTuple):
-    """A model server. `path` lists its models: an object with a list at `list_key`, each model's id at `id_key`.
-
-    `variable` is the environment variable that has the address, if there is one.
-    """
+    """A model server. `variable` is the environment variable that has its address, if there is one."""
 
     name: str
     url: str
-    path: str = "/models"
-    list_key: str = "data"
-    id_key: str = "id"
     variable: str | None = None
-
-
-def ollama_at(url: str, variable: str | None = None) -> Server:
-    """An Ollama server. https://github.com/ollama/ollama/blob/main/docs/api.md"""
-    return Server("ollama", url, "/api/tags", "models", "name", variable)
 
 
 def check_servers() -> list[Finding]:
@@ -204,10 +193,10 @@ def check_servers() -> list[Finding]:
             if name == "ollama":
                 with OllamaProvider(api_key="none is sent") as provider:  # the provider reads the variable
                     url = provider.base_url
-                servers.append(ollama_at(url, variable if given else None))
+                servers.append(Server(name, url, variable if given else None))
             elif given:
                 url = checked_base_url(given, variable).removesuffix(OpenAIProvider.endpoint)
-                servers.append(Server(name, url, variable=variable))
+                servers.append(Server(name, url, variable))
         except (KernaiError, ValueError):
             # the value is not shown, because it may contain a password
             problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
@@ -221,7 +210,7 @@ def check_servers() -> list[Finding]:
 def _check_server(server: Server) -> Finding | None:
     shown = shown_url(server.url)
     try:
-        models = models_of(server)
+        models = _models_of(server)
     except (TransportError, ValueError, RecursionError) as error:
         if server.variable is None and server.name != "ollama":
             return None
@@ -229,33 +218,32 @@ def _check_server(server: Server) -> Finding | None:
         does = "does not answer" if silent else f"answers, but not as {server.name} does"
         problem = None if server.variable is None else f"{server.variable} names a server that {does}"
         return Finding("servers", server.name, f"{shown} {does}", good=False, problem=problem)
-    if models is None:
-        models = ["(it wants a key)"]
     more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
     listed = ", ".join(models[:_MOST_MODELS]) or "no models"
     return Finding("servers", server.name, f"{shown} answers: {listed}{more}", good=True)
 
 
-def models_of(server: Server) -> list[str] | None:
-    """The ids of the server's models; None if it requires a key.
-
-    Raises `TransportError` if it does not answer, `ValueError` or `RecursionError` for an unexpected answer.
+def _models_of(server: Server) -> list[str]:
+    """The ids of the server's models. Raises `TransportError` if it does not answer, `ValueError` or `RecursionError`
+    for an unexpected answer.
     """
+    # https://github.com/ollama/ollama/blob/main/docs/api.md; the others list their models as OpenAI does
+    path, models, id = ("/api/tags", "models", "name") if server.name == "ollama" else ("/models", "data", "id")
     until = time.monotonic() + _SERVER_TIMEOUT
     request = Request(
-        "GET", server.url + server.path, {"Accept": "application/json"}, max_bytes=_MAX_BYTES,
+        "GET", server.url + path, {"Accept": "application/json"}, max_bytes=_MAX_BYTES,
         timeouts=Timeouts(_SERVER_TIMEOUT, _SERVER_TIMEOUT), unwanted=lambda: time.monotonic() >= until,
     )
     with closing(HttpTransport()) as transport, closing(transport.send(request)) as response:
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return None
+            return ["(it wants a key)"]
         if response.status != HTTPStatus.OK:
             raise ValueError(f"status {response.status}")
         data: Any = json.loads(b"".join(response))
-    listed = data.get(server.list_key) if isinstance(data, dict) else None
+    listed = data.get(models) if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ValueError("no list of models")  # noqa: TRY004 - the same error as for text that is not JSON
-    names = [one.get(server.id_key) for one in listed if isinstance(one, dict)]
+    names = [one.get(id) for one in listed if isinstance(one, dict)]
     return [name for name in names if isinstance(name, str) and name.strip()]
 
 
