@@ -185,14 +185,11 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
 
 def _find_agent(target: str) -> Agent[Any]:
     """Finds the agent at `target`. This executes the code of the file or module."""
-    path, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
-    if _is_file(path):
-        module = _load_file(path)
-        return _attribute(module, name, target) if name else _only(module, path)
-    place, _, name = target.partition(":")
-    if not name or not re.fullmatch(r"\w+(\.\w+)*", place):
+    place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
+    if not _is_file(place) and not (name and re.fullmatch(r"\w+(\.\w+)*", place)):
         raise CommandError(f"no agent at {target!r}", f"name one as {AGENT_FORMS}")
-    return _attribute(_import(place), name, target)
+    module = _load_file(place) if _is_file(place) else _import(place)
+    return _attribute(module, name, target) if name else _only(module, place)
 
 
 def _is_file(target: str) -> bool:

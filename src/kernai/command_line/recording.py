@@ -180,9 +180,10 @@ class Recording:
         self._written.add(media.id)
         if media.is_url or not _ID.fullmatch(media.id):
             return
-        known = media.data if isinstance(media.data, bytes) else media.payload
-        data = _read(media) if known is None else known
-        if len(data) > MAX_BYTES:
+        is_on_disk = media.is_path and media.payload is None and os.path.isfile(media.data)
+        is_huge = is_on_disk and os.path.getsize(media.data) > MAX_BYTES  # such a file is not read
+        data = b"" if is_huge else media.read_bytes()
+        if is_huge or len(data) > MAX_BYTES:
             if not self._quiet:
                 output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.folder}", "yellow")
             return
@@ -256,12 +257,3 @@ def _refusal(folder: str) -> str | None:
     if os.path.exists(folder) and not os.path.isdir(folder):
         return f"{folder} is not a folder, and the media would be written to a folder of that name"
     return None
-
-
-def _read(media: Media) -> bytes:
-    """Reads at most one byte more than `MAX_BYTES`, so that a huge file is not read completely."""
-    try:
-        with open(media.data, "rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise KernaiError(f"cannot read media file {media.data!r}: {error.strerror or error}") from error
