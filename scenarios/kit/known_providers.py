@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import kernai
 from kernai._util.redaction import one_line
-from kernai.command_line.setup_command import models_of, ollama_at
+from kernai.command_line.setup_command import Server, models_of
 from kernai_providers import VENDORS, OllamaProvider, Vendor, resolve
 from kernai_providers import capabilities_of as by_family
 from kernai_providers.transport import TransportError
@@ -173,7 +173,7 @@ def look_for_ollama(*, local: bool = True) -> Ollama:
     if local and not _is_loopback(urlsplit(url).hostname or ""):
         return Ollama(url)
     try:
-        models = models_of(ollama_at(url))
+        models = models_of(Server("ollama", url))
     except (TransportError, ValueError, RecursionError):
         models = None
     return Ollama(url, None if models is None else tuple(models))

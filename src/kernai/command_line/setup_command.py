@@ -210,7 +210,7 @@ def check_servers() -> list[Finding]:
 def _check_server(server: Server) -> Finding | None:
     shown = shown_url(server.url)
     try:
-        models = _models_of(server)
+        models = models_of(server)
     except (TransportError, ValueError, RecursionError) as error:
         if server.variable is None and server.name != "ollama":
             return None
@@ -218,14 +218,17 @@ def _check_server(server: Server) -> Finding | None:
         does = "does not answer" if silent else f"answers, but not as {server.name} does"
         problem = None if server.variable is None else f"{server.variable} names a server that {does}"
         return Finding("servers", server.name, f"{shown} {does}", good=False, problem=problem)
+    if models is None:
+        models = ["(it wants a key)"]
     more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
     listed = ", ".join(models[:_MOST_MODELS]) or "no models"
     return Finding("servers", server.name, f"{shown} answers: {listed}{more}", good=True)
 
 
-def _models_of(server: Server) -> list[str]:
-    """The ids of the server's models. Raises `TransportError` if it does not answer, `ValueError` or `RecursionError`
-    for an unexpected answer.
+def models_of(server: Server) -> list[str] | None:
+    """The ids of the server's models; None if it requires a key.
+
+    Raises `TransportError` if it does not answer, `ValueError` or `RecursionError` for an unexpected answer.
     """
     # https://github.com/ollama/ollama/blob/main/docs/api.md; the others list their models as OpenAI does
     path, models, id = ("/api/tags", "models", "name") if server.name == "ollama" else ("/models", "data", "id")
@@ -236,7 +239,7 @@ def _models_of(server: Server) -> list[str]:
     )
     with closing(HttpTransport()) as transport, closing(transport.send(request)) as response:
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return ["(it wants a key)"]
+            return None
         if response.status != HTTPStatus.OK:
             raise ValueError(f"status {response.status}")
         data: Any = json.loads(b"".join(response))
