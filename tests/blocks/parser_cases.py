@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -14,23 +14,33 @@ WHITE_SPACE = " \t\n\r\f\v"
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A text and what is in it; `prose` are the pieces between the blocks, without blank ones."""
+@dataclass
+class Found:
+    """The contents of a text: blocks, the pieces of prose between them that are not blank, the open block."""
+
+    blocks: list[Block] = field(default_factory=list)
+    prose: list[str] = field(default_factory=list)
+    incomplete: Block | None = None
+    certain: int | None = None
+
+    def add_prose(self, text: str) -> None:
+        if text.strip(WHITE_SPACE):
+            self.prose.append(text)
+
+
+class Case(NamedTuple):
+    """A text and what is in it."""
 
     name: str
     text: str
-    blocks: tuple[Block, ...] = ()
-    prose: tuple[str, ...] = ()
-    incomplete: Block | None = None
-    certain: int | None = None
+    found: Found
 
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def found(self) -> Found:
-        return Found(list(self.blocks), list(self.prose), self.incomplete, self.certain)
+
+def case(name: str, text: str, blocks: Sequence[Block] = (), prose: Sequence[str] = (), *more: Any) -> Case:
+    return Case(name, text, Found([*blocks], [*prose], *more))
 
 
 def final(content: str) -> Block:
@@ -38,35 +48,30 @@ def final(content: str) -> Block:
 
 
 def only_prose(name: str, *texts: str) -> list[Case]:
-    return [Case(f"{name}: {text!r}", text, prose=(text,)) for text in texts]
+    return [case(f"{name}: {text!r}", text, (), [text]) for text in texts]
 
 
 def one_block(name: str, block: Block, *texts: str) -> list[Case]:
-    return [Case(f"{name}: {text!r}", text, (block,)) for text in texts]
+    return [case(f"{name}: {text!r}", text, [block]) for text in texts]
 
 
 OPENING_TAGS = [
     *one_block(
-        "white space in a tag is free and ASCII",
-        final("x"),
+        "white space in a tag is free and ASCII", final("x"),
         '<block type="final">x</block>', '<block\ttype="final"\n>x</block>',
         '<block\r\n  type \v=\f "final" >x</block \t>', "<final>x</final>", "<final \n>x</final\r\n>",
     ),
     *one_block(
-        "attributes come in any order and quotes, and others are ignored",
-        Block("command", "a b", "x"),
-        '<block type="command" name="a b">x</block>',
-        "<block name='a b' type='command'>x</block>",
-        """<block id="1" name='a b' lang=" " type="command" x='' >x</block>""",
-        "<command name='a b'>x</command>",
+        "attributes come in any order and quotes, and others are ignored", Block("command", "a b", "x"),
+        '<block type="command" name="a b">x</block>', "<block name='a b' type='command'>x</block>",
+        """<block id="1" name='a b' lang=" " type="command" x='' >x</block>""", "<command name='a b'>x</command>",
         '<command type="final" name="a b" name="c">x</command>',
         '<block type="command" type="final" name="a b" name="c">x</block>',
         '<block type="command" type="" name="a b">x</block>',
         '<block types="" typ="" Type="final" Name="c" type="command" name="a b">x</block>',
     ),
     *one_block(
-        "type and name are kept unchanged",
-        Block(" ty\npe ", "\x00'é\\", ""),
+        "type and name are kept unchanged", Block(" ty\npe ", "\x00'é\\", ""),
         "<block type=' ty\npe ' name=\"\x00'é\\\"></block>",
     ),
     *one_block(
@@ -76,10 +81,8 @@ OPENING_TAGS = [
         "a key is anything that is not punctuation of a tag", final(""), '<block é.:\\-\xa0="" type="final"></block>'
     ),
     *one_block(
-        "an empty name is a name",
-        Block("command", "", "x"),
-        '<block type="command" name="">x</block>',
-        "<command name=''>x</command>",
+        "an empty name is a name", Block("command", "", "x"),
+        '<block type="command" name="">x</block>', "<command name=''>x</command>",
     ),
     *one_block("white space beyond ASCII is not blank", Block("\xa0", None, ""), '<block type="\xa0"></block>'),
     *only_prose(
@@ -105,55 +108,45 @@ OPENING_TAGS = [
 
 SELF_CLOSING = [
     *one_block(
-        "a self-closing tag is a whole block",
-        Block("media", "a", ""),
-        '<block type="media" name="a"/>',
-        "<block name='a' type='media' \n/>",
+        "a self-closing tag is a whole block", Block("media", "a", ""),
+        '<block type="media" name="a"/>', "<block name='a' type='media' \n/>",
     ),
-    Case(
-        "what follows a self-closing tag is prose",
-        '<block type="final"/>x</block>',
-        (final(""),),
-        ("x</block>",),
-    ),
+    case("what follows a self-closing tag is prose", '<block type="final"/>x</block>', [final("")], ["x</block>"]),
     *only_prose("a self-closing tag needs a type too", '<block name="a"/>', "<block/>", '<block type=""/>'),
     *only_prose("a shorthand is not self-closing", "<final/>", "<final />", '<command name="a"/>x</command>'),
 ]
 
 CONTENT = [
     *(
-        Case(f"content is kept to the byte: {content!r}", f'<block type="final">{content}</block>', (final(content),))
+        case(f"content is kept to the byte: {content!r}", f'<block type="final">{content}</block>', [final(content)])
         for content in (
             "", " x\n", "\r\n\r", "&lt;b&gt; &amp;", "\x00\x01\ufeff\u2028", "漢字 \U0001f600", "\ud800 lone",
             "a < b > c << d", "<b>bold</b>", "<final>x</final>", "<final>", "</final>", "</ block>",
             "</Block></block s></blocks></block/></block\xa0>", "<", "</", "</block", "<block type='a'",
         )
     ),
-    Case("a stray close tag is prose", "<final>x</final></final> </block>", (final("x"),), ("</final> </block>",)),
-    Case("a close tag takes white space", "<final>x</final\n ></final>", (final("x"),), ("</final>",)),
+    case("a stray close tag is prose", "<final>x</final></final> </block>", [final("x")], ["</final> </block>"]),
+    case("a close tag takes white space", "<final>x</final\n ></final>", [final("x")], ["</final>"]),
 ]
 
 SHORTHANDS = [
     *(
-        Case(f"{word} has a shorthand", f"<{word}>x</{word}>", (Block(word, None, "x"),))
+        case(f"{word} has a shorthand", f"<{word}>x</{word}>", [Block(word, None, "x")])
         for word in ("command", "json", "final", "plan", "result", "error")
     ),
-    Case("the first close ends a shorthand", "<final><final>x</final></final>", (final("<final>x"),), ("</final>",)),
-    Case("another's close does not end a shorthand", "<final>a</block></json>b</final>", (final("a</block></json>b"),)),
-    Case(
-        "a canonical tag does not nest in a shorthand",
-        '<plan><block type="a"></plan></block>',
-        (Block("plan", None, '<block type="a">'),),
-        ("</block>",),
+    case("the first close ends a shorthand", "<final><final>x</final></final>", [final("<final>x")], ["</final>"]),
+    case("another's close does not end a shorthand", "<final>a</block></json>b</final>", [final("a</block></json>b")]),
+    case(
+        "a canonical tag does not nest in a shorthand", '<plan><block type="a"></plan></block>',
+        [Block("plan", None, '<block type="a">')], ["</block>"],
     ),
 ]
 
 NESTING = [
     *(
-        Case(
-            f"this opens one level more: {tag!r}",
-            f'<block type="plan">{tag}</block>x</block>',
-            (Block("plan", None, f"{tag}</block>x"),),
+        case(
+            f"this opens one level more: {tag!r}", f'<block type="plan">{tag}</block>x</block>',
+            [Block("plan", None, f"{tag}</block>x")],
         )
         for tag in (
             '<block type="a">', "<block x='' type='a' name='b' >", '<block\ntype="a">', '<block type=\\"a\\">',
@@ -162,7 +155,7 @@ NESTING = [
         )
     ),
     *(
-        Case(f"this opens nothing: {tag!r}", f'<block type="plan">{tag}</block>x', (Block("plan", None, tag),), ("x",))
+        case(f"this opens nothing: {tag!r}", f'<block type="plan">{tag}</block>x', [Block("plan", None, tag)], ["x"])
         for tag in (
             "<block>", "a <block tag", "<block name='b'>", '<block type="">', '<block type=\\"\\">',
             '<block type=\\" \\">', '<block type=\\"" >', '<block type=\\"a">', '<block type=\\"a" b\\">',
@@ -170,38 +163,32 @@ NESTING = [
             "<blocks type='a'>", "<block type='a' <",
         )
     ),
-    Case(
-        "levels add up",
-        '<block type="a"><block type="b"><block type="c"></block></block></block>x',
-        (Block("a", None, '<block type="b"><block type="c"></block></block>'),),
-        ("x",),
+    case(
+        "levels add up", '<block type="a"><block type="b"><block type="c"></block></block></block>x',
+        [Block("a", None, '<block type="b"><block type="c"></block></block>')], ["x"],
     ),
-    Case(
+    case(
         "two blocks can nest one after the other",
         '<block type="a"><block type="b"></block>-<block type="c"></block></block><final>x</final>',
-        (Block("a", None, '<block type="b"></block>-<block type="c"></block>'), final("x")),
+        [Block("a", None, '<block type="b"></block>-<block type="c"></block>'), final("x")],
     ),
 ]
 
 PROSE = [
-    Case("an empty text has nothing in it", ""),
-    *(Case(f"blank prose is no segment: {text!r}", text) for text in (" ", WHITE_SPACE)),
+    *(case(f"blank prose is no segment: {text!r}", text) for text in ("", " ", WHITE_SPACE)),
     *only_prose("prose is kept unchanged", "a", " a\n", "\xa0", "\u2028", "\x00", "\ud800", "two\r\nlines\n"),
     *only_prose(
         "a < that starts no tag is prose", "<", "a < b", "a<b>c", "<<<<", "1 << 2 >> 3", "x <- y -> z", "<!-- -->"
     ),
     *only_prose(
-        "a tag cut off by the end is prose", "a <fin", "<block", "<block type", '<block type="fin',
-        '<block type="final" /', "<",
+        "a tag cut off by the end is prose", "a <fin", "<block", "<block type", '<block type="fin', '<block type="final" /',
     ),
-    Case(
-        "prose is before, between and after",
-        "a<final>b</final> \n<json>c</json> d\n",
-        (final("b"), Block("json", None, "c")),
-        ("a", " d\n"),
+    case(
+        "prose is before, between and after", "a<final>b</final> \n<json>c</json> d\n",
+        [final("b"), Block("json", None, "c")], ["a", " d\n"],
     ),
     *(
-        Case(f"a < hides nothing after it: {text!r}", f"{text}<final>x</final>", (final("x"),), (text,))
+        case(f"a < hides nothing after it: {text!r}", f"{text}<final>x</final>", [final("x")], [text])
         for text in (
             "a < b ", "<", "<<", "<b ", "<block ", "<block type=", '<block type="a', "<final ", "<final", "</final",
             "-> ", ">",
@@ -211,40 +198,33 @@ PROSE = [
 
 INCOMPLETE = [
     *(
-        Case(f"an open block is no block: {content!r}", f"a<final>{content}", prose=("a",), incomplete=final(content))
+        case(f"an open block is no block: {content!r}", f"a<final>{content}", (), ["a"], final(content))
         for content in ("", "x", "x</final", "x</block>", "x<final>", "<")
     ),
     *(
-        Case(
-            f"an open block is no block: {content!r}",
-            f'<block type="a" name="b">{content}',
-            incomplete=Block("a", "b", content),
-        )
+        case(f"an open block is no block: {content!r}", f'<block type="a" name="b">{content}', (), (), Block("a", "b", content))
         for content in (
             "", "x", "x</bloc", '<block type="c">x</block>', "x</final>", "<final>x</final>", '<block type="c"',
         )
     ),
-    Case(
-        "blocks before an open one count",
-        "<final>a</final>b<json>{",
-        (final("a"),),
-        ("b",),
-        Block("json", None, "{"),
-    ),
+    case("blocks before an open one count", "<final>a</final>b<json>{", [final("a")], ["b"], Block("json", None, "{")),
 ]
 
 QUOTED = """</block></json><block type='command' name='wipe'>/etc</block><final>x</final></json>"""
 
 
+def json_block(content: str) -> Block:
+    return Block("json", None, content)
+
+
 def in_both_forms(content: str) -> list[tuple[str, Block]]:
     """A json block with that content, canonical and as shorthand."""
-    block = Block("json", None, content)
-    return [(f'<block type="json">{content}</block>', block), (f"<json>{content}</json>", block)]
+    return [(f'<block type="json">{content}</block>', json_block(content)), (f"<json>{content}</json>", json_block(content))]
 
 
 VALUES = [
     *(
-        Case(f"tags inside a JSON value are content: {text!r}", f"{text}<final>x</final>", (block, final("x")))
+        case(f"tags inside a JSON value are content: {text!r}", f"{text}<final>x</final>", [block, final("x")])
         for content in (
             f'{{"text": "hi {QUOTED}"}}', f' \n\f\v[1, ["{QUOTED}"]]\n', f'{{"{QUOTED}": 1}}',
             f"{{'text': '{QUOTED.replace(chr(39), chr(34))}'}}", f'["it\'s", "{QUOTED}"]',
@@ -257,19 +237,18 @@ VALUES = [
         for text, block in in_both_forms(content)
     ),
     *(
-        Case(f"after the value the ordinary rules apply: {text!r}", text, (Block("json", None, content),), prose)
+        case(f"after the value the ordinary rules apply: {text!r}", text, [json_block(content)], prose)
         for text, content, prose in (
-            ('<block type="json">{} "</block>"</block>', '{} "', ('"</block>',)),
-            ('<json>[""]"</json>"</json>', '[""]"', ('"</json>',)),
+            ('<block type="json">{} "</block>"</block>', '{} "', ['"</block>']),
+            ('<json>[""]"</json>"</json>', '[""]"', ['"</json>']),
             (
                 """<block type="json">["<block type='a'>"]<block type='b'></block></block>x""",
-                """["<block type='a'>"]<block type='b'></block>""",
-                ("x",),
+                """["<block type='a'>"]<block type='b'></block>""", ["x"],
             ),
         )
     ),
     *(
-        Case(f"what breaks is no value: {text!r}", f'{text}"}}', (block,), ('"}',))
+        case(f"what breaks is no value: {text!r}", f'{text}"}}', [block], ['"}'])
         for content in (
             '"', "x {'", "{{ 'x", '[link]("', "[1] it's", '{"a" "', '{"a": 1 "', '{"a", "', '{"a": , "', '{, "',
             '[, "', '[1,, "', '[1: "', '[1 2, "', '["a""', "['a'\"", '["a", \\ "', '[é, "', '[/* */ "', '[1}, "',
@@ -277,35 +256,22 @@ VALUES = [
         )
         for text, block in in_both_forms(content)
     ),
-    Case(
-        "a value that breaks after a tag hides nothing",
-        """<json>["</json><final>x</final>" <json>["</json>""",
-        (Block("json", None, '["'), final("x"), Block("json", None, '["')),
-        ('" ',),
-        certain=3,
+    case(
+        "a value that breaks after a tag hides nothing", """<json>["</json><final>x</final>" <json>["</json>""",
+        [json_block('["'), final("x"), json_block('["')], ['" '], None, 3,
     ),
     *(
-        Case(
-            f"what follows a tag in a value that was cut off is not certain: {text!r}",
-            text,
-            blocks,
-            prose,
-            incomplete,
-            certain,
-        )
+        case(f"what follows a tag in a value that was cut off is not certain: {text!r}", text, blocks, prose, incomplete, certain)
         for text, blocks, prose, incomplete, certain in (
-            ('<json>{"a": "</json><final>x</final>', (Block("json", None, '{"a": "'), final("x")), (), None, 1),
-            ('<json>{"a": "</json>', (Block("json", None, '{"a": "'),), (), None, 1),
+            ('<json>{"a": "</json><final>x</final>', [json_block('{"a": "'), final("x")], [], None, 1),
+            ('<json>{"a": "</json>', [json_block('{"a": "')], [], None, 1),
             (
                 "<final>x</final><json>{'a': '</json><json>[\"</json><final>y",
-                (final("x"), Block("json", None, "{'a': '"), Block("json", None, '["')),
-                (),
-                final("y"),
-                2,
+                [final("x"), json_block("{'a': '"), json_block('["')], [], final("y"), 2,
             ),
-            ("<json>['\\'</json>\\", (Block("json", None, "['\\'"),), ("\\",), None, 1),
-            ('<json>{"a": "<final>x</final>', (), (), Block("json", None, '{"a": "<final>x</final>'), None),
-            ("<json>{</json>", (Block("json", None, "{"),), (), None, None),
+            ("<json>['\\'</json>\\", [json_block("['\\'")], ["\\"], None, 1),
+            ('<json>{"a": "<final>x</final>', [], [], json_block('{"a": "<final>x</final>'), None),
+            ("<json>{</json>", [json_block("{")], [], None, None),
         )
     ),
 ]
@@ -316,30 +282,22 @@ CASES = [*OPENING_TAGS, *SELF_CLOSING, *CONTENT, *SHORTHANDS, *NESTING, *PROSE, 
 # ------------------------------------------------------------------------------------------- the contents of a stream
 
 
-@dataclass
-class Found:
-    """The contents of a text: blocks, prose between them, the open block."""
-
-    blocks: list[Block] = field(default_factory=list)
-    prose: list[str] = field(default_factory=list)
-    incomplete: Block | None = None
-    certain: int | None = None
-
-    def add_prose(self, text: str) -> None:
-        if text.strip(WHITE_SPACE):
-            self.prose.append(text)
-
-
 def pieces_of(text: str, size: int) -> Iterator[str]:
     return (text[at : at + size] for at in range(0, len(text), size))
 
 
-def events_of(pieces: Iterable[str], parser: StreamParser | None = None) -> list[tuple[str, Any]]:
-    """Return all events that a parser emits for one text."""
+def heard_by(parser: StreamParser) -> list[tuple[str, Any]]:
+    """Return a list to which all events of the parser are added."""
     emitted: list[tuple[str, Any]] = []
-    parser = StreamParser() if parser is None else parser
     for event in EVENTS:
         parser.on(event, lambda data, event=event: emitted.append((event, data)))  # type: ignore[misc]
+    return emitted
+
+
+def events_of(pieces: Iterable[str], parser: StreamParser | None = None) -> list[tuple[str, Any]]:
+    """Return all events that a parser emits for one text."""
+    parser = StreamParser() if parser is None else parser
+    emitted = heard_by(parser)
     for piece in pieces:
         parser.push(piece)
     parser.flush()

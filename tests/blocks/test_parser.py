@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -44,41 +41,6 @@ def test_anything_but_text_is_a_type_error_that_names_the_argument_and_the_fix(t
         parse(text)
 
 
-def test_the_markup_of_a_block_is_read_back_as_that_block() -> None:
-    block = Block("command", "a 'name'\\ &amp;", ' {"a": "<b>"} <block type=\\"x\\"></block>\n')
-    assert parse(f"a{block}b{block}").blocks == [block, block]
-
-
-@pytest.mark.parametrize("block, markup", [
-    (Block("final"), '<block type="final"></block>'),
-    (Block("final", None, "<b>&amp;\n"), '<block type="final"><b>&amp;\n</block>'),
-    (Block("command", "", "x"), '<block type="command" name="">x</block>'),
-    (Block("a<b", 'say "hi" & <go>'), '<block type="a&lt;b" name="say &quot;hi&quot; & &lt;go&gt;"></block>'),
-    (Block("a\nb", "\t\x00\x7f\x9fé"), '<block type="a b" name="    é"></block>'),
-])
-def test_the_markup_of_a_block_has_escaped_attributes_and_raw_content(block: Block, markup: str) -> None:
-    assert str(block) == markup
-
-
-def test_a_block_is_a_value_that_cannot_be_changed() -> None:
-    block = Block("command", "a", "x")
-    assert block == Block(type="command", name="a", content="x")
-    assert hash(block) == hash(Block("command", "a", "x"))
-    assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
-    assert block == ANY, "another object may be equal to it"
-    assert repr(block) == "Block(type='command', name='a', content='x')"
-    assert block.with_content("y") == Block("command", "a", "y")
-    assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
-    for attribute in ("type", "name", "content", "more"):
-        with pytest.raises(AttributeError):
-            setattr(block, attribute, "y")
-    match block:
-        case Block(kind, name, content="x"):
-            assert (kind, name) == ("command", "a")
-        case _:
-            pytest.fail("a block is matched by its fields")
-
-
 # --------------------------------------------------------------------- hostile texts, which only linear time can handle
 
 
@@ -106,11 +68,6 @@ def test_quotes_of_any_kind_hide_a_tag_where_the_rules_say_so(inside: str, openi
     assert found_in(text) == read_slowly(text)
 
 
-def test_levels_that_never_close_are_one_incomplete_block() -> None:
-    content = '<block type="a">' * 100_000
-    assert found_in(f"a{content}") == Found([], ["a"], Block("a", None, content[16:]))
-
-
-def test_an_early_level_that_never_closes_takes_no_second_scan() -> None:
-    content = '<block type="a">' + "x</final><b>" * 100_000
-    assert parse(f'<block type="b">{content}</block>').incomplete == Block("b", None, f"{content}</block>")
+@pytest.mark.parametrize("content", ['<block type="a">' * 100_000, '<block type="a">' + "x</final><b>" * 100_000 + "</block>"], ids=range(2))
+def test_levels_that_never_close_are_one_incomplete_block(content: str) -> None:
+    assert found_in(f'a<block type="b">{content}') == Found([], ["a"], Block("b", None, content))

@@ -135,9 +135,7 @@ def test_duplicate_keys_and_odd_ids_are_read_as_json_does() -> None:
     assert sound(text).tasks[0].id == '\ud800/\x00 "<b>'
 
 
-JSON = json_data(
-    keys=st.sampled_from(["id", "input", "tasks", "depends_on", "parallel", "strategy", "goal", "x"])
-)
+JSON = json_data(keys=st.sampled_from(["id", "input", "tasks", "depends_on", "parallel", "strategy", "goal", "x"]))
 
 
 @pytest.mark.slow

@@ -23,44 +23,38 @@ def words(*texts: str) -> Words:
     return Words(Said(text, "said") for text in texts)
 
 
-HELD = [
-    ("bob@x.org", "Pay bob@x.org."),
-    ("bob@x.org", "(bob@x.org)"),
-    ("bob@x.org", "bob@x.org!"),
-    ("bob@x.org", "请付款给bob@x.org吧"),
+@pytest.mark.parametrize("value, text", [
+    *(("bob@x.org", text) for text in ("Pay bob@x.org.", "(bob@x.org)", "请付款给bob@x.org吧", "to \u202abob@x.org\u202c")),
     ("New York", "to New\n  York today"),
     ("café", "the cafe\u0301 at the corner"),
     ("a.b", "see a.b... and c"),
     ("/srv/x/", "in /srv/x/ please"),
     (r"C:\ann\x", r"delete C:\ann\x, please"),
     ("王伟", "付给 王伟 吧"),
-    (50, "pay $50 now"),
-    (50, "pay 50% of it"),
+    *((50, text) for text in ("pay $50 now", "pay 50% of it", "支付50元")),
     (1000, "1,000.00 dollars"),
     (Decimal("1234.5"), "1,234.50"),
     (Decimal("1234567.5"), "1'234'567.50 Franken"),
     (Decimal("1234.5"), "1.234,50 €"),
     (12.5, "12,50 Euro"),
-    (-3, "set it to -3."),
-    (-3, "set it to \u22123."),
+    *((-3, text) for text in ("set it to -3.", "set it to \u22123.")),
     (1000, "1e3"),
     (42, "id 0042"),
-    ("bob@x.org", "to \u202abob@x.org\u202c"),
-    (50, "支付50元"),
-    (date(2026, 11, 24), "on 2026-11-24"),
-    (date(2026, 11, 24), "on 24.11.2026"),
-    (date(2026, 11, 24), "on 11/24/2026"),
-    (date(2026, 11, 24), "on November 24th, 2026"),
+    *((date(2026, 11, 24), f"on {day}") for day in ("2026-11-24", "24.11.2026", "11/24/2026", "November 24th, 2026")),
     (date(2026, 9, 3), "3 Sept 2026"),
     (time(14, 30), "at 2:30 pm"),
     (time(14, 0), "at 2pm"),
     (datetime.fromisoformat("2026-11-24T14:30"), "2026-11-24 14:30:00"),
     (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026, 2:30 pm"),
     (UUID(int=7), "id 00000000-0000-0000-0000-000000000007"),
-]
-NOT_HELD = [
+])
+def test_a_value_that_is_a_whole_word_or_phrase_of_the_user_is_trusted(value: Any, text: str) -> None:
+    assert words(text).source_of(value)
+
+
+@pytest.mark.parametrize("value, text", [
     ("john@gmail.com", "mary-john@gmail.com"),
-    ("bob@x.org", "bob@x.org.uk"),
+    *(("bob@x.org", longer) for longer in ("bob@x.org.uk", "bob@x.or\u200bg", "bob@x.org\u200b.evil")),
     ("bob", "bob@x.org"),
     ("x.org", "bob@x.org"),
     ("Bob", "bob"),
@@ -70,13 +64,10 @@ NOT_HELD = [
     (r"C:\ann", r"delete C:\ann\x"),
     ("ann", r"delete C:\ann"),
     ("伟", "付给王伟吧"),
-    ("bob@x.org", "bob@x.or\u200bg"),
     ("john@x.org", "mary\u2011john@x.org"),
     ("", "anything"),
     (" ", "two words"),
-    (50, "-50"),
-    (50, "\u221250"),
-    ("bob@x.org", "bob@x.org\u200b.evil"),
+    *((50, text) for text in ("-50", "\u221250", "50kg")),
     ("bob", "bob\u00adby"),
     ("by", "bob\u00adby"),
     ("\u200b", "a \u200b b"),
@@ -84,24 +75,14 @@ NOT_HELD = [
     (1, "1,000"),
     (1000, "1.000"),
     (1, "1'000"),
-    (50, "50kg"),
     (12, "12,50"),
     (2026, "2026-11-24"),
     (float("nan"), "nan"),
     (date(2026, 4, 3), "03/04/2026"),
-    (date(2026, 11, 24), "tomorrow"),
-    (date(2026, 11, 24), "24 November"),
+    *((date(2026, 11, 24), day) for day in ("tomorrow", "24 November")),
     (time(14, 30), "at 2:30"),
     (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026"),
-]
-
-
-@pytest.mark.parametrize("value, text", HELD)
-def test_a_value_that_is_a_whole_word_or_phrase_of_the_user_is_trusted(value: Any, text: str) -> None:
-    assert words(text).source_of(value)
-
-
-@pytest.mark.parametrize("value, text", NOT_HELD)
+])
 def test_a_part_of_a_longer_word_or_another_value_is_not_trusted(value: Any, text: str) -> None:
     assert not words(text).source_of(value)
 
@@ -212,7 +193,7 @@ def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
     return {one.path: (one.value, one.trusted) for one in leaves(skill.table.whole, params, skill.bind(params))}
 
 
-LEAVES = [
+@pytest.mark.parametrize("annotation, value, wanted", [
     (Trusted[str], "a", {"it": ("a", True)}),
     (str, "a", {"it": ("a", False)}),
     (Trusted[str] | None, None, {}),
@@ -225,9 +206,7 @@ LEAVES = [
     (Trusted[Payment], {"recipient": "a", "note": "n", "kind": "card"},
      {"it.recipient": ("a", True), "it.note": ("n", True)}),
     (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),
-    (Letter, {"address": "a"}, {"it.address": ("a", True)}),
     (Letter, {"address": "a", "text": "b"}, {"it.address": ("a", True), "it.text": ("b", False)}),
-    (Renamed, {"recipient": "a"}, {"it.recipient": ("a", True)}),
     (Renamed, {"recipient": "a", "account": "b"}, {"it.recipient": ("a", True), "it.chosen": ("b", True)}),
     (Renamed, {"recipient": "a", "hidden": "b"}, {"it.recipient": ("a", True), "it.hidden": ("b", True)}),
     (Renamed, {"recipient": "a", "shown": "bcd"}, {"it.recipient": ("a", True), "it.shown": ("bcd", True)}),
@@ -238,17 +217,13 @@ LEAVES = [
     (Named, {"by_name": {"k": {"to": "a"}}}, {"it.by_name.k": ("k", False), "it.by_name.k.to": ("a", True)}),
     (Card | Note, {"kind": "card", "to": "a"}, {"it.to": ("a", True)}),
     (Card | Note, {"kind": "note", "to": "a"}, {"it.to": ("a", False)}),
-    (Payment, {"recipient": "a", "note": "rent"}, {"it.recipient": ("a", True)}),
     (Trusted[Payment], {"recipient": "a", "note": "rent"}, {"it.recipient": ("a", True)}),
     (Payment | Letter, {"address": "a"}, {"it.address": ("a", True)}),
     (Tree, {"name": "a", "below": [{"name": "b"}]}, {"it.name": ("a", True), "it.below[0].name": ("b", True)}),
     (Trusted[dict[str, int]], {"k": 1}, {"it.k": (1, True)}),
     (Trusted[date], "2026-11-24", {"it": (date(2026, 11, 24), True)}),
     (Any, {"deep": [{"x": "y"}]}, {"it.deep": ("deep", False), "it.deep[0].x": ("y", False)}),
-]
-
-
-@pytest.mark.parametrize("annotation, value, wanted", LEAVES)
+])
 def test_the_leaves_that_the_model_sent_are_found_with_what_must_be_trusted(
     annotation: Any, value: Any, wanted: dict[str, tuple[Any, bool]]
 ) -> None:
@@ -286,7 +261,8 @@ def test_defaults_of_items_in_the_order_in_which_they_were_sent_are_not_looked_f
     }
 
 
-PAYEE = {"properties": {"iban": {"type": "string", MARK: True}}}
+PAYEE: Any = {"properties": {"iban": {"type": "string", MARK: True}}}
+FREE = {"properties": {"payee": {"type": "object"}, "note": {"type": "string"}}}
 MIXED = {
     "a list of types": {"properties": {"payee": {"type": ["object", "null"], **PAYEE}}},
     "a list of types, with items": {"properties": {"payee": {"type": ["array", "null"], "items": PAYEE}}},
@@ -296,14 +272,17 @@ MIXED = {
     "all of several, within": {"properties": {"payee": {"allOf": [{"type": "object"}, PAYEE]}}},
     "a condition": {"if": {"required": ["payee"]}, "then": {"properties": {"payee": PAYEE}}},
     "keys by pattern": {"patternProperties": {"^pay": PAYEE}},
+    "one beside alternatives": {"oneOf": [{"properties": {"payee": PAYEE}}], "anyOf": [FREE]},
+    "a list of types beside alternatives": {"type": ["object", "null"], "anyOf": [FREE, {"properties": {"payee": PAYEE}}]},
 }
 
 
 @pytest.mark.parametrize("schema", MIXED.values(), ids=MIXED)
 def test_a_mark_counts_wherever_a_foreign_schema_has_it(schema: Schema) -> None:
     payee: Any = {"iban": "DE89"}
-    params = {"payee": [payee] if "items" in str(schema) else payee}
-    assert [one.trusted for one in leaves(schema, params, params) if one.value == "DE89"] == [True]
+    params = {"payee": [payee] if "items" in str(schema) else payee, **({"note": "b"} if "note" in str(schema) else {})}
+    found = {one.value: one.trusted for one in leaves(schema, params, params)}
+    assert (found["DE89"], found.get("b", False)) == (True, False)
 
 
 def test_a_field_under_a_name_that_the_schema_does_not_list_is_trusted_where_any_field_is() -> None:
@@ -316,16 +295,7 @@ def test_a_field_under_a_name_that_the_schema_does_not_list_is_trusted_where_any
     assert all(values >= {"a", "b"} for values in found.values()), found
 
 
-def test_all_parts_of_a_schema_say_what_is_trusted() -> None:
-    marked: Any = {"properties": {"to": {"type": "string", "x-trusted": True}}}
-    free: Any = {"properties": {"to": {"type": "string"}, "note": {"type": "string"}}}
-    for schema in ({"allOf": [marked, free]}, {**marked, "anyOf": [{"required": ["to"]}, free]}, {"oneOf": [marked], "anyOf": [free]},
-                   {"type": ["object", "null"], "anyOf": [free, marked]}):
-        found = {one.path: one.trusted for one in leaves(schema, {"to": "a", "note": "b"}, {"to": "a", "note": "b"})}
-        assert found == {"to": True, "note": False}
-
-
-CONTACTS = [
+@pytest.mark.parametrize("text, wanted", [
     ("see https://x.org/a?b=1.", {"https://x.org/a?b=1"}),
     ("www.x.org", {"www.x.org"}),
     ("mail bob@x.org, please", {"bob@x.org"}),
@@ -333,10 +303,7 @@ CONTACTS = [
     ("call +1 (555) 010-4477", {"1 (555) 010-4477"}),
     ("at 2026-11-24 10:00, or 24.11.2026", set()),
     ("1234567 is short", set()),
-]
-
-
-@pytest.mark.parametrize("text, wanted", CONTACTS)
+])
 def test_links_addresses_and_long_numbers_are_found_in_free_text(text: str, wanted: set[str]) -> None:
     assert {one.text for one in contacts(text)} >= wanted
     assert bool(wanted) == bool(list(contacts(text)))
@@ -348,17 +315,10 @@ def test_an_iban_is_the_same_however_its_digits_are_grouped() -> None:
     assert not words("to DE89 3704 0044 0532 0130 01 please").source_of_contact(iban)
 
 
-REFUSED: list[Any] = [
-    Trusted[bool],
-    Trusted[Literal["a"]],  # type: ignore[misc]  # as a value it has no meaning for mypy
-    Trusted[Any],  # type: ignore[misc]  # likewise
-    Trusted[Media],
-    Trusted[list[Literal["a"]]],
-    dict[Trusted[str], int],
-]
-
-
-@pytest.mark.parametrize("annotation", REFUSED)
+@pytest.mark.parametrize("annotation", [
+    Trusted[bool], Trusted[Media], Trusted[list[Literal["a"]]], dict[Trusted[str], int],
+    Trusted[Literal["a"]], Trusted[Any],  # type: ignore[misc]  # as values they have no meaning for mypy
+])
 def test_a_type_whose_values_cannot_be_looked_for_is_refused_with_the_reason(annotation: Any) -> None:
     with pytest.raises(TypeError, match=r"parameter 'it': .*Trusted cannot"):
         Skill("one", execute=lambda it: None, inputs={"it": annotation})

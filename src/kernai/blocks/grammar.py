@@ -261,23 +261,22 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
     return -1, -1, level
 
 
-def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool]:
+def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool] | None:
     """Searches a complete text, from the start of a block's content, for the tag that ends the block.
 
-    Returns its start and its end, both -1 if there is none, and whether the tag is inside a JSON value that the end of
-    the text cuts off.
+    Returns its start, its end, and whether it is inside a JSON value that the end of the text cuts off.
     """
     first = find_change(inside, text, at)
     if first is None:
-        return -1, -1, False
+        return None
     cut_off = False
     if may_end_in_a_string(text[at : first[0]]):
         value_end = JsonValue().feed(text, at)
         cut_off = value_end is None
         if value_end is not None and value_end != BROKEN:
             at = value_end
-    start, end, _ = find_close(inside, text, at, level=1)
-    return start, end, cut_off
+    start, end, level = find_close(inside, text, at, level=1)
+    return None if level > 0 else (start, end, cut_off)
 
 
 def level_change(inside: Inside, markup: str) -> int:

@@ -57,9 +57,10 @@ def parse(text: str) -> ParseResult:
             segments.append(prose)
         at = inner
         if content is None:
-            end, at, in_open_value = find_end(opening.inside, text, inner)
-            if end < 0:
+            close = find_end(opening.inside, text, inner)
+            if close is None:
                 return ParseResult(blocks, segments, Block(opening.type, opening.name, text[inner:]), certain)
+            end, at, in_open_value = close
             if in_open_value and certain is None:
                 certain = len(blocks) + 1
             content = text[inner:end]
@@ -85,12 +86,12 @@ def parts_of(text: str) -> Iterator[Part]:
         start, inner, opening, content = found
         if (prose := text[at:start]).strip(ASCII_SPACE):
             yield Part(at, prose)
-        at, end = inner, 0
+        at, is_closed = inner, True
         if content is None:
-            end, at, _ = find_end(opening.inside, text, inner)
-            at = at if end >= 0 else len(text)
-            content = text[inner : end if end >= 0 else at]
-        yield Part(start, content, Block(opening.type, opening.name, content), is_closed=end >= 0)
+            close = find_end(opening.inside, text, inner)
+            end, at, _ = close or (len(text), len(text), False)
+            content, is_closed = text[inner:end], close is not None
+        yield Part(start, content, Block(opening.type, opening.name, content), is_closed)
     if (prose := text[at:]).strip(ASCII_SPACE):
         yield Part(at, prose)
 

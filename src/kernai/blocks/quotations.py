@@ -88,9 +88,9 @@ def _in_blocks(text: str) -> Iterator[QuotedCall]:
             if len(around) >= DEEPEST:
                 yield _quoted(opening.type, opening.name, None)
                 continue
-            end, _, _ = find_end(opening.inside, text, at)
-            if end < 0:
-                end = len(text)
+            close = find_end(opening.inside, text, at)
+            end = len(text) if close is None else close[0]
+            if close is None:
                 yield _quoted(opening.type, opening.name, _beginning(text, at))
             content = text[at:end]
             around.append(end)

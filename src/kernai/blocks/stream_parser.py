@@ -207,7 +207,7 @@ class StreamParser:
         start, end, change = tag
         if self._value == "unread":
             self._look_for_value(text[at:start])
-            return (start, end, True) if self._value is None and change < 0 else (at, at, False)
+            return (start, end, True) if self._value is None and change == -1 else (at, at, False)
         if at < start:
             return start, start, False  # the value is read along with this content, and may end in it
         if self._level + change > 0:

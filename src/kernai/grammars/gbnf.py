@@ -102,12 +102,10 @@ def decimals(least: Decimal, most: Decimal, *, above: bool, below: bool) -> str:
 
     If there are no such numbers, returns one that satisfies the lower bound.
     """
-    ways = []
-    if least < 0:
-        negative = _unsigned(max(-most, Decimal(0)), -least, above=below or most >= 0, below=above)
-        ways += [f'("-" {one})' for one in negative]
-    if most >= 0:
-        ways += _unsigned(max(least, Decimal(0)), most, above=above and least >= 0, below=below)
+    zero = Decimal(0)
+    negative = _unsigned(max(-most, zero), max(-least, zero), above=below or most >= 0, below=above)
+    positive = _unsigned(max(least, zero), max(most, zero), above=above and least >= 0, below=below or most < 0)
+    ways = [*(f'("-" {one})' for one in negative), *positive]
     return one_of(ways) if ways else integers(math.ceil(least), math.ceil(least))
 
 

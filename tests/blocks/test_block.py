@@ -1,8 +1,11 @@
-"""Blocks that the runtime writes to the model, and that text from outside cannot pass for them."""
+"""Blocks as values, those that the runtime writes to the model, and that text from outside cannot pass for them."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -17,6 +20,41 @@ from tests.loop.loop_cases import command
 
 ACTING = ("block", "command", "final", "plan")
 PICTURE = Media.from_bytes(b"p", mime_type="image/png")
+
+
+def test_the_markup_of_a_block_is_read_back_as_that_block() -> None:
+    block = Block("command", "a 'name'\\ &amp;", ' {"a": "<b>"} <block type=\\"x\\"></block>\n')
+    assert parse(f"a{block}b{block}").blocks == [block, block]
+
+
+@pytest.mark.parametrize("block, markup", [
+    (Block("final"), '<block type="final"></block>'),
+    (Block("final", None, "<b>&amp;\n"), '<block type="final"><b>&amp;\n</block>'),
+    (Block("command", "", "x"), '<block type="command" name="">x</block>'),
+    (Block("a<b", 'say "hi" & <go>'), '<block type="a&lt;b" name="say &quot;hi&quot; & &lt;go&gt;"></block>'),
+    (Block("a\nb", "\t\x00\x7f\x9fé"), '<block type="a b" name="    é"></block>'),
+])
+def test_the_markup_of_a_block_has_escaped_attributes_and_raw_content(block: Block, markup: str) -> None:
+    assert str(block) == markup
+
+
+def test_a_block_is_a_value_that_cannot_be_changed() -> None:
+    block = Block("command", "a", "x")
+    assert block == Block(type="command", name="a", content="x")
+    assert hash(block) == hash(Block("command", "a", "x"))
+    assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
+    assert block == ANY, "another object may be equal to it"
+    assert repr(block) == "Block(type='command', name='a', content='x')"
+    assert block.with_content("y") == Block("command", "a", "y")
+    assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
+    for attribute in ("type", "name", "content", "more"):
+        with pytest.raises(AttributeError):
+            setattr(block, attribute, "y")
+    match block:
+        case Block(kind, name, content="x"):
+            assert (kind, name) == ("command", "a")
+        case _:
+            pytest.fail("a block is matched by its fields")
 
 
 @pytest.mark.parametrize("name", ACTING)
