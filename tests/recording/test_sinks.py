@@ -228,7 +228,7 @@ threads = [threading.Thread(target=go_on, args=(f"thread{number}",)) for number 
 for thread in threads:
     thread.start()
 hung = 0
-for at in range(60):
+for at in range(30):
     child = os.fork()
     if not child:
         signal.alarm(20)
@@ -238,7 +238,7 @@ for at in range(60):
 over.set()
 for thread in threads:
     thread.join()
-print(hung, [one["step"] for one in JsonlSink.read(sys.argv[1]) if one["run_id"] == "child"] == list(range(60)))
+print(hung, [one["step"] for one in JsonlSink.read(sys.argv[1]) if one["run_id"] == "child"] == list(range(30)))
 """
 
 

@@ -301,7 +301,7 @@ def test_readers_see_either_the_old_skills_or_the_new_ones(registry: SkillRegist
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for value in range(1, 15):
+    for value in range(1, 8):
         write_all(value)
         registry.reload()
     done.set()
