@@ -49,43 +49,32 @@ async def test_async_functions_run_on_the_loop_and_sync_ones_in_threads(protocol
     assert results == ["plain", "native"]
 
 
-async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on_the_loop() -> None:
-    seen: list[int] = []
-
-    def answer(_: Sequence[Message], __: Model) -> str:
-        seen.append(threading.get_ident())
-        return "done"
-
-    async def answer_natively(_: Sequence[Message], on_chunk: OnChunk) -> str:
-        seen.append(threading.get_ident())
-        await on_chunk("do")
-        on_chunk("ne")  # awaiting is allowed, not asked for
-        return "done"
-
-    assert await arun(Agent(instructions="x", provider=MockProvider().on_call(answer)), "go") == "done"
-    assert await arun(Agent(instructions="x", provider=AsyncScripted(answer_natively)), "go") == "done"
-    assert seen[0] != threading.get_ident()
-    assert seen[1] == threading.get_ident()
-
-
-async def test_an_acall_that_falls_back_on_the_default_streams_from_a_thread() -> None:
+@pytest.mark.parametrize("kind", ["call", "acall that falls back on the default", "acall"])
+async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on_the_loop(kind: str) -> None:
     threads: list[int] = []
 
-    class Counting(MockProvider):
+    class Plain(MockProvider):
         def call(self, *given: Any) -> LlmResponse:
             threads.append(threading.get_ident())
             return super().call(*given)
 
+    class FallingBack(Plain):
         async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             response = await super().acall(messages, model, generation, on_chunk)
             return LlmResponse(response.content, metadata={"counted": True})
 
+    async def answer(_: Sequence[Message], on_chunk: OnChunk) -> str:
+        threads.append(threading.get_ident())
+        await on_chunk("some ")
+        on_chunk("prose")  # awaiting is allowed, not asked for
+        return "some prose"
+
     recorder, heard = Recorder(), list[Event]()
-    agent = Agent(instructions="x", provider=Counting("some prose"))
-    assert await arun(agent, "go", on_event=heard.append, recorder=recorder) == "some prose"
+    provider = {"call": Plain("some prose"), "acall": AsyncScripted(answer)}.get(kind, FallingBack("some prose"))
+    assert await arun(Agent(instructions="x", provider=provider), "go", on_event=heard.append, recorder=recorder) == "some prose"
     assert "".join(event.data for event in heard if event.type == "text_chunk") == "some prose"
-    assert recorder.for_event("llm_response")[0].data["metadata"] == {"counted": True}
-    assert threads != [threading.get_ident()]
+    assert ("counted" in recorder.for_event("llm_response")[0].data["metadata"]) == ("falls back" in kind)
+    assert (threads == [threading.get_ident()]) == (kind == "acall")
 
 
 async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_ones() -> None:

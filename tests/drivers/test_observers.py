@@ -88,13 +88,15 @@ def test_a_callback_that_would_fail_each_time_is_an_error_before_the_run(
 
 
 @WAYS
-def test_stop_from_on_task_complete_ends_the_run(way: Way) -> None:
+def test_stop_from_on_task_complete_or_at_the_result_of_a_sub_run_ends_the_run(way: Way) -> None:
     def stop(**task: Any) -> None:
         raise Stop("guardrail", f"after {task['task_id']}")
 
     two = plan(task("a"), task("b", depends_on=["a"]))
-    result = way(agent(two, "A!", "B!", "<final>done</final>"), on_task_complete=stop)
-    assert (result.stop_reason, str(result.error)) == ("guardrail", "after a")
+    at_its_result = raising("result", Stop("guardrail", "after a"), "0.a")
+    for options in ({"on_task_complete": stop}, {"on_event": at_its_result}):
+        result = way(agent(two, "A!", "B!", "<final>done</final>"), **options)
+        assert (result.stop_reason, str(result.error)) == ("guardrail", "after a")
 
 
 @WAYS
@@ -271,13 +273,6 @@ def test_a_sink_that_raises_is_treated_like_a_callback(
     assert store.load("r")[-1]["data"]["stop_reason"] == reason
 
 
-@WAYS
-def test_stop_at_the_result_of_a_sub_run_ends_the_root(way: Way) -> None:
-    model = agent(plan(task("a")), "A!", "<final>done</final>")
-    result = way(model, on_event=raising("result", Stop("guardrail", "enough"), "0.a"))
-    assert (result.stop_reason, str(result.error)) == ("guardrail", "enough")
-
-
 # ------------------------------------------------------------------------------------- events that cannot be delivered
 
 
@@ -325,25 +320,18 @@ def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, paral
 
 
 @WAYS
-def test_a_model_is_not_called_if_the_call_cannot_be_recorded(way: Way) -> None:
-    provider, recorder = MockProvider("<final>done</final>"), Recorder()
+@pytest.mark.parametrize("at, calls, ends", [
+    ("messages_sent", 0, ["run_start", "messages_sent", "result"]), ("skill_result", 1, ["skill_result", "messages_sent", "result"]),
+    ("result", 2, ["blocks_parsed", "final", "result"]),
+])
+def test_an_observer_that_fails_prevents_what_it_was_to_hear_of_and_loses_no_outcome(way: Way, at: str, calls: int, ends: list[str]) -> None:
+    provider, recorder = MockProvider(command("pay"), "<final>done</final>"), Recorder()
+    agent = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid")], provider=provider)
     with pytest.raises(LostError):
-        way(Agent(instructions="x", provider=provider), recorder=recorder, on_event=lost_at("messages_sent"))
-    assert provider.call_count == 0
-    assert kinds(recorder) == ["run_start", "messages_sent", "result"]
-
-
-@WAYS
-def test_outcomes_are_recorded_even_if_observers_fail(way: Way) -> None:
-    @skill(register=False)
-    def pay() -> str:
-        return "paid"
-
-    agent = Agent(instructions="x", skills=[pay], provider=MockProvider(command("pay"), "<final>done</final>"))
-    recorder = Recorder()
-    with pytest.raises(LostError):
-        way(agent, recorder=recorder, on_event=lost_at("skill_result"))
-    assert kinds(recorder)[-3:] == ["skill_result", "messages_sent", "result"]
+        way(agent, recorder=recorder, on_event=lost_at(at))
+    assert provider.call_count == calls
+    assert kinds(recorder)[-3:] == ends
+    assert recorder.entries[-1].data["stop_reason"] == ("final" if at == "result" else "cancelled")
 
 
 @WAYS
@@ -368,11 +356,3 @@ def test_a_failure_in_a_task_ends_the_run_and_not_the_task_alone(way: Way) -> No
     assert kinds(recorder)[-1] == "result"
     assert kinds(recorder, "0.a")[-1] == "result"
     assert recorder.entries[-1].data["stop_reason"] == "cancelled"
-
-
-@WAYS
-def test_an_observer_that_fails_at_the_very_end_still_reaches_the_caller(way: Way) -> None:
-    recorder = Recorder()
-    with pytest.raises(LostError):
-        way(Agent(instructions="x", provider=MockProvider("hi")), recorder=recorder, on_event=lost_at("result"))
-    assert recorder.entries[-1].data["stop_reason"] == "final"
