@@ -257,16 +257,10 @@ def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
         agent.system_prompt("a")  # type: ignore[arg-type]  # the point
 
 
-# ----------------------------------------------------------------------------------------------- agents as skills
-
-
 # --------------------------------------------------------------------------------- what is worked out once
 
 
-COPIES = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-
-
-@COPIES
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable[[Agent[str]], Agent[str]]) -> None:
     kernai.skills.register(echo)
     kernai.skills.register(add)

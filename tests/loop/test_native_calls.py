@@ -14,6 +14,7 @@ from kernai import Agent, Block, Event, LlmResponse, MemoryStore, Message, MockP
 from kernai.blocks.block import NativeCall
 from kernai.middleware import compact, fallback, redact
 from kernai.values.llm_response import written
+from tests.scripted import Scripted
 from tests.ways import Way, by_aexecute, by_execute
 
 
@@ -264,12 +265,14 @@ def test_compact_keeps_the_calls_that_a_message_answers() -> None:
 
 
 def test_a_fallback_without_native_calls_reads_blocks() -> None:
-    plain = MockProvider("<final>Plain.</final>")
+    def plain(messages: Any, on_chunk: Any) -> str:
+        seen.append((on_chunk.tools, '<block type="command"' in messages[0].text))
+        return "<final>Plain.</final>"
+
+    seen: list[tuple[Any, bool]] = []
     broken = tape().fail_on_step(0, kernai.ProviderError("down"))
-    result = kernai.execute(agent(provider=broken, middleware=[fallback(plain)]), "Hi")
-    assert result.text == "Plain."
-    assert plain.calls[0].tools is None
-    assert '<block type="command"' in plain.calls[0].messages[0].text
+    result = kernai.execute(agent(provider=broken, middleware=[fallback(Scripted(plain))]), "Hi")
+    assert (result.text, seen) == ("Plain.", [(None, True)])
 
 
 def test_native_calls_with_a_provider_that_lacks_them_are_an_error() -> None:

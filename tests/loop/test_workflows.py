@@ -27,7 +27,7 @@ from kernai import (
 )
 from tests.loop.loop_cases import Unprintable
 from tests.scripted import AsyncScripted
-from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
+from tests.ways import ALL, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
 from tests.written import command, final
 
 #: what a model answers: called with the text of the last message and the whole conversation
@@ -73,42 +73,30 @@ def injected_results(result: Result) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- at once, each on its own
 
 
-@WAYS
-def test_eight_tasks_run_at_once(way: Way) -> None:
-    together = threading.Barrier(8)
+@pytest.mark.parametrize("way, kind", [*((way, model_of) for way in ALL), (by_aexecute, native_model), (by_astream, native_model)])
+def test_eight_tasks_run_at_once_in_threads_and_on_one_event_loop(way: Way, kind: Callable[[Answer], Provider]) -> None:
+    in_threads, on_the_loop = threading.Barrier(8), list[asyncio.Barrier]()
 
-    def answer(asked: str, _: Sequence[Message]) -> str:
-        if asked == "go":
-            return planned([task(one) for one in "abcdefgh"])
-        if asked.startswith("do"):
-            together.wait(PATIENCE)
-            return final(f"done {asked}")
-        return final("all done")
-
-    result = way(agent_of(answer))
-    assert result.text == "all done"
-    assert injected_results(result) == {one: f"done do {one}" for one in "abcdefgh"}
-    assert result.usage.model_calls == 10
-    assert result.usage.total_tokens == 30
-
-
-@pytest.mark.parametrize("way", [by_aexecute, by_astream])
-def test_eight_tasks_run_at_once_on_one_event_loop(way: Way) -> None:
-    together: list[asyncio.Barrier] = []
+    async def meet() -> str:
+        on_the_loop[:] = on_the_loop or [asyncio.Barrier(8)]
+        async with asyncio.timeout(PATIENCE):
+            await on_the_loop[0].wait()
+        return final("met")
 
     def answer(asked: str, _: Sequence[Message]) -> Any:
-        async def meet() -> str:
-            if not together:
-                together.append(asyncio.Barrier(8))
-            async with asyncio.timeout(PATIENCE):
-                await together[0].wait()
-            return final("met")
-
         if asked == "go":
             return planned([task(one) for one in "abcdefgh"])
-        return meet() if asked.startswith("do") else final("all done")
+        if asked.startswith("do") and kind is native_model:
+            return meet()
+        if asked.startswith("do"):
+            in_threads.wait(PATIENCE)
+            return final("met")
+        return final("all done")
 
-    assert injected_results(way(agent_of(answer, native_model))) == dict.fromkeys("abcdefgh", "met")
+    result = way(agent_of(answer, kind))
+    assert (result.text, result.usage.model_calls) == ("all done", 10)
+    assert injected_results(result) == dict.fromkeys("abcdefgh", "met")
+    assert result.usage.total_tokens == (30 if kind is model_of else None)
 
 
 @WAYS
