@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeGuard
+from typing import Any, Final, Literal, TypeGuard
 
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
@@ -98,14 +98,6 @@ def served_table(skill: Skill) -> InputTable:
     return InputTable(skill.name, skill.inputs, TypeBuilder(Namespace(skill.function), MEDIA_OBJECT))
 
 
-class ServedSkill(NamedTuple):
-    """A skill, the table that checks its calls, and the tool that a client sees."""
-
-    skill: Skill
-    table: InputTable
-    tool: types.Tool
-
-
 class Tools:
     """The tools of one server, and the calls of its clients. `app` is the SDK's server.
 
@@ -129,14 +121,12 @@ class Tools:
         self._pool = WorkerPool(max_workers)
         self._registry, self._selection, self._model = _selected(source, agent_as, description)
         self._is_agent = isinstance(source, Agent) and agent_as == "tool"
-        self._known: dict[str, ServedSkill] = {}
         for skill in self._skills():
             if not _NAME.fullmatch(skill.name):
                 raise ValueError(
                     f"the skill's name {skill.name!r} cannot be the name of an MCP tool: take 1 to 128 of the "
                     f"characters A-Z a-z 0-9 _ - . (@skill(name=...))"
                 )
-            self._served(skill)
         self._running: set[asyncio.Task[types.CallToolResult]] = set()
         self._ending: asyncio.Future[None] | None = None  # belongs to the event loop, so the first call makes it
         agent_name = source.name if isinstance(source, Agent) else None
@@ -146,12 +136,13 @@ class Tools:
         )
 
     def all(self) -> list[types.Tool]:
-        return [self._served(skill).tool for skill in self._skills() if _NAME.fullmatch(skill.name)]
+        return [
+            types.Tool(name=one.name, description=one.description or None, input_schema=served_table(one).schema())
+            for one in self._skills() if _NAME.fullmatch(one.name)
+        ]
 
-    def find(self, name: str) -> ServedSkill | None:
-        if not _NAME.fullmatch(name):
-            return None
-        return next((self._served(one) for one in self._skills() if one.name == name), None)
+    def find(self, name: str) -> Skill | None:
+        return next((one for one in self._skills() if one.name == name), None) if _NAME.fullmatch(name) else None
 
     def cancel(self) -> None:
         """Answers every running call with an error, and cancels it."""
@@ -172,28 +163,19 @@ class Tools:
         found = self._registry.select(self._selection, self._model)
         return [one for one in found if allowed is None or one.name in allowed]
 
-    def _served(self, skill: Skill) -> ServedSkill:
-        """The tool of a skill. Cached until the registry has another skill with this name."""
-        known = self._known.get(skill.name)
-        if known is None or known.skill is not skill:
-            table = served_table(skill)
-            tool = types.Tool(name=skill.name, description=skill.description or None, input_schema=table.schema())
-            known = self._known[skill.name] = ServedSkill(skill, table, tool)
-        return known
-
     async def _list(self, *_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.all())
 
     def _schema(self, name: str) -> dict[str, Any] | None:
-        served = self.find(name)
-        return None if served is None else served.tool.input_schema
+        skill = self.find(name)
+        return None if skill is None else served_table(skill).schema()
 
     async def _call(
         self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         """Performs a call and returns its result, or a tool error if it fails."""
-        served = self.find(params.name)
-        if served is None:
+        skill = self.find(params.name)
+        if skill is None:
             known = [tool.name for tool in self.all()]
             hint = ", ".join(close_matches(params.name, known, 3) or known[:10])
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
@@ -201,7 +183,7 @@ class Tools:
         progress = Progress(request.session.report_progress) if wants_progress else None
         # older clients accept only objects as structured content
         only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
-        call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
+        call = _Call(skill, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
         task = asyncio.create_task(call.outcome(params.arguments or {}, self._new_context))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -258,7 +240,7 @@ def _selected(
 
 @dataclass(slots=True)
 class _Call:
-    served: ServedSkill
+    skill: Skill
     pool: WorkerPool
     emit: Callable[[Any], object]
     only_objects: bool
@@ -283,13 +265,13 @@ class _Call:
         run_context = new_context()
         if not isinstance(run_context, Context):
             raise TypeError(f"the server's context= must return a Context, got {type(run_context).__name__}")
-        skill = self.served.skill
+        skill = self.skill
         if skill.wants_context:
             self.context = SkillContext(
                 skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
                 cancelled=self.cancellation.is_set,
             )
-        bound = self.served.table.bind(arguments, run_context.media_store, repair=False)
+        bound = served_table(skill).bind(arguments, run_context.media_store, repair=False)
         invoke = partial(skill.invoke, bound, self.context)
         value: Any
         if isinstance(skill, AgentSkill):
@@ -321,7 +303,7 @@ class _Call:
 
     def _for_clients(self, error: SkillInputError) -> str:
         """The faults, and an example of right arguments instead of the block that a model in kernai would write."""
-        table = self.served.table
+        table = served_table(self.skill)
         faults, _, usage = str(error).rpartition("\nUsage: ")
         if usage == table.usage():
             return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
