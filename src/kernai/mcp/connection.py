@@ -171,7 +171,8 @@ class Session:
         self.revision = ""
         self.failure: BaseException | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.opened.add_done_callback(retrieve)
+        # marks an exception as retrieved, so that asyncio does not warn about it; `failure` has it, too
+        self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._config = config
         self._catalogue = catalogue
         self._listeners: list[Emit] = []
@@ -276,7 +277,6 @@ class Connection:
         self._make_client = make_client
         self._session: Session | None = None
         self._sessions: set[Session] = set()  # including those that are closing
-        self._listing: asyncio.Task[None] | None = None
         self._closed = False
         self._failure: tuple[float, McpUnavailableError] | None = None
 
@@ -337,11 +337,8 @@ class Connection:
         return Listing(list(self.catalogue.tools.values()), self.catalogue.is_cut)
 
     async def refresh(self, exchange: Exchange) -> None:
-        """Lists the tools. Concurrent callers share one listing."""
-        if self._listing is None or self._listing.done():
-            self._listing = asyncio.create_task(self.use(exchange, self._list, what="tools/list", repeatable=True))
-            self._listing.add_done_callback(retrieve)
-        await asyncio.shield(self._listing)
+        """Lists the tools."""
+        await self.use(exchange, self._list, what="tools/list", repeatable=True)
 
     async def _list(self, client: Client, _: Attempt) -> None:
         self.catalogue.is_fresh = True  # set before the request, so that a change reported meanwhile is not lost
@@ -450,12 +447,6 @@ def _introduction(client: Client) -> dict[str, Any]:
     if client.instructions:
         about["instructions"] = client.instructions
     return about
-
-
-def retrieve(future: asyncio.Future[None]) -> None:
-    """Marks an exception as retrieved, so that asyncio does not warn about it; the session has it, too."""
-    if not future.cancelled():
-        future.exception()
 
 
 def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:

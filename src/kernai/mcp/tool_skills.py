@@ -155,7 +155,13 @@ class _Writer:
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
             raise UnfitSchemaError("it contains a dynamic reference")
         made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
-        self._write_parts(made, inside)
+        if "properties" in made:
+            made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
+        for key in ("items", "additionalProperties"):
+            if isinstance(made.get(key), Mapping):
+                made[key] = self.written(made[key], inside)
+        if "prefixItems" in made:
+            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
         for one in made.pop("allOf", ()):
             made = _merged(made, self.written(one, inside))
         for key in _SEVERAL:
@@ -165,16 +171,6 @@ class _Writer:
             kinds = made.pop("type")
             made |= {"type": kinds[0]} if len(kinds) == 1 else {"anyOf": [{**made, "type": kind} for kind in kinds]}
         return made
-
-    def _write_parts(self, made: Schema, inside: tuple[str, ...]) -> None:
-        """Writes out the parts of arrays and objects, in place."""
-        if "properties" in made:
-            made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
-        for key in ("items", "additionalProperties"):
-            if isinstance(made.get(key), Mapping):
-                made[key] = self.written(made[key], inside)
-        if "prefixItems" in made:
-            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
 
     def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
