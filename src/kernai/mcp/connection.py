@@ -287,8 +287,9 @@ class Connection:
     def about(self) -> dict[str, Any]:
         """What `servers/list` shows about this server. There is more to show if it is open."""
         session = self._session
-        is_open = session is not None and session.is_usable
-        return {"name": self.name, "open": is_open, **(session.about if session is not None and is_open else {})}
+        if session is None or not session.is_usable:
+            return {"name": self.name, "open": False}
+        return {"name": self.name, "open": True, **session.about}
 
     @contextmanager
     def circuit_breaker(self, *, is_named: bool) -> Iterator[None]:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp import types
 
@@ -26,34 +26,25 @@ from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method: its name, its parameters, and what it does."""
+class Method(NamedTuple):
+    """The parameters of a method, and what it does."""
 
-    name: str
     required: tuple[str, ...]
     optional: tuple[str, ...]
     purpose: str
 
-    @property
-    def params(self) -> tuple[str, ...]:
-        return (*self.required, *self.optional)
-
 
 #: all methods; the model reads that there are no others
 METHODS = {
-    method.name: method
-    for method in (
-        Method("servers/list", (), (), "the servers there are"),
-        Method("tools/list", (), ("server",), "the tools of one server, or of all"),
-        Method("tools/describe", ("name",), ("server",), "one tool in full: its arguments and an example"),
-        Method("tools/call", ("name",), ("server", "arguments"), "calls a tool"),
-        Method("resources/list", (), ("server",), "what can be read"),
-        Method("resources/templates/list", (), ("server",), "patterns of what can be read"),
-        Method("resources/read", ("uri",), ("server",), "reads one resource"),
-        Method("prompts/list", (), ("server",), "prompts the servers offer"),
-        Method("prompts/get", ("name",), ("server", "arguments"), "one prompt, filled in"),
-    )
+    "servers/list": Method((), (), "the servers there are"),
+    "tools/list": Method((), ("server",), "the tools of one server, or of all"),
+    "tools/describe": Method(("name",), ("server",), "one tool in full: its arguments and an example"),
+    "tools/call": Method(("name",), ("server", "arguments"), "calls a tool"),
+    "resources/list": Method((), ("server",), "what can be read"),
+    "resources/templates/list": Method((), ("server",), "patterns of what can be read"),
+    "resources/read": Method(("uri",), ("server",), "reads one resource"),
+    "prompts/list": Method((), ("server",), "prompts the servers offer"),
+    "prompts/get": Method(("name",), ("server", "arguments"), "one prompt, filled in"),
 }
 #: names that models write by mistake, and the right ones
 _ALIASES = {
@@ -88,8 +79,8 @@ class Request:
 def documentation(name: str, servers: Iterable[str]) -> str:
     """The text that `/protocols` shows: two vocabularies, the closed list of methods, a right and a wrong example."""
     methods = "\n".join(
-        f"- {one.name} {{{', '.join([*one.required, *(f'{param}?' for param in one.optional)])}}}: {one.purpose}"
-        for one in METHODS.values()
+        f"- {method} {{{', '.join([*required, *(f'{one}?' for one in optional)])}}}: {purpose}"
+        for method, (required, optional, purpose) in METHODS.items()
     )
     right = request_text("tools/call", {"server": "SERVER", "name": "TOOL", "arguments": {"path": "notes.txt"}})
     wrong = request_text("TOOL", {"path": "notes.txt"})
@@ -139,7 +130,7 @@ def read_request(text: str) -> Request:
         right = _corrected(method, {**params, **beside})
         raise McpError(f"{next(iter(beside))!r} does not belong next to method but in params. Write: {right}")
     if method in METHODS:
-        _check(METHODS[method], params)
+        _check(method, params)
     return Request(method, {**params, **beside})
 
 
@@ -175,18 +166,20 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _check(method: Method, params: Mapping[str, Any]) -> None:
-    right = _corrected(method.name, params)
+def _check(method: str, params: Mapping[str, Any]) -> None:
+    right = _corrected(method, params)
+    required, optional, _ = METHODS[method]
+    known = (*required, *optional)
     for key in params:
-        if key not in method.params:
+        if key not in known:
             meant = _ALIASES.get(key)
-            close = [meant] if meant in method.params else close_matches(key, method.params)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(method.params) or 'none'}"
-            raise McpError(f"{method.name} has no parameter {key!r}; {hint} Write: {right}")
-    for key in method.required:
+            close = [meant] if meant in known else close_matches(key, known)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+            raise McpError(f"{method} has no parameter {key!r}; {hint} Write: {right}")
+    for key in required:
         if not isinstance(params.get(key), str) or not params[key]:
             wrong = "must be text" if key in params else "is missing"
-            raise McpError(f"the parameter {key!r} of {method.name} {wrong}. Write: {right}")
+            raise McpError(f"the parameter {key!r} of {method} {wrong}. Write: {right}")
     if not isinstance(params.get("server"), str | None):
         raise McpError("the parameter 'server' must be a server's name as text; servers/list shows them")
     if not isinstance(params.get("arguments"), dict | None):
@@ -196,7 +189,8 @@ def _check(method: Method, params: Mapping[str, Any]) -> None:
 def _corrected(method: str, given: Mapping[str, Any]) -> str:
     """The text of the request that was probably meant: aliases replaced, unknown parameters moved to the arguments."""
     method = method if method in METHODS else "tools/list"
-    known = METHODS[method].params
+    required, optional, _ = METHODS[method]
+    known = (*required, *optional)
     params: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in given.items():
@@ -208,12 +202,10 @@ def _corrected(method: str, given: Mapping[str, Any]) -> str:
     if "arguments" in known and (rest or "arguments" in params or method == "tools/call"):
         inner = params.get("arguments")
         if isinstance(inner, str):
-            try:
+            with suppress(ValueError):
                 inner = loads(inner)
-            except ValueError:
-                inner = {}
         params["arguments"] = {**(inner if isinstance(inner, Mapping) else {}), **rest}
-    for name in METHODS[method].required:
+    for name in required:
         if not isinstance(params.get(name), str) or not params[name]:
             params[name] = "..."
     order = ("server", "name", "uri", "arguments")
@@ -392,10 +384,9 @@ def _repeats(content: Iterable[Any], structured: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    try:
+    with suppress(ValueError):
         return loads(text)
-    except ValueError:
-        return text
+    return text
 
 
 def _json(value: Any) -> str:
