@@ -181,11 +181,9 @@ def is_schema(schema: Mapping[str, Any]) -> bool:
 
 def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
     """The first error; None if there is none, or if the data cannot be checked."""
-    try:
-        error = next(errors_of(schema, instance), None)
-    except Exception:  # noqa: BLE001 - the schema cannot be used
-        return None
-    return None if error is None else str(error.message)
+    with suppress(Exception):  # the schema cannot be used
+        return next((str(error.message) for error in errors_of(schema, instance)), None)
+    return None
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:

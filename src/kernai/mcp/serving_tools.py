@@ -320,12 +320,7 @@ def failure(text: str) -> types.CallToolResult:
 
 def _sendable(data: Any) -> Any:
     """JSON data, or a text, with ``?`` for each lone surrogate, which UTF-8 cannot express."""
-    written = json.dumps(data, ensure_ascii=False)
-    try:
-        written.encode()
-    except UnicodeEncodeError:
-        return json.loads(written.encode("utf-8", "replace"))
-    return data
+    return json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _content(part: Part) -> types.ContentBlock:

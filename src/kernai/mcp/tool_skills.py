@@ -197,11 +197,12 @@ class _Writer:
 
 def _merged(one: Schema, other: Schema) -> Schema:
     """Combines two schemas that both apply to a value, as far as listings need it."""
-    merge: Mapping[str, Callable[[Any, Any], Any]] = {
-        "properties": lambda a, b: {**a, **b}, "required": lambda a, b: [*a, *(name for name in b if name not in a)],
-    }
-    both = {key: merge[key](one[key], other[key]) for key in merge if key in one and key in other}
-    return {**one, **other, **both}
+    both = {**one, **other}
+    if "properties" in both:
+        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
+    if "required" in both:
+        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
+    return both
 
 
 #: calls a tool by its name

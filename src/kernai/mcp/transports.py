@@ -248,7 +248,7 @@ def _http_client(
         if server is not None and response.status_code >= httpx2.codes.BAD_REQUEST:
             server[1].append(response.status_code)
 
-    hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
+    hooks: Any = {"request": [on_request], "response": [on_response]}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks=hooks)
 
 
