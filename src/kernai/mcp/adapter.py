@@ -49,7 +49,6 @@ _OBJECTS = (Server, MCPServer, Client)
 #: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
 
-NAME = "mcp"
 _LOG = logging.getLogger("kernai.mcp")
 
 # A library must not print. Without a handler, logging's last resort would print the warnings of the SDK's modules.
@@ -210,7 +209,7 @@ def setup(
     servers = read_servers(expanded(mapping, os.environ), sources)
     auth = options.get("auth") or {}
     _check_auth(auth, servers)
-    name, register = options.get("name", NAME), options.get("register", True)
+    name, register = options.get("name", "mcp"), options.get("register", True)
     with _REGISTERING:
         if register:
             _check_free(name)

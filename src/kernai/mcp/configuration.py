@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -272,14 +273,12 @@ def expanded(value: Any, environment: Mapping[str, str]) -> Any:
     As in a shell, a default also replaces an empty variable. Raises `McpConfigError`, which names the variable and the
     place, such as ``servers.files.env.TOKEN``.
     """
-    values = 0
+    values = count(1)
 
     def expand(value: Any, place: str, depth: int) -> Any:
-        nonlocal values
-        values += 1
         if depth > MAX_DEPTH:
             raise McpConfigError(f"{place}: the configuration contains itself or nests deeper than {MAX_DEPTH} levels")
-        if values > MAX_VALUES:  # YAML's aliases can make a small file this large
+        if next(values) > MAX_VALUES:  # YAML's aliases can make a small file this large
             raise McpConfigError(f"the configuration has more than {MAX_VALUES} values")
         if isinstance(value, str):
             return _REFERENCE.sub(lambda found: _replaced(found, environment, place), value)

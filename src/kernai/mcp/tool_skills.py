@@ -33,10 +33,6 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,)
 _SEVERAL = ("anyOf", "oneOf")
 
 
-class UnfitSchemaError(ValueError):
-    """A schema that cannot describe a skill's inputs."""
-
-
 class SchemaType(InputType):
     """The type of one input: a property of a tool's schema, written out."""
 
@@ -60,9 +56,9 @@ class SchemaTable(InputTable):
         properties = self._written_out.get("properties", {})
         for name in trusted:
             if name not in properties:
-                raise UnfitSchemaError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
+                raise ValueError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
             if _is_closed(properties[name]):
-                raise UnfitSchemaError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
+                raise ValueError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
             properties[name] = marked(properties[name])
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
         self._may_be_marked = bool(trusted)
@@ -92,28 +88,28 @@ class SchemaTable(InputTable):
 
 
 def written_out(schema: Mapping[str, Any]) -> Schema:
-    """Resolves all references in a schema of arguments. Raises `UnfitSchemaError` if it cannot be a skill's."""
+    """Resolves all references in a schema of arguments. Raises `ValueError` if it cannot be a skill's."""
     if not is_schema(schema):
-        raise UnfitSchemaError("it is not a valid JSON schema")
+        raise ValueError("it is not a valid JSON schema")
     try:
         made = _Writer(schema).written(schema, ("#",))
     except RecursionError:
-        raise UnfitSchemaError("it nests too deeply") from None
+        raise ValueError("it nests too deeply") from None
     if made.get("type", "object") != "object":
-        raise UnfitSchemaError(f"its arguments are not an object, but {label_of(made)}")
+        raise ValueError(f"its arguments are not an object, but {label_of(made)}")
     others = made.get("additionalProperties", False)  # {} also stands for any value
     free = made.get("patternProperties") or (not made.get("properties") and others is not False)
     if free:
-        raise UnfitSchemaError("it takes arguments of any name, and an input must have a fixed name")
+        raise ValueError("it takes arguments of any name, and an input must have a fixed name")
     if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
-        raise UnfitSchemaError("it does not list its arguments as properties")
+        raise ValueError("it does not list its arguments as properties")
     listed = made.get("properties", {})
     unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
     if unlisted:  # required but not described; each needs an input, too
         made["properties"] = listed = {**listed, **unlisted}
     for name in listed:
         if plain_line(name) != name or not name or "<" in name:
-            raise UnfitSchemaError(f"no input can have the name {name!r}")
+            raise ValueError(f"no input can have the name {name!r}")
     return made
 
 
@@ -147,13 +143,13 @@ class _Writer:
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
         self._left -= 1
         if self._left < 0:
-            raise UnfitSchemaError(f"with its references written out it has more than {MAX_PARTS} parts")
+            raise ValueError(f"with its references written out it has more than {MAX_PARTS} parts")
         if not isinstance(schema, Mapping):  # True accepts any value, False none; the check reports that
             return {}
         if "$ref" in schema:
             return self._referred(schema, inside)
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            raise UnfitSchemaError("it contains a dynamic reference")
+            raise ValueError("it contains a dynamic reference")
         made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
@@ -191,7 +187,7 @@ class _Writer:
             elif isinstance(found, Mapping) and key in found and steps[0] == "#":
                 found = found[key]
             else:
-                raise UnfitSchemaError(f"it refers to {reference!r}, which it does not contain")
+                raise ValueError(f"it refers to {reference!r}, which it does not contain")
         return found
 
 
@@ -239,7 +235,7 @@ def tool_skill(
     name = prefix + tool.name
     try:
         if plain_line(name) != name:
-            raise UnfitSchemaError(f"no skill can have the name {name!r}")
+            raise ValueError(f"no skill can have the name {name!r}")
         return ToolSkill(name, tool, SchemaTable(name, tool.input_schema, trusted), perform, acts=acts)
     except ValueError as error:
         raise McpConfigError(
