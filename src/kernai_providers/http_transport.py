@@ -27,7 +27,7 @@ from kernai_providers.network import CutHeadError, Deadline, WatchedSocket, conn
 from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, outgoing, proxy_for
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
 
-#: bytes of one read, and of one send
+#: bytes of one read
 BLOCK: Final = 64 * 1024
 
 
@@ -103,8 +103,6 @@ class HttpTransport:
         """Sends a request and reads the head of its response. If this raises, the connection is closed."""
         raw = None
         try:
-            # while a cassette is recorded, the socket does not exist yet; it will be created with this timeout
-            connection.http.timeout = request.timeouts.read
             sent = _transmit(connection, request, call)
             raw = connection.http.getresponse()
             connection.deadline.answered()
@@ -311,10 +309,7 @@ def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
         if proxy.authorization:
             headers = {**headers, "Proxy-Authorization": proxy.authorization}
     try:
-        connection.http.request(request.method, target, headers=headers)
-        # in blocks, because while a cassette is recorded, the timeout applies to a whole send
-        for start in range(0, len(request.body), BLOCK):
-            connection.http.send(request.body[start:start + BLOCK])
+        connection.http.request(request.method, target, request.body or None, headers)
     except (BrokenPipeError, ConnectionResetError):
         return False
     return True
