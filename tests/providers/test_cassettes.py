@@ -106,22 +106,18 @@ def ask(provider: HttpProvider, wire: Wire, pieces: list[str], model_id: str | N
 
 
 @EVERY
-def test_a_recorded_answer_is_played_back_completely(vendor: str) -> None:
+def test_a_recorded_answer_and_a_recorded_error_are_played_back_completely(vendor: str) -> None:
     wire, pieces = WIRES[vendor], list[str]()
-    with WireServer(wire.answer("Grüß ", "dich, 世界!")) as server, provider_on(vendor, "answer", server) as provider:
-        response = ask(provider, wire, pieces)
+    with WireServer([wire.answer("Grüß ", "dich, 世界!"), wire.error(404, "no such model")]) as server:
+        with provider_on(vendor, "answer", server) as provider:
+            response = ask(provider, wire, pieces)
+        with provider_on(vendor, "missing", server) as provider, \
+                pytest.raises(ProviderError, match=f"^{vendor}: HTTP 404") as raised:
+            ask(provider, wire, [], "no-such-model")
     # what it says is up to who was recorded
     assert "".join(pieces) == response.content != ""
     assert response.finish_reason in ("stop", "length")
     assert None not in (response.prompt_tokens, response.completion_tokens)
-
-
-@EVERY
-def test_a_recorded_error_is_played_back(vendor: str) -> None:
-    wire = WIRES[vendor]
-    with WireServer(wire.error(404, "no such model")) as server, provider_on(vendor, "missing", server) as provider, \
-            pytest.raises(ProviderError, match=f"^{vendor}: HTTP 404") as raised:
-        ask(provider, wire, [], "no-such-model")
     assert (raised.value.status, raised.value.retryable) == (404, False)
 
 

@@ -12,7 +12,6 @@ import pytest
 from adapter_calls import ADAPTERS, HELLO, asked
 from kernai import GenerationOptions, Model, ProviderError
 from kernai_providers import (
-    VENDORS,
     CompatibleProvider,
     HttpProvider,
     HttpTransport,
@@ -30,12 +29,6 @@ from kernai_providers.in_process import MemoryReply
 KEYED = [vendor for vendor in ADAPTERS if vendor != "ollama"]
 KEY_HEADERS = dict.fromkeys(ADAPTERS, "Authorization") | {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 SECRET = "sk-S3CRET-0123456789"
-
-
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*(name for vendor in VENDORS for name in vendor.variables), "OLLAMA_HOST"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def key_of(vendor: str, provider: HttpProvider) -> str | None:
@@ -133,8 +126,6 @@ def test_headers_are_copied() -> None:
         (" https://example.com/v1//\n", "https://example.com/v1"),
         ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
         ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
-        ("HTTPS://Example.com/V1", "HTTPS://Example.com/V1"),
-        ("http://xn--bcher-kva.example", "http://xn--bcher-kva.example"),
     ],
 )
 def test_requests_are_sent_to_base_url(given: str, url: str) -> None:

@@ -216,8 +216,6 @@ class Socks:
 def behind_socks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Socks]]:
     """Starts a proxy, which is then that of the environment."""
     pytest.importorskip("socksio", reason="SOCKS needs pip install httpx[socks]")
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
     with ExitStack() as stack:
         def start(port: int, *greeting: bytes, password: str = "s3cret") -> Socks:
             proxy = stack.enter_context(Socks(port, "s3cret", *greeting))

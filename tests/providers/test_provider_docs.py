@@ -292,11 +292,7 @@ def test_a_failure_has_the_code_in_the_table_and_is_retryable_as_it_says(code: s
 
 
 @pytest.mark.parametrize("code", MISSING)
-def test_what_is_missing_has_the_code_of_the_table(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for vendor in VENDORS:
-        variables = [*vendor.variables, *(name for name, _ in vendor.base_url_variables)]
-        for name in [*variables, *(name for place in vendor.places for name in place.variables)]:
-            monkeypatch.delenv(name, raising=False)
+def test_what_is_missing_has_the_code_of_the_table(code: str) -> None:
     with pytest.raises(ProviderError) as raised:
         resolve(MISSING[code])
     assert raised.value.code == code
@@ -330,11 +326,7 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
     assert given == documented - {"not_sent"}  # which the options decide
 
 
-def test_the_addresses_and_versions_that_the_pages_name_are_those_of_the_adapters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("OLLAMA_HOST", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def test_the_addresses_and_versions_that_the_pages_name_are_those_of_the_adapters() -> None:
     for page in PAGES:
         assert f"`{of(page).base_url}`" in vendor_page(page)
     (version,) = of("anthropic").extra_headers().items()

@@ -154,30 +154,19 @@ def images_in(value: Any) -> list[str]:
     return [value] if isinstance(value, str) and (IN_BASE64 in value or "example.org" in value) else []
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_an_image_in_a_file_reaches_the_vendor_also_where_the_model_is_unknown(program: str, tmp_path: Path) -> None:
-    image = tmp_path / "chart.PNG"
+@pytest.mark.parametrize("program, by_url", [*((program, False) for program in PROGRAMS), ("openai_provider.py", True)])
+def test_an_image_reaches_the_vendor_also_where_the_model_is_unknown(program: str, by_url: bool, tmp_path: Path) -> None:
+    image, wire = tmp_path / "chart.PNG", wire_of(program)
     image.write_bytes(PNG)
-    wire = wire_of(program)
+    given = "https://example.org/chart?id=7" if by_url else str(image)
     with WireServer(wire.answer("A chart.")) as server:
-        done = run(program, "--base-url", wire.base_url(server.url), "--model", "brand-new", "--image", str(image))
+        done = run(program, "--base-url", wire.base_url(server.url), "--model", "brand-new", "--image", given)
         (request,) = server.requests
     assert done.stdout.startswith("A chart.\n")
-    assert len(images_in(request.json)) == 1
+    (shown,) = images_in(request.json)
+    assert (shown == given) == by_url
     assert wire.text_of(request)[-1] == ("user", "What does this image show?")
     assert list(wire.body_problems(request.json)) == []
-
-
-@pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "ollama_provider.py"])
-def test_an_image_url_is_passed_on(program: str) -> None:
-    wire = wire_of(program)
-    url = "https://example.org/chart?id=7"
-    with WireServer(wire.answer("A chart.")) as server:
-        done = run(program, *at(wire, server), "--image", url, "Does it go up?")
-        (request,) = server.requests
-    assert done.returncode == 0
-    assert images_in(request.json) == [url]
-    assert wire.text_of(request)[-1] == ("user", "Does it go up?")
 
 
 @contextmanager

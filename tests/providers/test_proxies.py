@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 import traceback
 from dataclasses import replace
@@ -23,13 +22,6 @@ PASSWORD = "s3cret/p@ss"  # as it must be written in the URL: percent-encoded
 CREDENTIALS = "me:s3cret%2Fp%40ss@"
 BASIC = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 KEY = "sk-for-the-vendor-only"
-
-
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture(params=REAL)

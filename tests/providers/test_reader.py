@@ -96,17 +96,6 @@ def test_data_after_the_end_of_the_stream_is_ignored(vendor: str) -> None:
     assert whole(vendor, data + data) == whole(vendor, data)
 
 
-@pytest.mark.parametrize("vendor", ADAPTERS)
-def test_pieces_are_returned_as_soon_as_their_line_is_complete(vendor: str) -> None:
-    reader = new_reader(vendor)
-    reader.begin({})
-    seen: list[str] = []
-    for one in STREAMS[vendor]:
-        seen.append("".join(reader.feed(wire(vendor, [one]).removesuffix(b"data: [DONE]\n\n"))))
-    assert [piece for piece in seen if piece] == ["Größe ", "😀"]
-    assert reader.has_given
-
-
 # ------------------------------------------------------------------------------------------------- the last word
 
 
@@ -400,17 +389,6 @@ def test_usage_that_is_left_out_or_zero_does_not_replace_reported_usage(more: di
         _, response = whole("openai", wire("openai", stream))
         counts = (response.prompt_tokens, response.completion_tokens, response.total_tokens, response.cached_tokens)
         assert counts == (7, last, 7 + last, 2)
-
-
-def test_an_answer_that_is_complete_in_the_last_event_is_not_lost() -> None:
-    message = {"type": "message", "content": [{"type": "output_text", "text": "Größe "}, None, {"type": "output_text", "text": "😀"}]}
-    end = {"type": "response.completed", "response": {"output": [{"type": "reasoning"}, None, message]}}
-    assert whole("openai-responses", wire("openai-responses", [end]))[0] == "Größe 😀"
-    # and one that came in pieces is not emitted twice
-    pieces = [*STREAMS["openai-responses"][:-1], end]
-    assert whole("openai-responses", wire("openai-responses", pieces))[0] == "Größe 😀"
-    wrapped = {"object": "chat.completion", "choices": [{"index": 0, "message": {"content": "Größe 😀"}, "finish_reason": "stop"}]}
-    assert whole("openai", wire("openai", [wrapped]))[0] == "Größe 😀"
 
 
 STOP = {"finishReason": "STOP", "index": 0}

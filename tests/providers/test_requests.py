@@ -22,12 +22,6 @@ from wire_format import Turn
 MESSAGES = dict.fromkeys(ADAPTERS, "messages") | {"openai-responses": "input", "gemini": "contents"}
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OLLAMA_HOST", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def system(*content: Any) -> Message:
     return Message("system", content)
 
@@ -101,18 +95,11 @@ def test_a_conversation_is_sent_in_the_vendors_format(vendor: str) -> None:
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_options_that_are_not_set_are_not_sent(vendor: str) -> None:
+    optional = ("temperature", "top_p", "max_tokens", "max_output_tokens", "generationConfig", "options")
+    instructions = ("instructions", "system", "systemInstruction")
     bare = sent(vendor)
-    expected = {
-        "openai": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True,
-                   "stream_options": {"include_usage": True}},
-        "openai-responses": {"model": "model-1", "input": [{"role": "user", "content": "Hello"}], "stream": True,
-                             "store": False},
-        "anthropic": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True,
-                      "max_tokens": 4096},
-        "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
-        "ollama": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True},
-    }[vendor]  # fmt: skip
-    assert bare == expected
+    assert bare.pop("max_tokens", None) == (4096 if vendor == "anthropic" else None)
+    assert set(bare) == {name for name in BODIES[vendor] if name not in optional + instructions}
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
@@ -245,23 +232,15 @@ def test_a_lone_surrogate_becomes_the_replacement_character(vendor: str, text: s
 # --------------------------------------------------------------------------------------- addresses and headers
 
 
-@pytest.mark.parametrize(
-    "vendor,url,headers",
-    [
-        ("openai", "https://api.openai.com/v1/chat/completions", {"Authorization": "Bearer test-key"}),
-        ("openai-responses", "https://api.openai.com/v1/responses", {"Authorization": "Bearer test-key"}),
-        ("anthropic", "https://api.anthropic.com/v1/messages", {"x-api-key": "test-key", "anthropic-version": "2023-06-01"}),
-        ("gemini", "https://generativelanguage.googleapis.com/v1beta/models/model-1:streamGenerateContent?alt=sse", {"x-goog-api-key": "test-key"}),
-        ("ollama", "http://localhost:11434/api/chat", {"Authorization": "Bearer test-key"}),
-    ],
-)  # fmt: skip
-def test_where_a_request_goes_and_how_it_shows_its_key(vendor: str, url: str, headers: dict[str, str]) -> None:
-    request = asked(ADAPTERS[vendor](api_key="test-key"), Model("model-1"))
-    assert (request.method, request.url) == ("POST", url)
-    sent_headers = dict(request.headers)
-    assert sent_headers.pop("Content-Type") == "application/json"
-    assert sent_headers.pop("Accept") == "application/json, text/event-stream"
-    assert sent_headers == headers
+@pytest.mark.parametrize("vendor,headers", [
+    ("openai", {"Authorization": "Bearer test-key"}), ("openai-responses", {"Authorization": "Bearer test-key"}),
+    ("anthropic", {"x-api-key": "test-key", "anthropic-version": "2023-06-01"}), ("gemini", {"x-goog-api-key": "test-key"}),
+    ("ollama", {"Authorization": "Bearer test-key"}),
+])  # fmt: skip
+def test_a_request_has_the_key_where_the_vendor_reads_it_and_no_other_headers(vendor: str, headers: dict[str, str]) -> None:
+    request = asked(ADAPTERS[vendor](api_key="test-key"))
+    ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    assert (request.method, dict(request.headers)) == ("POST", ours | headers)
 
 
 @pytest.mark.parametrize("written", [str.lower, str.upper, str.title])

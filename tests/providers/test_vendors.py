@@ -36,13 +36,11 @@ from kernai_providers.vendors import FAMILIES
 from vendor_wires import WIRES
 
 NAMES = [name for vendor in VENDORS for name in vendor.names]
-VARIABLES = {name for vendor in VENDORS for name in vendor.variables}
 #: which variable may hold the whole address, and what is added to it
 ADDRESSES = [
     ("openai", "OPENAI_BASE_URL", ""), ("azure", "AZURE_OPENAI_BASE_URL", ""), ("azure", "AZURE_OPENAI_ENDPOINT", "/openai/v1"),
     ("local", "LOCAL_BASE_URL", ""),
 ]  # fmt: skip
-SETTINGS = {name for vendor in VENDORS for place in vendor.places for name in place.variables} | {name for _, name, _ in ADDRESSES}
 #: what a vendor needs beside its key
 NEEDS: dict[str, dict[str, Any]] = {
     "azure": {"resource": "acme"}, "bedrock": {"region": "eu-west-1"}, "vertex": {"project": "p-1", "region": "europe-west4"},
@@ -70,12 +68,6 @@ ALIASES = {
 KINDS = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider,
          "openai-responses": ResponsesProvider}
 KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
-
-
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES | SETTINGS | {"OLLAMA_HOST"}:
-        monkeypatch.delenv(name, raising=False)
 
 
 def key_of(provider: HttpProvider, model: Model) -> str | None:

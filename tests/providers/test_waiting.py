@@ -318,8 +318,6 @@ def test_a_body_that_keeps_arriving_may_take_longer_than_the_read_timeout(way: W
 
 
 STREAMS = 64
-CALLS = 80
-AT_ONCE = 8
 
 class Crowd:
     """A provider of each vendor, all on one transport; the n-th call goes to the n-th of them, in turn."""
@@ -386,64 +384,44 @@ class Meeting:
 
 @every_way
 @pytest.mark.slow
-def test_64_streams_at_once_get_their_own_answers(way: Way) -> None:
-    meeting = Meeting(STREAMS)
+def test_of_64_streams_at_once_half_are_given_up_and_the_others_get_their_own_answers(way: Way) -> None:
+    """By an exception of the callback, or by cancelling the task; and twice, so that connections are used again."""
+    never = Gate()
 
-    async def main() -> list[Outcome]:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STREAMS))
-        crowd = Crowd(way, server)
-        try:
-            return await asyncio.gather(*(crowd.call(number, meeting.watcher()) for number in range(STREAMS)))
-        finally:
-            await crowd.aclose()
+    def reply(request: WireRequest) -> Reply:
+        """Even calls are answered once all have begun, odd ones get one piece and then nothing more."""
+        return answer(request, never if number_of(request) % 2 else meeting.gate)
 
-    with WireServer(lambda request: answer(request, meeting.gate)) as server, nothing_left(server):
-        outcomes = asyncio.run(main())
-        assert server.accepts == STREAMS
-    assert [outcome.answer.content for outcome in outcomes] == ["".join(words(number)) for number in range(STREAMS)]
+    async def outcome(crowd: Crowd, number: int) -> str | None:
+        seen = meeting.watcher()
 
-
-@every_way
-@pytest.mark.slow
-def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
-    """By an exception of the callback, or by cancelling the task."""
-    numbers, right, never = count(), list[bool](), Gate()
-
-    def half_answers(request: WireRequest) -> Reply:
-        """Even calls are answered, odd ones get one piece and then nothing more."""
-        return answer(request, never if number_of(request) % 2 else None)
-
-    async def give_up(crowd: Crowd, number: int) -> None:
-        def on_chunk(text: str) -> None:
+        def give_up(text: str) -> None:
+            seen(text)
             if not way.is_async:
                 raise Interrupt
             loop.call_soon_threadsafe(task.cancel)
 
         loop = asyncio.get_running_loop()
-        task = asyncio.create_task(crowd.call(number, on_chunk))
-        if way.is_async:
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        else:
-            assert isinstance((await task).error, Interrupt)
+        task = asyncio.create_task(crowd.call(number, give_up if number % 2 else seen))
+        try:
+            ended = await task
+        except asyncio.CancelledError:
+            return None
+        return None if isinstance(ended.error, Interrupt) else ended.answer.content
 
-    async def work(crowd: Crowd) -> None:
-        while (number := next(numbers)) < CALLS:
-            if number % 2:
-                await give_up(crowd, number)
-            else:
-                right.append((await crowd.call(number, str)).answer.content == "".join(words(number)))
-
-    async def main() -> None:
+    async def main() -> list[str | None]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STREAMS))
         crowd = Crowd(way, server)
         try:
-            await asyncio.gather(*(work(crowd) for _ in range(AT_ONCE)))
+            first = await asyncio.gather(*(outcome(crowd, number) for number in range(STREAMS)))
+            second = await asyncio.gather(*(outcome(crowd, number) for number in range(0, STREAMS, 2)))
         finally:
             await crowd.aclose()
+        return [*first, *second]
 
-    with WireServer(half_answers) as server, nothing_left(server):
-        asyncio.run(main())
-        assert len(server.requests) == CALLS
-        # each call that was given up has cost a connection; the others shared theirs
-        assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
-    assert right == [True] * (CALLS // 2)
+    meeting = Meeting(STREAMS)
+    with WireServer(reply) as server, nothing_left(server):
+        outcomes = asyncio.run(main())
+        assert server.accepts == STREAMS
+    texts = ["".join(words(number)) for number in range(STREAMS)]
+    assert outcomes == [*(None if number % 2 else text for number, text in enumerate(texts)), *texts[::2]]
