@@ -14,7 +14,7 @@ from typing import Any
 from adapter_calls import ADAPTERS
 from wire_format import USAGE, Turn, Wire, sse
 from wire_openai import OpenAIWire
-from wire_server import Answer, Close, Framing, Gate, garbage, gzip_if_asked, hang_up, plain, redirect
+from wire_server import Answer, Close, Framing, Gate, garbage, hang_up, plain, redirect
 
 #: two, three and four bytes a character; what JSON escapes; what only looks like the end of a line
 PIECES = ("Grüße ", "aus 東京", " 🗼🎉", ' <b> & "q" \\ \n\u2028\u0085', "Ende")
@@ -88,9 +88,7 @@ def whole_answers(wire: Wire) -> Iterator[Case]:
     )
     yield Case(
         "compressed, each piece before the next one is sent",
-        lambda gate: [
-            gzip_if_asked(wire.reply(wire.stream(PIECES)).trickle(gate, lambda event: bool(wire.text_in(event))))
-        ],
+        lambda gate: [wire.reply(wire.stream(PIECES)).trickle(gate, lambda event: bool(wire.text_in(event))).gzipped()],
         TEXT, PIECES, options={"headers": {"Accept-Encoding": "gzip"}},
     )
     # where the body's end is the only one, silence has to stand for it

@@ -392,20 +392,6 @@ def test_a_wrong_typed_answer_is_corrected_without_a_word_of_blocks() -> None:
     assert "block" not in said["content"]
 
 
-def test_a_protocol_is_a_tool_with_a_name_and_a_content() -> None:
-    asked: list[tuple[str | None, str]] = []
-
-    def notes(block: Any, context: Any) -> str:
-        asked.append((block.name, block.content))
-        return "noted"
-
-    spoken_to = kernai.Protocol("notes", notes, documentation="Keeps notes.")
-    server = Server("openai", [WIRES["openai"].spoken("", [Called("notes", '{"name": "add", "content": "tea"}')]), "Done."])
-    result = kernai.execute(server.agent(protocols=[spoken_to]), "Go.")
-    assert (result.text, asked) == ("Done.", [("add", "tea")])
-    assert server.bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call_0", "content": "noted"}
-
-
 # ---------------------------------------------------------------------------------------------------- translation
 
 

@@ -270,7 +270,7 @@ CASES = list(itertools.product(ADAPTERS, SAMPLES))
 
 @pytest.mark.parametrize("source", ["bytes", "file"])
 @pytest.mark.parametrize("vendor,kind", CASES)
-def test_bytes_and_files_are_sent_inline_if_the_vendor_accepts_them(vendor: str, kind: str, source: str, tmp_path: Path) -> None:
+def test_bytes_and_files_are_sent_inline_if_vendor_and_model_accept_them_or_else_named(vendor: str, kind: str, source: str, tmp_path: Path) -> None:
     mime, ending = SAMPLES[kind]
     path = tmp_path / f"private name.{ending}"
     path.write_bytes(PAYLOAD)
@@ -280,19 +280,10 @@ def test_bytes_and_files_are_sent_inline_if_the_vendor_accepts_them(vendor: str,
     assert one(vendor, media, ALL) == expected
     assert one(vendor, media, takes_only_this) == expected
     assert "private" not in str(expected)
-
-
-@pytest.mark.parametrize("vendor,kind", CASES)
-def test_media_that_the_model_does_not_support_become_placeholders_and_no_file_is_read(vendor: str, kind: str, tmp_path: Path) -> None:
-    mime, ending = SAMPLES[kind]
-    lacks_it = Model("m", tuple(word for word in ALL.capabilities if word != CAPABILITY[kind]))
-    for media in (
-        Media.from_file(tmp_path / f"missing.{ending}"),
-        Media.from_bytes(PAYLOAD, mime_type=mime),
-        Media.from_url(f"https://example.com/b.{ending}"),
-    ):
-        assert one(vendor, media, lacks_it) == placeholder(vendor, media)
-        assert one(vendor, media, TEXT_ONLY) == placeholder(vendor, media)
+    path.unlink()  # no file is read for a model that does not take it
+    for model in (TEXT_ONLY, Model("m", tuple(word for word in ALL.capabilities if word != CAPABILITY[kind]))):
+        for unsupported in (media, Media.from_url(f"https://example.com/b.{ending}")):
+            assert one(vendor, unsupported, model) == placeholder(vendor, unsupported)
 
 
 @pytest.mark.parametrize("written", URLS)

@@ -467,24 +467,14 @@ def test_answers_that_were_neither_finished_nor_closed_are_counted() -> None:
     assert transport.open_responses == 0
 
 
-@pytest.mark.parametrize(
-    "replies, error",
-    [
-        ((), ValueError), ((200,), TypeError), ((b"body",), TypeError),
-        ((MemoryReply(), lambda request: MemoryReply()), TypeError), ((lambda r: MemoryReply(), lambda r: MemoryReply()), TypeError),
-    ],
-)  # fmt: skip
-def test_an_invalid_reply_of_a_transport_in_memory_is_an_error_at_once(replies: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"MemoryReply|function"):
-        MemoryTransport(*replies)
-
-
-@pytest.mark.parametrize("reply, says", [
-    (lambda: MemoryReply(b"body"), "status must be an int such as 200, got bytes"),  # type: ignore[arg-type]  # the subject
-    (lambda: MemoryReply(pieces="body"), "pieces must be bytes.*got str: encode it"),  # type: ignore[arg-type]  # the subject
-    (lambda: MemoryReply(pieces=[b"one", "two"]), "pieces must be bytes and exceptions, got str"),  # type: ignore[list-item]  # the subject
-    (lambda: b"body", "the function for replies must return a MemoryReply, got bytes"),
+@pytest.mark.parametrize("make, error, says", [
+    (lambda: MemoryTransport(), ValueError, "replies is empty"), (lambda: MemoryTransport(b"body"), TypeError, "or exactly one function"),  # type: ignore[arg-type]
+    (lambda: MemoryTransport(MemoryReply(), lambda request: MemoryReply()), TypeError, "or exactly one function"),
+    (lambda: MemoryReply(b"body"), TypeError, "status must be an int such as 200, got bytes"),  # type: ignore[arg-type]
+    (lambda: MemoryReply(pieces="body"), TypeError, "pieces must be bytes.*got str: encode it"),  # type: ignore[arg-type]
+    (lambda: read(MemoryTransport(MemoryReply(pieces=["two"])), REQUEST), TypeError, "pieces must be bytes and exceptions, got str"),  # type: ignore[list-item]
+    (lambda: read(MemoryTransport(lambda request: b"body"), REQUEST), TypeError, "must return a MemoryReply, got bytes"),  # type: ignore[arg-type,return-value]
 ])  # fmt: skip
-def test_a_reply_of_the_wrong_type_is_an_error_that_names_it(reply: Any, says: str) -> None:
-    with pytest.raises(TypeError, match=says):
-        read(MemoryTransport(lambda request: reply()), REQUEST)
+def test_a_reply_of_the_wrong_type_is_an_error_that_names_it(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make()

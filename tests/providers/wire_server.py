@@ -230,12 +230,6 @@ class WireRequest:
 Answer: TypeAlias = Reply | Callable[[WireRequest], Reply]
 
 
-def gzip_if_asked(reply: Reply) -> Callable[[WireRequest], Reply]:
-    """Compressed for clients that take it."""
-    packed = reply.gzipped()
-    return lambda request: packed if "gzip" in request.headers.get("accept-encoding", "") else reply
-
-
 class Authority:
     """A certificate authority nobody knows: `server` contexts for these names, `client` contexts that trust them."""
 
