@@ -208,25 +208,13 @@ def shows_key(text: str) -> bool:
     return CORE[:8] in text or CORE[-8:] in text
 
 
-def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """The error, and every one it came from."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += [one.__cause__, one.__context__]
-
-
 def shown_by(error: BaseException) -> str:
-    """Everything of an error that a log, an event or a traceback may show."""
-    shown = ["".join(traceback.format_exception(error))]
-    for one in chain_of(error):
-        fields = {name: value for name, value in vars(one).items() if name in ("code", "vendor", "kind", "reason")}
+    """Everything of an error, and of those it came from, that a log, an event or a traceback may show."""
+    shown, one = ["".join(traceback.format_exception(error))], error
+    while one is not None:
+        fields = [value for name, value in vars(one).items() if name in ("code", "vendor", "kind", "reason")]
         shown += [str(one), repr(one), repr(fields)]
+        one = one.__cause__ or one.__context__  # type: ignore[assignment]  # the last one came from none
     return "\n".join(shown)
 
 

@@ -271,25 +271,6 @@ def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: Ht
 # Cassettes
 
 
-@pytest.mark.parametrize("framing", ["chunked", "length", "close"])
-@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
-def test_cassettes_are_recorded_and_replayed_over_one_connection(tmp_path: Path, framing: Any, tls: bool) -> None:
-    authority = Authority()
-    transport = HttpTransport(ssl_context=authority.client())
-    bodies = [b"one", b"x" * 300_000]
-    tape, match = str(tmp_path / "tape.yaml"), ["method", "uri", "body"]
-    with WireServer([Reply(body=(body,), framing=framing) for body in bodies], tls=authority.server() if tls else None) as server:
-        requests = [post(server, bytes([65 + number]) * 200_000) for number in range(2)]
-        with vcr.use_cassette(tape, record_mode="all", match_on=match):
-            assert [read(transport, request)[1] for request in requests] == bodies
-        assert server.accepts == (2 if framing == "close" else 1)
-        assert [request.body[:1] for request in server.requests] == [b"A", b"B"]
-    with vcr.use_cassette(tape, record_mode="none", match_on=match) as cassette:
-        assert [read(transport, request)[1] for request in reversed(requests)] == bodies[::-1]
-        assert cassette.play_count == 2
-    transport.close()
-
-
 def test_a_cassettes_connections_end_with_it_and_real_ones_do_not_get_into_it(tmp_path: Path) -> None:
     transport = HttpTransport()
     tape = str(tmp_path / "tape.yaml")

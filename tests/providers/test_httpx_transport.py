@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import re
 import select
 import socket
 import socketserver
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -94,39 +92,11 @@ async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
         await transport.aclose()
 
 
-def test_without_httpx_the_import_says_what_to_install(monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    monkeypatch.delitem(sys.modules, "kernai_providers.httpx_transport")
-    with pytest.raises(ImportError, match=r'pip install "kernai\[httpx\]"'):
-        importlib.import_module("kernai_providers.httpx_transport")
-
-
 def test_a_proxy_that_httpx_does_not_know_is_an_error_that_shows_no_password(monkeypatch: Any) -> None:
     monkeypatch.setattr("kernai_providers.request_checks.PROXY_PORTS", {"gopher": 70})
     monkeypatch.setenv("https_proxy", "gopher://me:s3cret@proxy.test")
     error = failure(lambda: HttpxTransport().send(Request("GET", "https://vendor.test")))
     assert ("proxy.test:70 of type gopher" in str(error), "s3cret" in repr(error)) == (True, False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
-def test_cassettes_are_recorded_and_replayed(tmp_path: Path, native: bool) -> None:
-    import vcr
-
-    transport, tape = HttpxTransport(), str(tmp_path / "tape.yaml")
-
-    def ask(request: Request) -> bytes:
-        return asyncio.run(aread(transport, request)) if native else read(transport, request)[1]
-
-    with WireServer([Reply(body=(b"one", b"two")).gzipped(), plain(b"three")]) as server:
-        requests = [Request("POST", server.url + path, {}, b"{}") for path in ("/a", "/b")]
-        with vcr.use_cassette(tape, record_mode="all"):
-            assert [ask(request) for request in requests] == [b"onetwo", b"three"]
-        transport.close()
-    with vcr.use_cassette(tape, record_mode="none") as cassette:
-        assert [ask(request) for request in reversed(requests)] == [b"three", b"onetwo"]
-        assert cassette.play_count == 2
-    transport.close()
 
 
 @pytest.mark.slow

@@ -164,6 +164,7 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(model_file: str
         resolve(f"gguf/{model_file}", api_key="k")
 
 
+HERMES = Path(__file__).with_name("hermes.jinja")
 SHORT = """\
 Run a skill: <block type="command" name="weather">{"city": "Lyon"}</block>
 Or answer: <block type="final">Hello!</block>"""
@@ -210,44 +211,6 @@ def test_each_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final() -> N
             assert not types & wrong, (asked, response["content"])
 
 
-#: ChatML with tools as Hermes and Qwen have them, from which llama.cpp knows how to read the calls
-HERMES = """\
-{%- if tools %}<|im_start|>system
-{{ messages[0]['content'] }}
-# Tools
-You may call functions. <tools>
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}
-</tools>
-For each function call return a json object within <tool_call></tool_call> tags:
-<tool_call>
-{"name": <function-name>, "arguments": <args-json-object>}
-</tool_call><|im_end|>
-{%- endif %}
-{%- for message in messages %}
-{%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
-<|im_start|>{{ message.role }}
-{{ message.content }}<|im_end|>
-{%- elif message.role == "assistant" %}
-<|im_start|>assistant
-{%- for tool_call in message.tool_calls %}
-<tool_call>
-{"name": "{{ tool_call.function.name }}", "arguments": {{ tool_call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}<|im_end|>
-{%- elif message.role == "tool" %}
-<|im_start|>user
-<tool_response>
-{{ message.content }}
-</tool_response><|im_end|>
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-<|im_start|>assistant
-{% endif %}"""
-
-
 @real_model
 @pytest.mark.slow
 def test_a_real_model_calls_natively_through_llama_cpp() -> None:
@@ -259,7 +222,7 @@ def test_a_real_model_calls_natively_through_llama_cpp() -> None:
         asked.append(city)
         return "rain, 18 degrees"
 
-    provider, model = resolve("smollm2/135m", context=4096, chat_template=HERMES)
+    provider, model = resolve("smollm2/135m", context=4096, chat_template=HERMES.read_text(encoding="utf-8"))
     agent = Agent(
         instructions="Use the tools.", provider=provider, model=model, skills=[weather], protocols=[], workflows=False,
         calls="native", max_steps=2, generation={"max_tokens": 80, "temperature": 0},

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import vcr
 
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.in_process import MemoryReply, MemoryTransport
@@ -425,6 +427,31 @@ def test_without_a_context_the_systems_certificate_authorities_are_read_once_and
         for _ in range(2):
             assert failure(lambda: client.send(wire.request())).kind == "tls"
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
+@pytest.mark.parametrize("wire", ["http"], indirect=True)
+def test_cassettes_are_recorded_and_replayed_over_one_connection(wire: Stage, tmp_path: Path, framing: Any, tls: bool) -> None:
+    record_and_replay(wire, tmp_path, [b"one", b"x" * 300_000], framing, tls=tls)
+    assert wire.server.accepts == (2 if framing == "close" else 1)
+
+
+@pytest.mark.parametrize("wire", ["httpx-async"], indirect=True)
+def test_small_cassettes_are_recorded_and_replayed_on_an_event_loop(wire: Stage, tmp_path: Path) -> None:
+    record_and_replay(wire, tmp_path, [b"one", b"two"], "chunked", tls=False)
+
+
+def record_and_replay(wire: Stage, tmp_path: Path, bodies: list[bytes], framing: Any, *, tls: bool) -> None:
+    tape, match = str(tmp_path / "tape.yaml"), ["method", "uri", "body"]
+    client = wire.answers(Reply(body=(bodies[0],), framing=framing), Reply(body=(bodies[1],), framing=framing).gzipped(), tls=tls)
+    requests = [wire.request(body=bytes([65 + number]) * 200_000) for number in range(2)]
+    with vcr.use_cassette(tape, record_mode="all", match_on=match):
+        assert [read(client, request)[1] for request in requests] == bodies
+    assert [request.body[:1] for request in wire.server.requests] == [b"A", b"B"]
+    with vcr.use_cassette(tape, record_mode="none", match_on=match) as cassette:
+        assert [read(client, request)[1] for request in reversed(requests)] == bodies[::-1]
+        assert cassette.play_count == 2
 
 
 # The transport for users' own tests.

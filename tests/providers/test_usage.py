@@ -281,9 +281,10 @@ def test_most_vendors_are_found_in_the_list(prices: Any) -> None:
     assert ours - known <= {"ollama", "local", "vercel", "deepinfra"}
 
 
-def test_without_the_list_the_import_says_what_to_install(prices: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    monkeypatch.delitem(sys.modules, "genai_prices.data_snapshot", raising=False)
-    monkeypatch.delitem(sys.modules, "kernai_providers.prices")
-    with pytest.raises(ImportError, match=r'pip install "kernai\[prices\]"'):
-        importlib.import_module("kernai_providers.prices")
+@pytest.mark.parametrize("module, missing", [("prices", "genai_prices"), ("httpx_transport", "httpx")])
+def test_without_its_package_the_import_says_what_to_install(module: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == missing] + [missing]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"kernai_providers.{module}", raising=False)
+    with pytest.raises(ImportError, match=rf'pip install "kernai\[{module.partition("_")[0]}\]"'):
+        importlib.import_module(f"kernai_providers.{module}")

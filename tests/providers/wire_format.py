@@ -123,16 +123,9 @@ class Wire(ABC):
         named = [replace(call, id=call.id or f"call_{number}") for number, call in enumerate(calls)]
         return self.called(prose, named, thought)
 
-    def stream(
-        self,
-        pieces: Sequence[str],
-        usage: Usage | None = USAGE,
-        finish: str = "stop",
-        reasoning: Sequence[str] = (),
-        request_id: str | None = None,
-    ) -> list[bytes]:
+    def stream(self, pieces: Sequence[str], usage: Usage | None = USAGE, finish: str = "stop") -> list[bytes]:
         """A whole answer."""
-        return self.whole(Turn(pieces, usage, finish, reasoning, request_id))
+        return self.whole(Turn(pieces, usage, finish))
 
     def whole(self, turn: Turn) -> list[bytes]:
         return [*self.opening(turn), *self.middle(turn), *self.ending(turn)]

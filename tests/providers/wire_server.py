@@ -2,17 +2,14 @@
 
 Nothing is between the script and the wire, so that a test decides on every byte and on the moment it is sent:
 
-- A reply goes out as written, each piece in a send of its own, or not at all. Without a step that says otherwise the
-  connection is kept for the next request.
+- A reply goes out as written, each piece in a send of its own. Without a step that says otherwise the connection is kept.
 - Each wait ends when its gate opens, when the client closes, or when the server is closed.
 - `requests`, `accepts` and `open_connections` may be read from any thread; `until` waits for them to change.
 - A client that closes is noticed at the next wait or piece: `WireRequest.client_closed`, `WireServer.client_closed`.
-- After the `with` block its thread and its sockets are gone. What went wrong there (a script that raised, a client that
-  does not speak HTTP) is raised there.
+- The end of the `with` block raises what went wrong: a script that raised, a client that does not speak HTTP.
 
-A reply is data: a status, headers and three rows of steps. Those of `before` and `after` stand outside of the answer,
-so that bytes there go out as they are; those of `body` are framed. Whoever wants the connection to break, to wait or
-to lie puts a step where it shall happen; the methods of `Reply` do it for the usual places and give a new reply.
+A reply is data: a status, headers and three rows of steps. Bytes in `before` and `after` go out as they are, those of
+`body` are framed. Where the connection shall break, wait or lie, there is a step; the methods of `Reply` put one there.
 
 ::
 
