@@ -13,18 +13,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai import events
 from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, model_call, reading
 from kernai.durable.store import check_store
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError
-from kernai.events import (
-    CallBegunRow,
-    CallEndedRow,
-    InputAddedRow,
-    MessagesSentRow,
-    ResultRow,
-    RunStartRow,
-    TaskErrorRow,
-)
 from kernai.loop.effects import task_scope
 from kernai.values.result import StopReason, Usage
 
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
     from kernai.durable.store import Entry, Store
 
 #: rows that a run no longer writes once it is to stop
-_BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
+_BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 #: stop reasons that the loop does not decide on
 _NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 
@@ -64,9 +56,9 @@ class History:
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
         for one in left_out:
             row = one.row
-            if isinstance(row, TaskErrorRow) and row.not_run:
+            if isinstance(row, events.TaskErrorRow) and row.not_run:
                 self.never_ran.update(self.facts.approved_below(task_scope(one.scope, one.step, row.task_id)))
-            elif isinstance(row, CallEndedRow):
+            elif isinstance(row, events.CallEndedRow):
                 if getattr(row, "not_run", None):
                     self.never_ran.update({row.call_id}, self.facts.approved_below(row.call_id))
                 elif not row.is_broken_off and row.call_id not in recorded.scopes:  # an agent's scope has its own end
@@ -77,19 +69,21 @@ class History:
             if used is not None:
                 call = model_call(one)
                 self.wasted[call] = self.wasted.get(call, Usage()) + used
-            elif isinstance(one.row, ResultRow) and (one.row.raised or one.row.stop_reason != StopReason.INTERRUPT):
+            elif isinstance(row := one.row, events.ResultRow) and (
+                row.raised or row.stop_reason != StopReason.INTERRUPT
+            ):
                 self._undone.setdefault(one.scope, []).append(seq)
         for rows in self.scopes.values():
             for one in rows:
-                if isinstance(one.row, CallBegunRow):
+                if isinstance(one.row, events.CallBegunRow):
                     self._announced.add(one.row.call_id)
-                elif isinstance(one.row, CallEndedRow):
+                elif isinstance(one.row, events.CallEndedRow):
                     self._outcomes[one.row.call_id] = one
 
     @classmethod
     def truncated(cls, recorded: RecordedRun) -> History:
         """Without the rows that were written because the run was stopped, unless an input was added after them."""
-        since = max((one.seq for one in recorded.scopes[""] if isinstance(one.row, InputAddedRow)), default=-1)
+        since = max((one.seq for one in recorded.scopes[""] if isinstance(one.row, events.InputAddedRow)), default=-1)
         left_out = [
             one for rows in recorded.scopes.values() for one in rows if one.row.place[5] is not None and one.seq > since
         ]
@@ -104,7 +98,7 @@ class History:
         """
         root = recorded.scopes[""]
         count = len(root)
-        while isinstance(end := root[count - 1].row, ResultRow) and end.stop_reason in _NOT_DECIDED:
+        while isinstance(end := root[count - 1].row, events.ResultRow) and end.stop_reason in _NOT_DECIDED:
             count -= 1
         return cls(recorded, {**recorded.scopes, "": root[:count]})
 
@@ -134,10 +128,10 @@ class History:
         return call_id in self._announced
 
     def was_resumed_after(self, outcome: Recorded) -> bool:
-        scope = outcome.scope
-        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*_BEGUN, ResultRow)))
+        scope, ends = outcome.scope, events.ResultRow
+        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*_BEGUN, ends)))
         then = next(after, None)
-        if then is not None and not isinstance(then.row, ResultRow):
+        if then is not None and not isinstance(then.row, ends):
             return True
         until = None if then is None else then.seq  # otherwise a resume has left out the end of the scope
         undone = self._undone.get(scope, ())
@@ -155,7 +149,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if not entries:
         raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
     recorded = RecordedRun(source, entries)
-    begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, MessagesSentRow)}
+    begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, events.MessagesSentRow)}
     if type(at_step) is not int or at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
@@ -170,6 +164,6 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
 
 def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
     copy = {**entry, "run_id": run_id}
-    if entry["event"] == RunStartRow.type:
+    if entry["event"] == events.RunStartRow.type:
         copy["data"] = {**entry["data"], "run_id": run_id}
     return copy

@@ -16,21 +16,9 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+from kernai import events
 from kernai._util.api import Value, is_async, likely
 from kernai.errors import KernaiError, RunConflictError
-from kernai.events import (
-    KINDS,
-    ApprovalGivenRow,
-    ApprovalRequestedRow,
-    InFlightRow,
-    LlmResponseRow,
-    MessagesSentRow,
-    ModelFailedRow,
-    ResultRow,
-    RunResumedRow,
-    RunStartRow,
-    stamp,
-)
 from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
 from kernai.values.pending_calls import PendingCall
@@ -164,23 +152,23 @@ class RunInfo(Value):
     def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
         data, of_root = entry["data"], not entry.get("scope")
         match entry["event"]:
-            case MessagesSentRow.type if of_root:
+            case events.MessagesSentRow.type if of_root:
                 changes["steps"] = entry["step"] + 1
-            case LlmResponseRow.type | ModelFailedRow.type:
-                used = KINDS[entry["event"]].read(data).usage()
+            case events.LlmResponseRow.type | events.ModelFailedRow.type:
+                used = events.KINDS[entry["event"]].read(data).usage()
                 changes["usage"] = changes.get("usage", self.usage) + (used or Usage())
-            case RunStartRow.type if of_root:
+            case events.RunStartRow.type if of_root:
                 changes.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
-            case RunResumedRow.type if of_root:
+            case events.RunResumedRow.type if of_root:
                 changes.update(status=RUNNING, why=None, pending=self.without_in_flight().pending)
-            case ResultRow.type if of_root:
+            case events.ResultRow.type if of_root:
                 changes["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
                 changes.update(usage=Usage(**data["usage"]), steps=data["steps"])
                 if data["stop_reason"] == StopReason.CLOSED:
                     changes["pending"] = ()
-            case ApprovalRequestedRow.type | ApprovalGivenRow.type | InFlightRow.type:
+            case events.ApprovalRequestedRow.type | events.ApprovalGivenRow.type | events.InFlightRow.type:
                 others = [one for one in changes.get("pending", self.pending) if one.call_id != data["call_id"]]
-                asked = [PendingCall.from_dict(data)] if entry["event"] == ApprovalRequestedRow.type else []
+                asked = [PendingCall.from_dict(data)] if entry["event"] == events.ApprovalRequestedRow.type else []
                 changes["pending"] = (*others, *asked)
 
     def without_in_flight(self) -> RunInfo:
@@ -190,7 +178,7 @@ class RunInfo(Value):
 
     def due_by(self, now: float) -> tuple[str, ...]:
         """The ids of calls whose `until` has passed at `now`, by the store's clock."""
-        return tuple([one.call_id for one in self.pending if one.until is not None and one.until <= stamp(now)])
+        return tuple([one.call_id for one in self.pending if one.until is not None and one.until <= events.stamp(now)])
 
     def due_at(self) -> str | None:
         """The earliest `until` of the waiting calls; None if no call has one."""
@@ -219,12 +207,10 @@ class RunInfo(Value):
 
 _ALL = attrgetter(*RunInfo.__slots__)
 #: events that change a run's summary
-_FOLLOWED = frozenset(
-    row.type for row in (
-        RunStartRow, RunResumedRow, MessagesSentRow, LlmResponseRow, ModelFailedRow, ResultRow, ApprovalRequestedRow,
-        ApprovalGivenRow, InFlightRow,
-    )
-)
+_FOLLOWED = frozenset(row.type for row in (
+    events.RunStartRow, events.RunResumedRow, events.MessagesSentRow, events.LlmResponseRow, events.ModelFailedRow,
+    events.ResultRow, events.ApprovalRequestedRow, events.ApprovalGivenRow, events.InFlightRow,
+))
 
 
 def _from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

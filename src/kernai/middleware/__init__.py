@@ -18,23 +18,8 @@ if TYPE_CHECKING:
     from kernai.middleware.hooks import HookContext, Hooks
 
 __all__ = [
-    "CallModel",
-    "CallProtocol",
-    "CallSkill",
-    "Effect",
-    "Flow",
-    "HookContext",
-    "Hooks",
-    "Middleware",
-    "Pause",
-    "Sleep",
-    "Stop",
-    "compact",
-    "fallback",
-    "guardrail",
-    "redact",
-    "retry",
-    "timeout",
+    "CallModel", "CallProtocol", "CallSkill", "Effect", "Flow", "HookContext", "Hooks", "Middleware", "Pause", "Sleep",
+    "Stop", "compact", "fallback", "guardrail", "redact", "retry", "timeout",
 ]
 
 if not TYPE_CHECKING:
