@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import kernai
 from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, aexecute, skill
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
-from kernai.middleware.chain import through
 from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
@@ -237,63 +234,13 @@ def test_a_middleware_that_passes_everything_on_changes_nothing(case: Case) -> N
     assert run(passing, passing, passing) == run()
 
 
-@given(st.lists(st.sampled_from(["pass", "sleep", "twice", "catch", "answer", "raise"]), max_size=6), st.booleans())
-def test_nested_middleware_behaves_like_nested_functions(kinds: list[str], fails: bool) -> None:
-    """Compares the flat stack with plain recursion, which it replaces."""
-    effect = CallSkill("", "0.0", "echo", {})
-
-    def one(kind: str, at: int) -> Callable[[Any], Flow]:
-        def middleware(effect: CallSkill) -> Generator[Effect, Any, Any]:
-            if kind == "sleep":
-                yield Sleep(at)
-            if kind == "answer":
-                return ["answered", at]
-            if kind == "raise":
-                raise ValueError(at)
-            if kind == "catch":
-                try:
-                    return (yield effect)
-                except ValueError as error:
-                    return ["caught", *error.args]
-            if kind == "twice":
-                yield effect
-            return [kind, (yield effect.replace(arguments={**effect.arguments, kind: at}))]
-
-        return middleware
-
-    def nested(effect: Effect, middleware: list[Any]) -> Flow:
-        if not middleware or isinstance(effect, Sleep):
-            return (yield effect)
-        flow = middleware[0](effect)
-        answer: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                asked = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            answer = error = None
-            try:
-                answer = yield from nested(asked, middleware[1:])
-            except ValueError as raised:
-                error = raised
-
-    def drive(flow: Flow) -> tuple[list[Any], Any]:
-        asked: list[Any] = []
-        step: Any = None
-        try:
-            effect = next(flow)
-            while True:
-                asked.append(effect)
-                step = len(asked)
-                effect = flow.throw(ValueError(step)) if fails and not isinstance(effect, Sleep) else flow.send(step)
-        except StopIteration as stop:
-            return asked, stop.value
-        except ValueError as error:
-            return asked, error.args
-
-    made = [one(kind, at) for at, kind in enumerate(kinds)]
-    assert drive(through(effect, made)) == drive(nested(effect, made))
+def test_middleware_is_nested_like_functions() -> None:
+    notes: list[Any] = []
+    hand = ByHand(agent_with(noting(notes, "outer"), for_skills(twice), noting(notes, "inner")))
+    assert hand.run("go").text == "done"
+    assert [(name, where) for name, where, kind, _ in notes if kind == "CallSkill"] == [
+        ("outer", "in"), *[("inner", "in"), ("inner", "out")] * 2, ("outer", "out"),
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------- misuse

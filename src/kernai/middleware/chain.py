@@ -1,8 +1,7 @@
 """Performs effects through a list of middleware, outermost first.
 
-`through` is the whole mechanism: a stack of the middleware's generators, with the outermost at the bottom. An effect
-that the top one yields is passed to the next middleware, or to the driver if there is none; the outcome is sent back to
-the top one. So nothing here waits, and the same code serves both drivers.
+`_passed` is the whole mechanism: an effect that a middleware's generator yields is passed to the next middleware, or to
+the driver if there is none; the outcome is sent back. So nothing here waits, and the same code serves both drivers.
 """
 
 from __future__ import annotations
@@ -35,56 +34,57 @@ def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
     return _performed(run, work, [one for one in run.middleware if hasattr(one, "on_run_start")] if is_run else [])
 
 
-@calls_out
 def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = None) -> Flow:
     """Passes one effect through the list, and returns or raises the outermost middleware's outcome.
 
     With a `run`, skill parameters that a middleware changes are validated like those of the original call.
     """
-    first = effect
-    flows: list[Flow] = []
-    got_none: list[bool] = []  # for each flow: whether its last call returned None, so that it may return None too
-    depth = len(middleware)
-    given: BaseException | None = None  # the exception that the driver has thrown in
+    given: list[BaseException] = []  # the exceptions that the driver has thrown in
+    try:
+        return (yield from _passed(effect, middleware, 0, run, effect, given))
+    except Exception:
+        raise
+    except BaseException as error:
+        if not given or given[-1] is not error:  # the driver shall treat it as if the call had raised it
+            yield Raise(error)
+        raise
+
+
+@calls_out
+def _passed(
+    effect: Effect, middleware: Sequence[Middleware], at: int, run: Run | None, first: Effect,
+    given: list[BaseException],
+) -> Flow:
+    """Passes an effect to one middleware of the list, and the effects that it yields to those after it."""
+    flow = middleware[at](effect)
+    if type(flow) is not GeneratorType:
+        raise _not_a_generator(middleware[at], flow)
+    outcome: Any = None
+    error: BaseException | None = None
+    may_return_none = False  # since its last call did
     while True:
-        outcome: Any = None
-        error: BaseException | None = None
-        at = len(flows)
-        if at < depth and type(effect) is not Sleep:
-            try:
-                flow = middleware[at](effect)
-            except BaseException as raised:  # noqa: BLE001 - handled as if its generator had raised
-                flow = _failing(raised)
-            flows.append(flow if type(flow) is GeneratorType else _failing(_not_a_generator(middleware[at], flow)))
-            got_none.append(False)
-            is_outcome = False
-        else:
-            is_outcome = type(effect) is not Sleep
-            try:
+        try:
+            effect = flow.send(outcome) if error is None else flow.throw(error)
+        except StopIteration as returned:
+            if returned.value is None and not may_return_none:
+                raise _missing_outcome(middleware[at]) from None
+            return returned.value
+        outcome = error = None
+        sleeps = type(effect) is Sleep
+        is_last = sleeps or at + 1 == len(middleware)
+        try:
+            if type(effect) not in _MAY_BE_YIELDED:
+                error = _wrong_effect(effect)
+            elif is_last:
                 outcome = yield effect if effect is first or run is None else _checked(run, effect, first)
-            except BaseException as raised:  # noqa: BLE001 - thrown into the middleware that yielded the effect
-                error = given = raised
-        while flows:
-            flow = flows[-1]
-            got_none[-1] = (outcome is None and error is None) if is_outcome else got_none[-1]
-            is_outcome = True
-            try:
-                effect = flow.send(outcome) if error is None else flow.throw(error)
-            except BaseException as raised:  # noqa: BLE001 - thrown into the next middleware out
-                flows.pop()
-                may_be_none = got_none.pop()
-                outcome, error = None, raised
-                if isinstance(raised, StopIteration):  # it has returned
-                    outcome, is_missing = raised.value, raised.value is None and not may_be_none
-                    error = _missing_outcome(middleware[len(flows)]) if is_missing else None
             else:
-                if type(effect) in _MAY_BE_YIELDED:
-                    break
-                outcome, error = None, _wrong_effect(effect)
-        else:
-            if error is None:
-                return outcome
-            return (yield from _raised(error, by_driver=error is given))
+                outcome = yield from _passed(effect, middleware, at + 1, run, first, given)
+        except BaseException as raised:  # noqa: BLE001 - thrown into the middleware that yielded the effect
+            error = raised
+            if is_last:
+                given.append(raised)
+        if not sleeps:
+            may_return_none = outcome is None and error is None
 
 
 def _checked(run: Run, call: Effect, first: Effect) -> Effect:
@@ -99,13 +99,6 @@ def _checked(run: Run, call: Effect, first: Effect) -> Effect:
     return call.replace(arguments=arguments if is_same else skill.bind(arguments, store, repair=repair))
 
 
-def _raised(error: BaseException, *, by_driver: bool) -> Flow:
-    """Raises an error so that the driver treats it as if the call had raised it, even if a middleware did."""
-    if not by_driver and not isinstance(error, Exception):
-        yield Raise(error)
-    raise error
-
-
 def _not_a_generator(middleware: Middleware, value: object) -> TypeError:
     return TypeError(
         f"{_name(middleware)} gave {type(value).__name__}, not a generator: a middleware is a function that yields the "
@@ -115,11 +108,6 @@ def _not_a_generator(middleware: Middleware, value: object) -> TypeError:
 
 def _missing_outcome(middleware: Middleware) -> TypeError:
     return TypeError(f"{_name(middleware)} returned nothing: end it with `return (yield effect)`, or another outcome")
-
-
-def _failing(error: BaseException) -> Flow:
-    raise error
-    yield
 
 
 def _wrong_effect(value: object) -> TypeError:
