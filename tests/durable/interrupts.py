@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import kernai  # noqa: E402 - from the source tree beside this file
 from kernai import MemoryStore, Result, SqliteStore  # noqa: E402
 from tests.durable.durable_cases import Performed, agent, call_faults, command, provider  # noqa: E402
+from tests.loop.loop_cases import plan, task  # noqa: E402
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 CALLS = {
@@ -37,8 +38,7 @@ CALLS = {
 }
 TASKS = {
     "go": [
-        '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "one"}, '
-        '{"id": "b", "input": "two"}, {"id": "c", "input": "three", "depends_on": ["a"]}]}</block>',
+        plan(task("a", "one"), task("b", "two"), task("c", "three", depends_on=["a"]), strategy="parallel"),
         "<final>done</final>",
     ],
     "one": [LOOK, "<final>1</final>"], "two": [MANY, "<final>2</final>"], "three": ["<final>3</final>"],

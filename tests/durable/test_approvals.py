@@ -28,6 +28,7 @@ from tests.durable.durable_cases import (
     payer,
     provider,
 )
+from tests.loop.loop_cases import plan, task
 
 pytestmark = pytest.mark.slow
 
@@ -36,11 +37,8 @@ Ctx = SkillContext[kernai.Context]
 PAY = command("pay", '{"amount": 5}')
 LOOK = command("look")
 HAND_IN = '<block type="ticket">open one</block>'
-TASKS = (
-    '<block type="plan">{"goal": "g", "tasks": [{"id": "a", "input": "task: pay", "parallel": true}, '
-    '{"id": "b", "input": "task: look", "parallel": true}, {"id": "c", "input": "task: last", "depends_on": ["a", "b"]}]}'
-    "</block>"
-)
+TASKS = plan(
+    task("a", "task: pay", parallel=True), task("b", "task: look", parallel=True), task("c", "task: last", depends_on=["a", "b"]), strategy="mixed")
 #: positions of a call that waits: what the models say, and the id of the call
 PLACES: dict[str, tuple[dict[str, list[str]], str]] = {
     "alone": ({"go": [PAY]}, "0.0"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import kernai
 from kernai import Agent, Context, Event, KernaiError, Skill, SkillContext, Stop
 from kernai.durable import host_state
 from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Stored, Way, command, share_of
+from tests.loop.loop_cases import plan, task
 
 PATIENCE = 20.0
 RING: list[object] = []
@@ -125,8 +125,7 @@ def test_changes_of_shared_state_by_a_sub_run_survive_a_crash_and_reach_the_next
 ) -> None:
     it = with_more(shopper().as_skill("clerk", "Shops."))
     turns = [command("put", "x"), command("clerk", "buy"), command("put", "y"), "<final>done</final>"]
-    plan = '<plan>{"goal": "g", "strategy": "sequential", "tasks": [{"id": "t", "input": "shop"}]}</plan>'
-    scripts = {"go": [plan, "<final>done</final>"] if nested else turns, "shop": turns, "buy": SHOPPING["go"]}
+    scripts = {"go": [plan(task("t", "shop")), "<final>done</final>"] if nested else turns, "shop": turns, "buy": SHOPPING["go"]}
     run = Stored(way, it, scripts, Appends())
     whole = run.execute(context=kind())
     assert whole.ok
@@ -172,21 +171,18 @@ def test_a_fork_has_the_state_that_the_step_before_it_left(way: Way) -> None:
 
 # -------------------------------------------------------------------------------------------------------- tasks at once
 
-BOTH = (
-    '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task-a", "parallel": true}, '
-    '{"id": "b", "input": "task-b", "parallel": true}]}</plan>'
-)
+BOTH = plan(task("a", "task-a", parallel=True), task("b", "task-b", parallel=True), strategy="parallel")
 
 
 def at_once(how: str, tasks: int, puts: int) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Scripts and an agent's options: so many tasks with so many calls each, or as many calls at once."""
     if how == "calls":
-        calls = [command("put", f"{task}.{number}") for task in range(tasks) for number in range(puts)]
+        calls = [command("put", f"{at}.{number}") for at in range(tasks) for number in range(puts)]
         return {"go": ["".join(calls), "<final>done</final>"]}, {"parallel_skills": True}
-    plan = {"strategy": "parallel", "tasks": [{"id": f"t{task}", "input": f"task {task}"} for task in range(tasks)]}
-    scripts = {"go": [f"<plan>{json.dumps(plan)}</plan>", "<final>done</final>"]}
-    for task in range(tasks):
-        scripts[f"task {task}"] = [*(command("put", f"{task}.{number}") for number in range(puts)), "<final>d</final>"]
+    whole = plan(*(task(f"t{at}", f"task {at}") for at in range(tasks)), strategy="parallel")
+    scripts = {"go": [whole, "<final>done</final>"]}
+    for at in range(tasks):
+        scripts[f"task {at}"] = [*(command("put", f"{at}.{number}") for number in range(puts)), "<final>d</final>"]
     return scripts, {}
 
 

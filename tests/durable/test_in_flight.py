@@ -27,6 +27,7 @@ from tests.durable.durable_cases import (
     provider,
     share_of,
 )
+from tests.loop.loop_cases import plan, task
 
 OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
 
@@ -180,10 +181,10 @@ def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> No
 
 
 def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() -> None:
-    tasks = '{"strategy": "parallel", "tasks": [{"id": "a", "input": "task a"}, {"id": "b", "input": "task b"}]}'
+    tasks = plan(task("a", "task a"), task("b", "task b"), strategy="parallel")
     paid, stop = list[int](), threading.Event()
     run = Stored(WAYS[0], payer(paid), {
-        "go": [f'<block type="plan">{tasks}</block>', "<final>done</final>"], "task a": [command("pay", "1")], "task b": [command("pay", "2")],
+        "go": [tasks, "<final>done</final>"], "task a": [command("pay", "1")], "task b": [command("pay", "2")],
     })
     pending = run.execute().pending
     stopped = run.resume(

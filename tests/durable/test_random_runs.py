@@ -16,6 +16,7 @@ from kernai import Limits, LlmResponse, ProviderError, Result, Usage
 from kernai.durable.recorded_run import RecordedRun
 from tests.durable.durable_cases import WAYS, Appends, CancelAt, command
 from tests.durable.format_1.world import Scripted, Segment
+from tests.loop.loop_cases import plan, task
 
 SKILLS = ("look", "look", "pay", "fail", "stop", "clerk", "waits")
 
@@ -25,11 +26,8 @@ def script(draw: random.Random) -> list[str]:
     for _ in range(draw.randint(1, 3)):
         one, two, three = (f"s{draw.randint(0, 9)}" for _ in range(3))
         if draw.random() < 0.15:
-            said.append(
-                f'<block type="plan">{{"goal": "g", "tasks": [{{"id": "a", "input": "{one}", "parallel": true}}, '
-                f'{{"id": "b", "input": "{two}", "parallel": true}}, '
-                f'{{"id": "c", "input": "{three}", "depends_on": ["a"]}}]}}</block>'
-            )
+            parallel = task("a", one, parallel=True), task("b", two, parallel=True)
+            said.append(plan(*parallel, task("c", three, depends_on=["a"]), strategy="mixed"))
             continue
         names = [draw.choice(SKILLS) for _ in range(draw.randint(1, 3))]
         given = {"clerk": one}

@@ -22,6 +22,7 @@ from kernai.testing import assert_replays
 from kit.scenario_files import find_scenarios
 from real_model import real_model
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider, replayed
+from tests.loop.loop_cases import plan, task
 from tests.programs import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -314,8 +315,7 @@ def test_recorded_steps_are_replayed_with_the_options_they_were_made_with(option
 
 @EACH_WAY
 def test_a_recorded_plan_with_too_many_tasks_stays_valid(way: Way) -> None:
-    asked = json.dumps({"tasks": [{"id": str(at), "input": "do"} for at in range(60)]})
-    model = {"go": [f"<plan>{asked}</plan>", "<final>done</final>"], "do": ["<final>done</final>"]}
+    model = {"go": [plan(*(task(str(at), "do") for at in range(60))), "<final>done</final>"], "do": ["<final>done</final>"]}
     before = Stored(way, Agent(instructions="x", max_tasks=60), model)
     before.execute()
     entries = before.load()

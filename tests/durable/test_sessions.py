@@ -25,6 +25,7 @@ from tests.durable.durable_cases import (
     replayed,
     share_of,
 )
+from tests.loop.loop_cases import plan, task
 
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
 
@@ -164,9 +165,9 @@ def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_c
 def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_given(way: Way) -> None:
     cancelled = threading.Event()
     cancelled.set()
-    store, plan = MemoryStore(), {"goal": "the goal", "tasks": [{"id": "a", "input": "one"}]}
+    store, given = MemoryStore(), {"goal": "the goal", "tasks": [{"id": "a", "input": "one"}]}
     options: dict[str, Any] = {"store": store, "provider": MockProvider("<final>well</final>")}
-    assert kernai.execute_plan(talker([]), plan, run_id="r", cancel=cancelled, **options).stop_reason == "cancelled"
+    assert kernai.execute_plan(talker([]), given, run_id="r", cancel=cancelled, **options).stop_reason == "cancelled"
     result = way.resume(talker([]), "r", input="and now?", **options)
     assert [one.text for one in result.messages] == ["the goal", "and now?", "<final>well</final>"]
     assert replayed(talker([]), "r", store=store) == result
@@ -244,8 +245,7 @@ def test_a_paused_run_takes_decisions_and_an_input_at_once_and_continues_from_th
 
 
 def test_work_that_a_turn_left_undone_in_a_task_stays_undone_in_later_turns() -> None:
-    plan = '<block type="plan">{"tasks": [{"id": "a", "input": "task a"}]}</block>'
-    answers: dict[str, str | Exception] = {"one": plan, "task a": command("look"), "two": ProviderError("vendor down")}
+    answers: dict[str, str | Exception] = {"one": plan(task("a", "task a")), "task a": command("look"), "two": ProviderError("vendor down")}
     looked, stop = list[int](), threading.Event()
 
     def model(messages: Sequence[Message], model: Model) -> str:
@@ -391,9 +391,9 @@ def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way:
 
 @EACH_WAY
 def test_a_finished_plan_and_its_history_are_the_messages_of_a_resume(way: Way) -> None:
-    store, plan = MemoryStore(), {"tasks": [{"id": "a", "input": "one"}]}
+    store, given = MemoryStore(), {"tasks": [{"id": "a", "input": "one"}]}
     options: dict[str, Any] = {"store": store, "provider": provider({"one": ["<final>1</final>"]})}
-    ran = kernai.execute_plan(talker([]), plan, history=[Message("user", "hi"), Message("assistant", "ho")], run_id="r", **options)
+    ran = kernai.execute_plan(talker([]), given, history=[Message("user", "hi"), Message("assistant", "ho")], run_id="r", **options)
     assert len(ran.messages) == 5
     assert way.resume(talker([]), "r", **options).messages == ran.messages
 

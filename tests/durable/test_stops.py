@@ -29,6 +29,7 @@ from tests.durable.durable_cases import (
     share_of,
     way_id,
 )
+from tests.loop.loop_cases import plan, task
 
 Ctx = kernai.SkillContext[Context]
 
@@ -213,9 +214,8 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
 
     skills = [Skill("leave", execute=leave, idempotent=True), Skill("look", execute=look, idempotent=True)]
     clerk = Agent(instructions="c", skills=skills).as_skill("clerk", "Leaves.")
-    plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task"}, {"id": "b", "input": "other"}]}</plan>'
     run = Stored(way, Agent(instructions="x", skills=[*skills, clerk]), {
-        "go": [plan, command("look"), "<final>done</final>"], "other": [command("look"), "<final>b</final>"],
+        "go": [plan(task("a", "task"), task("b", "other"), strategy="parallel"), command("look"), "<final>done</final>"], "other": [command("look"), "<final>b</final>"],
         "task": [command("clerk", "sub") if nested else command("leave"), "<final>never</final>"],
         "sub": [command("leave"), "<final>never</final>"],
     })
@@ -353,10 +353,7 @@ def test_stopping_a_worker_at_any_moment_loses_no_outcome_and_repeats_no_call(wa
         assert events(store) == events(whole)
 
 
-PLAN = (
-    '<block type="plan">{"goal": "g", "tasks": [{"id": "a", "input": "task one", "parallel": true}, '
-    '{"id": "b", "input": "task two", "parallel": true}, {"id": "c", "input": "task one", "depends_on": ["a"]}]}</block>'
-)
+PLAN = plan(task("a", "task one", parallel=True), task("b", "task two", parallel=True), task("c", "task one", depends_on=["a"]), strategy="mixed")
 TASKS = {
     "task one": ["<final>one</final>"], "task two": [command("act") * 2, "<final>two</final>"], "go": [PLAN, "<final>done</final>"],
 }

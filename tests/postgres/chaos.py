@@ -38,12 +38,10 @@ from kernai.postgres import PostgresStore, Workers  # noqa: E402
 from kernai.values.media import Media  # noqa: E402
 from tests.durable.durable_cases import call_faults, command, provider  # noqa: E402
 from tests.durable.kills import Notes  # noqa: E402
+from tests.loop.loop_cases import plan, task  # noqa: E402
 from tests.postgres.server import Server  # noqa: E402
 
-PLAN = (
-    '<block type="plan">{"goal": "g", "tasks": [{"id": "a", "input": "task one", "parallel": true}, '
-    '{"id": "b", "input": "task two", "parallel": true}, {"id": "c", "input": "task one", "depends_on": ["a", "b"]}]}</block>'
-)
+PLAN = plan(task("a", "task one", parallel=True), task("b", "task two", parallel=True), task("c", "task one", depends_on=["a", "b"]), strategy="mixed")
 SCRIPTS = {
     "team": [PLAN, "<final>done</final>"],
     "pay": [command("pay"), command("look"), "<final>done</final>"],
