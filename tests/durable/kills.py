@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -173,21 +174,19 @@ class Trial:
 
 def at_random(folder: Path, times: int, chance: random.Random, counts: Counter[str]) -> list[Trial]:
     """Kills processes until so many have died; the moments spread over what a whole run takes."""
-    trials, longest = list[Trial](), 0.0
-    whole = Trial(folder, 0, counts)
+    trials = [Trial(folder, 0, counts)]
     begun = time.monotonic()
-    whole.segment()
+    trials[0].segment()
     longest = time.monotonic() - begun
-    trials.append(whole)
     while counts["killed"] < times:
         trial = Trial(folder, len(trials), counts)
         trials.append(trial)
-        while True:
+        has_ended = False
+        while not has_ended:
             # short lives more often than long ones, so that a run is killed several times
             moment = longest * chance.random() ** 2
             spared = counts["killed"] >= times or trial.segments > MOST_SEGMENTS
-            if trial.segment(kill=None if spared else partial(_kill_after, moment)):
-                break
+            has_ended = trial.segment(kill=None if spared else partial(_kill_after, moment))
     return trials
 
 
@@ -200,15 +199,12 @@ def at_appends(folder: Path, counts: Counter[str], step: int) -> list[Trial]:
     """A process kills itself at its nth append; the next one ends the run."""
     trials = list[Trial]()
     for behind in (False, True):
-        at = 1
-        while True:
-            trial = Trial(folder, len(trials), counts)
-            trials.append(trial)
-            if trial.segment(at, behind=behind):
+        for at in count(1, step):
+            trials.append(Trial(folder, len(trials), counts))
+            if trials[-1].segment(at, behind=behind):
                 break  # the run has fewer appends
             counts["kill points"] += 1
-            trial.segment()
-            at += step
+            trials[-1].segment()
     return trials
 
 

@@ -337,34 +337,29 @@ def test_a_middleware_that_swallows_the_error_of_a_call_must_return_an_outcome(w
 
 
 @WAYS
-def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(way: Way) -> None:
-    paid: list[tuple[int, int]] = []
-
+@pytest.mark.parametrize("change, fault", [
+    ({"arguments": {"number": 42}}, None), ({"arguments": {"number": "43"}}, "number: expected integer"),
+    ({"arguments": {"amuont": 9}}, "'amuont' is no input of pay; did you mean 'amount'?"),
+    ({"skill": "refund", "arguments": {"number": 1}}, None),
+    ({"skill": "refund", "arguments": {"number": 1, "amount": 7}}, "'amount' is no input of refund"),
+    ({"skill": "refund", "arguments": {}}, "number: required"),
+])
+def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(
+    way: Way, change: dict[str, Any], fault: str | None
+) -> None:
     def pay(number: int, amount: int = 5) -> str:
-        paid.append((number, amount))
-        return "paid"
+        return f"paid {amount} for {number}"
 
     def refund(number: int, reason: str = "none") -> str:
         return f"{number}: {reason}"
 
-    tried: list[tuple[dict[str, Any], str | None]] = [
-        ({"arguments": {"number": 42}}, None), ({"arguments": {"number": "43"}}, "number: expected integer"),
-        ({"arguments": {"amuont": 9}}, "'amuont' is no input of pay; did you mean 'amount'?"),
-        ({"skill": "refund", "arguments": {"number": 1}}, None),
-        ({"skill": "refund", "arguments": {"number": 1, "amount": 7}}, "'amount' is no input of refund"),
-        ({"skill": "refund", "arguments": {}}, "number: required"),
-    ]
-    for change, fault in tried:
-        def editing(effect: Effect, change: dict[str, Any] = change) -> Flow:
-            return (yield effect.replace(**change) if isinstance(effect, CallSkill) else effect)
-
-        recorder = Recorder()
-        skills = [Skill(one.__name__, execute=one) for one in (pay, refund)]
-        way(agent_with(editing).replace(
-            skills=skills, provider=Script(command("pay", '{"number": 1, "amount": 7}'), "<final>done</final>")
-        ), recorder=recorder)
-        assert [fault is not None and fault in one["error"] for one in data_of(recorder, "skill_error")] == ([] if fault is None else [True])
-    assert paid == [(42, 7)]
+    recorder, skills = Recorder(), [Skill(one.__name__, execute=one) for one in (pay, refund)]
+    calls = MockProvider(command("pay", '{"number": 1, "amount": 7}'), FINAL)
+    way(agent_with(for_skills(lambda effect: (yield effect.replace(**change))), provider=calls, skills=skills), recorder=recorder)
+    errors = [one["error"] for one in data_of(recorder, "skill_error")]
+    assert [fault in error for error in errors] if fault else errors == []
+    results = [] if fault else ["1: none" if "skill" in change else "paid 7 for 42"]
+    assert [one["result"] for one in data_of(recorder, "skill_result")] == results
 
 
 @WAYS
